@@ -1,7 +1,7 @@
 """What a batch is: names, shapes and dtypes of its arrays. NumPy only.
 
-A batch is a dict of int32 arrays with the names that `seqio.EncDecFeatureConverter` gives them (B rows, S source length,
-T target length):
+A batch is a dict of int32 arrays with the names that `seqio.EncDecFeatureConverter` gives them (B rows, S source
+length, T target length):
 
 | name | shape | holds |
 |---|---|---|
@@ -9,7 +9,7 @@ T target length):
 | decoder_target_tokens | [B, T] | token ids, 0 where padded |
 | decoder_input_tokens | [B, T] | the targets shifted right by one, 0 at the start of each example |
 | decoder_loss_weights | [B, T] | 1 where the loss counts, else 0 |
-| encoder_segment_ids, encoder_positions | [B, S] | packed only: the example's number in its row from 1, place in it from 0 |
+| encoder_segment_ids, encoder_positions | [B, S] | packed only: number of the example in its row, from 1; place in it |
 | decoder_segment_ids, decoder_positions | [B, T] | packed only: the same of the targets |
 """
 
@@ -44,10 +44,8 @@ class BatchSpec:
         S, T = self.task_feature_lengths["inputs"], self.task_feature_lengths["targets"]
         encoder = ENCODER + (PACKED_ENCODER if self.packed else ())
         decoder = DECODER + (PACKED_DECODER if self.packed else ())
-        dtype = np.dtype(np.int32)
-        return {name: ((self.batch_size, S), dtype) for name in encoder} | {
-            name: ((self.batch_size, T), dtype) for name in decoder
-        }
+        lengths = dict.fromkeys(encoder, S) | dict.fromkeys(decoder, T)
+        return {name: ((self.batch_size, length), np.dtype(np.int32)) for name, length in lengths.items()}
 
     def with_rows(self, batch_size: int) -> BatchSpec:
         """The same with another number of rows: what one process of several reads."""
@@ -55,7 +53,7 @@ class BatchSpec:
 
 
 def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
-    """Raise ValueError, naming every array that is missing, unknown, or of another shape, dtype or range than `spec`'s."""
+    """Raise ValueError, naming every array that is missing, unknown, or of another shape, dtype or range than `spec`."""
     expected = spec.features()
     problems = [f"{name} is missing" for name in expected if name not in batch]
     problems += [f"{name} is not part of a batch" for name in batch if name not in expected]

@@ -30,8 +30,8 @@ class SpanCorruption:
 class DatasetConfig:
     """One stream of batches. The names are those of T5X's `utils.DatasetConfig` where it has one.
 
-    `batch_size` is the global batch: rows over all virtual shards. Each of `num_virtual_shards` shards of the data gives
-    `batch_size / num_virtual_shards` rows of every batch, so a batch does not depend on how many processes read it.
+    `batch_size` is the global batch: rows over all virtual shards. Each of `num_virtual_shards` shards of the data
+    gives `batch_size / num_virtual_shards` rows of every batch, so a batch does not depend on how many processes read.
     `num_epochs=None` repeats for ever; with a number the stream ends, and its last batch is padded with rows of zeros.
     Raises UserError for values that cannot be.
     """
