@@ -1,0 +1,204 @@
+"""A progress line: rewritten in place on a terminal, a plain line now and then anywhere else."""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import ClassVar, Self, TextIO
+
+_REDRAW_SECONDS = 0.1  # on a terminal
+_FIRST_LINE_SECONDS = 1.0  # elsewhere: short work says only that it is done, long work says early that it moves
+_RATE_SAMPLES = 30  # one a second: the rate is that of the last half minute
+_BAR_WIDTH = 24
+_FALLBACK_COLUMNS = 80
+
+
+class Progress:
+    """Shows how far some work is; a context manager.
+
+    On a terminal one line is rewritten: label, bar, percent, count, rate, time left and the note, cut to the
+    terminal's width. Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every `interval` seconds, the
+    first after a second, and one at the end.
+
+    `total` is the count at the end (None where unknown), `unit` the plural of what is counted ("steps"), `initial`
+    the count at the start where earlier work is continued. `stream` defaults to the standard error at the time.
+    """
+
+    _active: ClassVar[list[Progress]] = []  # the innermost is last: the one whose line stands on the terminal
+
+    def __init__(
+        self,
+        label: str,
+        total: int | None,
+        unit: str,
+        stream: TextIO | None = None,
+        interval: float = 5.0,
+        *,
+        initial: int = 0,
+    ) -> None:
+        self.label = label
+        self.total = total
+        self.unit = unit
+        self.count = initial
+        self.note = ""
+        self._initial = initial
+        self._stream = sys.stderr if stream is None else stream
+        self._terminal = is_terminal(self._stream)
+        self._interval = _REDRAW_SECONDS if self._terminal else interval
+        self._lock = threading.RLock()
+        self._started = time.monotonic()
+        self._next_drawing = self._started
+        self._samples: collections.deque[tuple[float, int]] = collections.deque(maxlen=_RATE_SAMPLES)
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        self._samples.append((self._started, self.count))
+        self._active.append(self)
+        if self._terminal:
+            self._draw(self._started)
+        else:
+            self._next_drawing = self._started + min(self._interval, _FIRST_LINE_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._lock:
+            if self in self._active:
+                self._active.remove(self)
+            line = self._last_line(stopped=kind is not None)
+            if self._terminal:
+                line = "\r" + line[: _columns(self._stream) - 1] + "\x1b[K"
+            self._write(line + "\n")
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Count `count` more; `note` (loss, name of a file) stands at the end of the line until the next one."""
+        self.count += count
+        if note:
+            self.note = note
+        now = time.monotonic()
+        if now >= self._next_drawing:
+            with self._lock:
+                self._draw(now)
+
+    @staticmethod
+    def print(text: str, stream: TextIO | None = None) -> None:
+        """Print lines of text above the progress line that is being shown, if any.
+
+        They go to `stream`, by default to the one of the progress line (the standard error where there is none).
+        """
+        shown = Progress._active[-1] if Progress._active else None
+        if shown is None:
+            print(text, file=stream if stream is not None else sys.stderr, flush=True)
+            return
+        with shown._lock:
+            if shown._terminal:
+                shown._write("\r\x1b[K")
+            print(text, file=stream if stream is not None else shown._stream, flush=True)
+            if shown._terminal:
+                shown._draw(time.monotonic())
+
+    def _draw(self, now: float) -> None:
+        self._next_drawing = now + self._interval
+        rate = self._recent_rate(now)
+        if self._terminal:
+            line = self._line(rate, bar=True)[: _columns(self._stream) - 1]
+            self._write("\r" + line + "\x1b[K")
+        else:
+            self._write(self._line(rate, bar=False) + "\n")
+
+    def _recent_rate(self, now: float) -> float:
+        if self._samples and now - self._samples[-1][0] >= 1.0:
+            self._samples.append((now, self.count))
+        since, count = self._samples[0] if self._samples else (self._started, self._initial)
+        return (self.count - count) / (now - since) if now > since else 0.0
+
+    def _line(self, rate: float, *, bar: bool) -> str:
+        parts = [self.label]
+        if self.total is not None:
+            share = min(1.0, self.count / self.total) if self.total > 0 else 1.0
+            if bar:
+                parts.append(_bar(share, self._stream))
+            parts.append(f"{int(100 * share):3d}%")
+            parts.append(f"{self.count:,}/{self.total:,} {self.unit}")
+        else:
+            parts.append(f"{self.count:,} {self.unit}")
+        if rate > 0:
+            parts.append(_rate_text(rate, self.unit))
+            if self.total is not None and self.total > self.count:
+                parts.append(f"{duration((self.total - self.count) / rate)} left")
+        if self.note:
+            parts.append(self.note)
+        return _one_line("  ".join(parts))
+
+    def _last_line(self, *, stopped: bool) -> str:
+        seconds = time.monotonic() - self._started
+        done = self.count - self._initial
+        of_total = f"/{self.total:,}" if stopped and self.total is not None else ""
+        text = f"{self.label}  {'stopped at ' if stopped else ''}{self.count:,}{of_total} {self.unit}"
+        text += f"  in {duration(seconds)}"
+        if done > 0 and seconds >= 1.0:
+            text += f" ({_rate_text(done / seconds, self.unit)})"
+        return _one_line(text + (f"  {self.note}" if self.note else ""))
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people: "0.4 s", "45 s", "3 min 20 s", "2 h 05 min", "3 d 4 h"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether lines on `stream` can be rewritten in place."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") != "dumb"
+    except ValueError:  # a closed stream
+        return False
+
+
+def _rate_text(rate: float, unit: str) -> str:
+    if rate >= 1000:
+        return f"{rate:,.0f} {unit}/s"
+    if rate >= 0.1:
+        return f"{rate:.3g} {unit}/s"
+    return f"{duration(1 / rate)} each"
+
+
+def _bar(share: float, stream: TextIO) -> str:
+    full = int(share * _BAR_WIDTH)
+    done, rest = "━", "─"
+    try:
+        (done + rest).encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        done, rest = "#", "-"
+    return done * full + rest * (_BAR_WIDTH - full)
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no file behind the stream
+        columns = 0
+    return columns if columns > 0 else _FALLBACK_COLUMNS
