@@ -53,7 +53,7 @@ class BatchSpec:
 
 
 def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
-    """Raise ValueError, naming every array that is missing, unknown, or of another shape, dtype or range than `spec`."""
+    """Raise ValueError, naming every array that is missing, unknown, or of a shape, dtype or range not in `spec`."""
     expected = spec.features()
     problems = [f"{name} is missing" for name in expected if name not in batch]
     problems += [f"{name} is not part of a batch" for name in batch if name not in expected]
