@@ -1,0 +1,58 @@
+"""What an experiment is: the one value that a gin file describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from t5xpg.checkpoints import CheckpointConfig
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.errors import UserError
+from t5xpg.losses import LossConfig
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.optimizers import Optimizer
+from t5xpg.partitioning import MeshConfig
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that determines a run. Configured by gin at the root (`gin/runs/*.gin`), read by the command line.
+
+    Periods and steps count optimiser updates. `eval_steps` None means the whole validation split.
+    """
+
+    model: EncoderDecoderModel
+    optimizer: Optimizer
+    loss: LossConfig
+    train_dataset: DatasetConfig
+    eval_dataset: DatasetConfig
+    checkpoints: CheckpointConfig
+    mesh: MeshConfig
+    random_seed: int
+    total_steps: int
+    eval_period: int
+    eval_steps: int | None = None
+    stats_period: int = 10
+    num_microbatches: int = 1
+    model_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        positive = ("total_steps", "eval_period", "stats_period", "num_microbatches")
+        for name in positive:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"Experiment.{name} must be a positive integer, not {value!r}.")
+        if self.eval_steps is not None and (not isinstance(self.eval_steps, int) or self.eval_steps < 1):
+            raise UserError(f"Experiment.eval_steps must be a positive integer or None, not {self.eval_steps!r}.")
+        if not isinstance(self.random_seed, int) or not 0 <= self.random_seed < 2**31:
+            raise UserError(f"RANDOM_SEED must be an integer from 0 to 2147483647, not {self.random_seed!r}.")
+        if self.train_dataset.batch_size % self.num_microbatches:
+            raise UserError(
+                f"BATCH_SIZE {self.train_dataset.batch_size} does not divide into "
+                f"NUM_MICROBATCHES {self.num_microbatches} equal parts."
+            )
+
+    @property
+    def lengths(self) -> Mapping[str, int]:
+        """Feature lengths in tokens, as TASK_FEATURE_LENGTHS."""
+        return self.train_dataset.task_feature_lengths
