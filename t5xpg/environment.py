@@ -1,0 +1,127 @@
+"""Facts about where a run happens: versions, machine, state of the source."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import t5xpg
+
+# What decides the numbers of a run, by the name shown; the distributions that can provide it.
+_DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
+    "jax": ("jax",),
+    "jaxlib": ("jaxlib",),
+    "flax": ("flax",),
+    "optax": ("optax",),
+    "orbax": ("orbax-checkpoint",),
+    "seqio": ("seqio",),
+    "t5": ("t5",),
+    "tensorflow": ("tensorflow-cpu", "tensorflow"),
+    "numpy": ("numpy",),
+    "sentencepiece": ("sentencepiece",),
+}
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python, of t5xpg and of the libraries that decide a run's numbers; None where not installed.
+
+    They are read from the installed metadata: nothing is imported.
+    """
+    found: dict[str, str | None] = {"python": platform.python_version(), "t5xpg": t5xpg.__version__}
+    for name, distributions in _DISTRIBUTIONS.items():
+        found[name] = next((version for one in distributions if (version := _version(one))), None)
+    return found
+
+
+def host() -> dict[str, Any]:
+    """The machine: {"platform", "cpu", "cores", "memory_bytes"}; what cannot be found out is None.
+
+    "cores" are those that this process may use, which in a container can be fewer than the machine has.
+    """
+    return {
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "memory_bytes": _memory_bytes(),
+    }
+
+
+def cpu_model() -> str | None:
+    """The processor's name as the system gives it."""
+    if sys.platform == "darwin":
+        return _output(["sysctl", "-n", "machdep.cpu.brand_string"])
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model", "cpu model") and value.strip():
+                return " ".join(value.split())
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def usable_cores() -> int:
+    """How many processor cores this process may use: its affinity, and a container's limit where there is one."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS does not
+    cores = len(affinity(0)) if affinity is not None else (os.cpu_count() or 1)
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no limit of this kind here
+        pass
+    return cores
+
+
+def git_state(folder: Path | None = None) -> dict[str, Any] | None:
+    """{"commit": 40 hex digits, "clean": whether the tree equals it} of the checkout that holds t5xpg.
+
+    None where git is missing, or t5xpg is not tracked in a checkout (an installed package inside somebody else's
+    repository). `folder` is the root of the checkout, by default where the package lies. Files that git ignores do
+    not count; untracked ones do, because they could be imported.
+    """
+    root = Path(t5xpg.__file__).resolve().parent.parent if folder is None else folder
+    if _output(["git", "-C", str(root), "ls-files", "--error-unmatch", "t5xpg/__init__.py"]) is None:
+        return None
+    commit = _output(["git", "-C", str(root), "rev-parse", "HEAD"])
+    if commit is None:  # a repository without a commit
+        return None
+    changes = _output(["git", "-C", str(root), "status", "--porcelain"])
+    return {"commit": commit, "clean": changes == ""}
+
+
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """The command as one would type it again: `t5xpg` and its arguments, quoted for a shell."""
+    return shlex.join(["t5xpg", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):  # names that this system does not know
+        return None
+
+
+def _output(command: list[str]) -> str | None:
+    """What a command printed, stripped; None where it is missing or fails."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,170 @@
+"""The folder of a run: what lies where, what the run is, and when it was started.
+
+run.json holds what makes the run the run it is ("identity": settings, seed, data, vocabulary, cache), which never
+changes, and a history of its starts ("starts": time, step, command, versions, machine, state of the source).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t5xpg import environment
+from t5xpg.errors import UserError
+from t5xpg.files import read_json, write_json, write_text
+from t5xpg.writers import to_json
+
+_FORMAT = 1
+_NOT_SET = "not set"
+_SHOWN_DIFFERENCES = 20
+
+
+class RunDirectory:
+    """Paths and records of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_gin = path / "config.gin"  # every binding of the experiment
+        self.operative_gin = path / "operative.gin"  # the bindings that were used, defaults included
+        self.run_json = path / "run.json"
+        self.metrics_jsonl = path / "metrics.jsonl"  # determined by the run
+        self.timing_jsonl = path / "timing.jsonl"  # not determined by it
+        self.samples_json = path / "samples.json"
+        self.evaluation_json = path / "evaluation.json"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.run_json.exists()
+
+    def read(self) -> dict[str, Any]:
+        """run.json: {"format", "experiment", "identity", "starts"}. Raises UserError where there is no run."""
+        if not self.exists():
+            raise UserError(f"{self.path} holds no run (it has no run.json). Train first: make train EXP=…")
+        try:
+            record = read_json(self.run_json)
+        except ValueError as error:
+            raise UserError(f"{self.run_json} is not readable ({error}). Delete {self.path} to start over.") from error
+        if not isinstance(record, dict) or record.get("format") != _FORMAT:
+            raise UserError(
+                f"{self.run_json} has another format than this version writes ({_FORMAT}). Read it with the version "
+                f"that wrote it, or delete {self.path} to start over."
+            )
+        return record
+
+    def check(self, experiment: str, identity: Mapping[str, Any]) -> None:
+        """Raise UserError if the folder holds another run than this one, saying what differs, or no run but files."""
+        if self.exists():
+            record = self.read()
+            recorded = {"experiment": record["experiment"], **record["identity"]}
+            differences = differing(recorded, {"experiment": experiment, **to_json(identity)})
+            if differences:
+                raise UserError(self._mismatch(differences))
+        elif self.path.is_dir():
+            # Hidden files are ours (the lock) or a leftover of an interrupted write.
+            strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+            if strangers:
+                raise UserError(
+                    f"{self.path} is no run directory: it has no run.json and holds {', '.join(strangers[:5])}"
+                    f"{' and more' if len(strangers) > 5 else ''}. Name another one with RUN=…, or delete it."
+                )
+
+    def start(
+        self,
+        experiment: str,
+        identity: Mapping[str, Any],
+        *,
+        step: int,
+        command: str,
+        devices: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Record a start from `step` (0: a new run) and return what run.json now holds.
+
+        identity: nested JSON values that may never change in this run: "seed", "data", "vocabulary", "cache",
+          "settings", …; they must equal those of the starts before, or UserError says which do not.
+        devices: the accelerators, such as {"platform": "cpu", "kind": "cpu", "count": 1}.
+        facts: anything else to keep with this start.
+        """
+        self.check(experiment, identity)
+        starts = self.read()["starts"] if self.exists() else []
+        starts.append(
+            {
+                "time": time.time(),
+                "step": step,
+                "command": command,
+                "git": environment.git_state(),
+                "versions": environment.versions(),
+                "host": environment.host(),
+                "devices": to_json(devices) if devices is not None else None,
+                **to_json(facts or {}),
+            }
+        )
+        record = {"format": _FORMAT, "experiment": experiment, "identity": to_json(identity), "starts": starts}
+        write_json(self.run_json, record)
+        return record
+
+    def write_config(self, text: str) -> None:
+        """Keep the full gin configuration."""
+        write_text(self.config_gin, text)
+
+    def write_operative(self, text: str) -> None:
+        """Keep the operative gin configuration."""
+        write_text(self.operative_gin, text)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process; raises UserError if another process holds it.
+
+        The lock goes with the process, however that ends.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"Another process is working in {self.path}. Wait for it, stop it, or name another run "
+                    f"directory with RUN=…"
+                ) from error
+            except OSError:  # a file system without locks: go on without
+                pass
+            yield
+
+    def _mismatch(self, differences: Mapping[str, tuple[Any, Any]]) -> str:
+        shown = list(differences.items())[:_SHOWN_DIFFERENCES]
+        width = max(len(name) for name, _ in shown)
+        lines = [f"  {name:<{width}}  {_short(old)} in the run, {_short(new)} now" for name, (old, new) in shown]
+        if len(differences) > len(shown):
+            lines.append(f"  and {len(differences) - len(shown)} more")
+        return "\n".join(
+            [
+                f"{self.path} holds a run with other settings:",
+                *lines,
+                f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
+                f"{self.path} to start over.",
+            ]
+        )
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """The leaves of two nested mappings that differ: {"data.splits.train.sha256": (old, new)}, "not set" if absent."""
+    differences: dict[str, tuple[Any, Any]] = {}
+    for name in [*old, *(name for name in new if name not in old)]:
+        before, after = old.get(name, _NOT_SET), new.get(name, _NOT_SET)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            differences.update(differing(before, after, f"{prefix}{name}."))
+        elif before != after:
+            differences[f"{prefix}{name}"] = (before, after)
+    return differences
+
+
+def _short(value: Any) -> str:
+    text = value if value == _NOT_SET else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"
