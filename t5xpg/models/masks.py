@@ -1,0 +1,33 @@
+"""Which position may see which, as additive biases of attention logits (0 or MASKED, in a given dtype).
+
+Only keys are masked for padding: what a padding position sees has no weight in any loss, and a mask over keys
+[B, 1, 1, S] is a length smaller than one over pairs. Packed rows need pairs.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from t5xpg.models.layers import MASKED
+
+
+def as_bias(visible: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Boolean -> 0 where visible, MASKED elsewhere."""
+    return jnp.where(visible, jnp.zeros((), dtype), jnp.full((), MASKED, dtype))
+
+
+def visible_keys(
+    key_tokens: jax.Array, query_segments: jax.Array | None = None, key_segments: jax.Array | None = None
+) -> jax.Array:
+    """Boolean [B, 1, 1 or Q, S]: keys [B, S] that are no padding (id 0), and of the query's segment where packed."""
+    visible = (key_tokens > 0)[:, None, None, :]
+    if query_segments is not None and key_segments is not None:
+        visible = visible & (query_segments[:, None, :, None] == key_segments[:, None, None, :])
+    return visible
+
+
+def causal(length: int) -> jax.Array:
+    """Boolean [1, 1, length, length]: the query's own position and those before it."""
+    positions = jnp.arange(length, dtype=jnp.int32)
+    return (positions[:, None] >= positions[None, :])[None, None]

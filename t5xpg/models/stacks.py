@@ -1,0 +1,199 @@
+"""The encoder's and the decoder's stack: pre-norm layers with residuals, the embedding before, a norm after.
+
+Order of norm, dropout and residual as in T5X's minimal T5 (t5x/examples/t5/network.py); names of the parameters too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from t5xpg.models.config import T5Config
+from t5xpg.models.dropout import OFF, Dropout
+from t5xpg.models.keys import named_key
+from t5xpg.models.layers import Attention, Dense, Embed, Mlp, RelativePositionBias, RMSNorm
+from t5xpg.models.masks import as_bias, causal, visible_keys
+
+LayerCache = dict[str, jax.Array]
+
+
+class EncoderLayer(nnx.Module):
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.pre_attention_layer_norm = RMSNorm(config.emb_dim)
+        self.attention = Attention(named_key(key, "attention"), config)
+        self.pre_mlp_layer_norm = RMSNorm(config.emb_dim)
+        self.mlp = Mlp(named_key(key, "mlp"), config)
+
+    def __call__(self, x: jax.Array, mask_bias: jax.Array, position_bias: jax.Array, dropout: Dropout) -> jax.Array:
+        """[B, S, D] -> [B, S, D]."""
+        y = self.pre_attention_layer_norm(x)
+        keys, values = self.attention.project_keys_values(y)
+        y = self.attention(y, keys, values, mask_bias, position_bias, dropout.at("attention_weights"))
+        x = x + dropout.at("attention")(y)
+        y = self.mlp(self.pre_mlp_layer_norm(x), dropout.at("mlp_hidden"))
+        return x + dropout.at("mlp")(y)
+
+
+class DecoderLayer(nnx.Module):
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.pre_self_attention_layer_norm = RMSNorm(config.emb_dim)
+        self.self_attention = Attention(named_key(key, "self_attention"), config)
+        self.pre_cross_attention_layer_norm = RMSNorm(config.emb_dim)
+        self.encoder_decoder_attention = Attention(named_key(key, "encoder_decoder_attention"), config)
+        self.pre_mlp_layer_norm = RMSNorm(config.emb_dim)
+        self.mlp = Mlp(named_key(key, "mlp"), config)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        encoded: jax.Array,
+        self_mask_bias: jax.Array,
+        position_bias: jax.Array,
+        cross_mask_bias: jax.Array,
+        dropout: Dropout,
+    ) -> jax.Array:
+        """x [B, T, D], encoded [B, S, D] -> [B, T, D]."""
+        y = self.pre_self_attention_layer_norm(x)
+        keys, values = self.self_attention.project_keys_values(y)
+        y = self.self_attention(y, keys, values, self_mask_bias, position_bias, dropout.at("self_attention_weights"))
+        x = x + dropout.at("self_attention")(y)
+        keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
+        return self._cross_and_mlp(x, keys, values, cross_mask_bias, dropout)
+
+    def _cross_and_mlp(
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, cross_mask_bias: jax.Array, dropout: Dropout
+    ) -> jax.Array:
+        y = self.pre_cross_attention_layer_norm(x)
+        weights_dropout = dropout.at("encoder_decoder_attention_weights")
+        y = self.encoder_decoder_attention(y, keys, values, cross_mask_bias, None, weights_dropout)
+        x = x + dropout.at("encoder_decoder_attention")(y)
+        y = self.mlp(self.pre_mlp_layer_norm(x), dropout.at("mlp_hidden"))
+        return x + dropout.at("mlp")(y)
+
+    def init_cache(self, encoded: jax.Array, length: int) -> LayerCache:
+        """Cross keys and values [B, S, H, K], and room [B, length, H, K] for the decoder's own."""
+        keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
+        empty = jnp.zeros((keys.shape[0], length, *keys.shape[2:]), keys.dtype)
+        return {"cross_keys": keys, "cross_values": values, "self_keys": empty, "self_values": empty}
+
+    def decode_step(
+        self,
+        x: jax.Array,
+        cache: LayerCache,
+        step: jax.Array,
+        self_mask_bias: jax.Array,
+        position_bias: jax.Array,
+        cross_mask_bias: jax.Array,
+    ) -> tuple[jax.Array, LayerCache]:
+        """x [B, 1, D], the position number `step` -> [B, 1, D] and the cache with this position in it."""
+        y = self.pre_self_attention_layer_norm(x)
+        key, value = self.self_attention.project_keys_values(y)
+        keys = lax.dynamic_update_slice_in_dim(cache["self_keys"], key, step, axis=1)
+        values = lax.dynamic_update_slice_in_dim(cache["self_values"], value, step, axis=1)
+        x = x + self.self_attention(y, keys, values, self_mask_bias, position_bias, OFF)
+        x = self._cross_and_mlp(x, cache["cross_keys"], cache["cross_values"], cross_mask_bias, OFF)
+        return x, cache | {"self_keys": keys, "self_values": values}
+
+
+class Encoder(nnx.Module):
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.dtype = jnp.dtype(config.dtype)
+        self.num_layers = config.num_encoder_layers
+        self.relpos_bias = RelativePositionBias(named_key(key, "relpos_bias"), config, bidirectional=True)
+        for index in range(self.num_layers):
+            setattr(self, f"layers_{index}", EncoderLayer(named_key(key, f"layers_{index}"), config))
+        self.encoder_norm = RMSNorm(config.emb_dim)
+
+    def __call__(
+        self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
+    ) -> jax.Array:
+        """tokens [B, S] int32 -> [B, S, D] in the compute dtype."""
+        length = tokens.shape[1]
+        mask_bias = as_bias(visible_keys(tokens, segment_ids, segment_ids), self.dtype)
+        position_bias = self.relpos_bias(length, length, self.dtype)
+        x = dropout.at("embedding")(embed(tokens, self.dtype))
+        for index in range(self.num_layers):
+            name = f"layers_{index}"
+            x = getattr(self, name)(x, mask_bias, position_bias, dropout.at(name))
+        # T5X decides here for each value, everywhere else for a whole sequence
+        return dropout.at("output")(self.encoder_norm(x), shared_axis=None)
+
+
+class Decoder(nnx.Module):
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.dtype = jnp.dtype(config.dtype)
+        self.num_layers = config.num_decoder_layers
+        self.tied = config.logits_via_embedding
+        self.relpos_bias = RelativePositionBias(named_key(key, "relpos_bias"), config, bidirectional=False)
+        for index in range(self.num_layers):
+            setattr(self, f"layers_{index}", DecoderLayer(named_key(key, f"layers_{index}"), config))
+        self.decoder_norm = RMSNorm(config.emb_dim)
+        if not self.tied:
+            shape = (config.emb_dim, config.vocab_size)
+            self.logits_dense = Dense(named_key(key, "logits_dense"), shape, ("embed", "vocab"))
+
+    def __call__(
+        self,
+        embed: Embed,
+        encoded: jax.Array,
+        encoder_tokens: jax.Array,
+        input_tokens: jax.Array,
+        target_tokens: jax.Array,
+        encoder_segment_ids: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        dropout: Dropout = OFF,
+    ) -> jax.Array:
+        """encoded [B, S, D], input and target tokens [B, T] -> logits [B, T, V] float32.
+
+        The targets only say which positions are padding: the first input token is 0 itself.
+        """
+        length = input_tokens.shape[1]
+        visible = causal(length) & visible_keys(target_tokens, segment_ids, segment_ids)
+        self_mask_bias = as_bias(visible, self.dtype)
+        cross_mask_bias = as_bias(visible_keys(encoder_tokens, segment_ids, encoder_segment_ids), self.dtype)
+        position_bias = self.relpos_bias(length, length, self.dtype)
+        x = dropout.at("embedding")(embed(input_tokens, self.dtype))
+        for index in range(self.num_layers):
+            name = f"layers_{index}"
+            layer = getattr(self, name)
+            x = layer(x, encoded, self_mask_bias, position_bias, cross_mask_bias, dropout.at(name))
+        return self._logits(embed, dropout.at("output")(self.decoder_norm(x)))
+
+    def _logits(self, embed: Embed, x: jax.Array) -> jax.Array:
+        """In float32, whatever the compute dtype: T5X's choice for stability."""
+        if self.tied:
+            return embed.attend(x) / math.sqrt(x.shape[-1])
+        return self.logits_dense(x.astype(jnp.float32))
+
+    def init_cache(self, encoded: jax.Array, encoder_tokens: jax.Array, length: int) -> dict[str, Any]:
+        """All that decoding position by position needs; see EncoderDecoderModel.init_cache."""
+        layers = {
+            f"layers_{index}": getattr(self, f"layers_{index}").init_cache(encoded, length)
+            for index in range(self.num_layers)
+        }
+        return {
+            "layers": layers,
+            "cross_mask_bias": as_bias(visible_keys(encoder_tokens), self.dtype),
+            "position_bias": self.relpos_bias(length, length, self.dtype),
+        }
+
+    def decode_step(
+        self, embed: Embed, cache: dict[str, Any], tokens: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """tokens [B], the input at position `step` -> logits [B, V] float32 of that position, and the cache."""
+        length = cache["position_bias"].shape[-1]
+        position_bias = lax.dynamic_slice_in_dim(cache["position_bias"], step, 1, axis=2)
+        self_mask_bias = as_bias(jnp.arange(length, dtype=jnp.int32) <= step, self.dtype)[None, None, None, :]
+        x = embed(tokens[:, None], self.dtype)
+        layers = {}
+        for index in range(self.num_layers):
+            name = f"layers_{index}"
+            x, layers[name] = getattr(self, name).decode_step(
+                x, cache["layers"][name], step, self_mask_bias, position_bias, cache["cross_mask_bias"]
+            )
+        return self._logits(embed, self.decoder_norm(x))[:, 0], cache | {"layers": layers}
