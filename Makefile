@@ -1,0 +1,86 @@
+# Each target is one line that calls the program; `make help` lists them.
+# Values come from the command line as environment variables, so that no shell reads them: EXP="my run" is safe.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+EXP ?= byt5_tiny_demo
+DATASET ?= wikitext
+TASK ?= wikitext_span_corruption
+
+# The kind of machine chooses the lock: cpu, cuda, tpu or apple.
+MACHINE ?= $(shell if [ "$$(uname -s)-$$(uname -m)" = Darwin-arm64 ]; then echo apple; \
+	elif nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
+
+INSTALLED := .venv/.installed-$(MACHINE)
+PROGRAM := .venv/bin/python -m t5xpg
+
+# Large pages for malloc: XLA's CPU backend otherwise loses a third of its time to page faults.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+export EXP DATASET TASK GIN FILES LIMIT FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN TESTS
+
+GIN_OPTION = $${GIN:+--gin-overrides "$$GIN"}
+RUN_OPTION = $${RUN:+--run "$$RUN"}
+MODULES = $${MODULE_IMPORT:+--module-import "$$MODULE_IMPORT"}
+FORCED = $${FORCE:+--force}
+
+.PHONY: help install demo data cache check train eval infer report test prove lint format goldens lock clean clean-runs
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+install: $(INSTALLED) ## install the packages of this kind of machine into .venv (MACHINE=cpu|cuda|tpu|apple, PYTHON=python3)
+
+$(INSTALLED): requirements/$(MACHINE).txt requirements/bootstrap.txt requirements/install.py pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; fi
+	@"$(PYTHON)" requirements/install.py "$(MACHINE)"
+
+demo: $(INSTALLED) ## the whole chain on text that is already on the machine: export, cache, train, evaluate, fill in blanks, report
+	@$(PROGRAM) demo
+
+data: $(INSTALLED) ## export a dataset to JSONL (DATASET=wikitext, FILES="train=a.txt validation=b.txt", LIMIT=n, FORCE=1)
+	@$(PROGRAM) data "$$DATASET" $${FILES:+--files "$$FILES"} $${LIMIT:+--limit "$$LIMIT"} $(FORCED)
+
+cache: $(INSTALLED) ## cache a task with SeqIO (TASK=wikitext_span_corruption, RUNNER=, BEAM_OPTIONS=, MODULE_IMPORT=, FORCE=1)
+	@$(PROGRAM) cache "$$TASK" $${RUNNER:+--runner "$$RUNNER"} $${BEAM_OPTIONS:+--beam-options "$$BEAM_OPTIONS"} $(MODULES) $(FORCED)
+
+check: $(INSTALLED) ## say everything that can be known before training (EXP=, GIN=)
+	@$(PROGRAM) check "$$EXP" $(GIN_OPTION)
+
+train: $(INSTALLED) ## train an experiment, or continue it where it stopped (EXP=byt5_tiny_mps, GIN="--gin.TRAIN_STEPS=200", RUN=folder)
+	@$(PROGRAM) train "$$EXP" $(GIN_OPTION) $(RUN_OPTION)
+
+eval: $(INSTALLED) ## measure a run's last checkpoint on the validation split (EXP=, GIN=, RUN=)
+	@$(PROGRAM) eval "$$EXP" $(GIN_OPTION) $(RUN_OPTION)
+
+infer: $(INSTALLED) ## fill in blanks (EXP=, PROMPT="The <extra_id_0> ruined my sleep", or INPUT=file.jsonl OUTPUT=file.jsonl)
+	@$(PROGRAM) infer "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${PROMPT:+--prompt "$$PROMPT"} $${INPUT:+--input "$$INPUT"} $${OUTPUT:+--output "$$OUTPUT"}
+
+report: $(INSTALLED) ## publish a run: results.json, the README's results block and the curve of experiments/EXP
+	@$(PROGRAM) report "$$EXP" $(RUN_OPTION)
+
+test: $(INSTALLED) ## run the tests (TESTS=tests/models for a part)
+	@.venv/bin/python -m pytest $${TESTS:+"$$TESTS"}
+
+prove: $(INSTALLED) ## run the slow proofs
+	@.venv/bin/python -m pytest proofs
+
+lint: $(INSTALLED) ## check format, lint and types
+	@.venv/bin/python -m ruff format --check . && .venv/bin/python -m ruff check . && .venv/bin/python -m mypy
+
+format: $(INSTALLED) ## format the code
+	@.venv/bin/python -m ruff format . && .venv/bin/python -m ruff check --fix .
+
+goldens: ## make the reference tensors of the tests again, with torch and transformers in .venv-goldens
+	@"$(PYTHON)" -m venv .venv-goldens && .venv-goldens/bin/python -m pip install --quiet --require-hashes -r requirements/goldens.txt && .venv-goldens/bin/python tests/goldens/make_goldens.py
+
+lock: $(INSTALLED) ## resolve pyproject.toml into the hashed locks of requirements/
+	@.venv/bin/python requirements/lock.py
+
+clean: ## remove exports, caches and compiled files; keeps .venv and runs
+	@rm -rf cache .pytest_cache .mypy_cache .ruff_cache && find data -mindepth 2 \( -name '*.jsonl' -o -name manifest.json \) -delete
+
+clean-runs: ## list the run directories, and delete them if the answer is yes
+	@$(PROGRAM) clean-runs

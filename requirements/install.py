@@ -1,0 +1,115 @@
+"""Make `.venv` and install one lock into it (`make install`). Needs Python 3.11 to 3.13 and nothing else.
+
+The packages come from the registry that pip is set up for, each checked against its hash. uv does the work, because it
+is several times faster; where it cannot be had, pip does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+MINIMUM, LIMIT = (3, 11), (3, 14)
+
+
+def fail(message: str) -> None:
+    print(f"install: error: {message}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def run(command: list[str], environment: dict[str, str] | None = None) -> bool:
+    return subprocess.run(command, env=environment, cwd=REPOSITORY).returncode == 0
+
+
+def output_of(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY).stdout.strip()
+
+
+def make_environment(folder: Path) -> Path:
+    """Create the virtual environment unless a working one of this Python is there; returns its interpreter."""
+    python = folder / "bin" / "python"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if python.exists():
+        if output_of([str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]) == version:
+            return python
+        shutil.rmtree(folder)
+    if not run([sys.executable, "-m", "venv", str(folder)]):
+        shutil.rmtree(folder, ignore_errors=True)
+        fail(
+            f"Python {version} at {sys.executable} cannot make a virtual environment: its venv or ensurepip module is "
+            f"missing (Debian and Ubuntu: the package python{version}-venv). Install it, or name another Python: "
+            "make install PYTHON=/path/to/python3"
+        )
+    return python
+
+
+def registry_environment(python: Path) -> dict[str, str]:
+    """uv reads none of pip's settings: hand over the registry, the certificates and the time-out."""
+    environment = dict(os.environ)
+    environment.pop("VIRTUAL_ENV", None)
+    pip = [str(python), "-m", "pip", "config", "get"]
+    settings = {
+        "UV_DEFAULT_INDEX": os.environ.get("PIP_INDEX_URL") or output_of([*pip, "global.index-url"]),
+        "UV_INDEX": os.environ.get("PIP_EXTRA_INDEX_URL") or output_of([*pip, "global.extra-index-url"]),
+        "SSL_CERT_FILE": os.environ.get("PIP_CERT") or output_of([*pip, "global.cert"]),
+        "UV_HTTP_TIMEOUT": os.environ.get("PIP_DEFAULT_TIMEOUT", "120"),
+        # Every file is checked against the lock's hash, so any registry may give it.
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    for name, value in settings.items():
+        if value:
+            environment.setdefault(name, value)
+    return environment
+
+
+def install_lock(python: Path, lock: Path) -> None:
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+    uv = [str(python), "-m", "uv", "pip"]
+    environment = registry_environment(python)
+    if not (run([*pip, "-r", str(HERE / "bootstrap.txt")]) and run([*uv, "--version"], environment)):
+        print("install: uv is not to be had here; pip takes longer", flush=True)
+        if not run([*pip, "--no-deps", "-r", str(lock)]):
+            fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
+        return
+    target = ["--python", str(python)]
+    # An environment that had another lock before keeps nothing of it but uv and pip.
+    if not run([*uv, "install", *target, "--no-deps", "--require-hashes", "--compile-bytecode", "-r", str(lock)], environment):
+        fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
+
+
+def install_local(python: Path) -> None:
+    """The project itself, editable; and the stand-in for editdistance where that has no wheel."""
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+    if sys.version_info >= (3, 13) and not run([*pip, str(HERE / "editdistance")]):
+        fail("the stand-in for editdistance could not be installed; the lines above say why.")
+    if not run([*pip, "--editable", str(REPOSITORY)]):
+        fail("the project itself could not be installed; the lines above say why.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("lock", help="name of the lock: cpu, cuda, tpu or apple")
+    lock = HERE / f"{parser.parse_args().lock}.txt"
+    if not lock.is_file():
+        known = ", ".join(sorted(path.stem for path in HERE.glob("*.txt") if path.stem in {"cpu", "cuda", "tpu", "apple"}))
+        fail(f"there is no lock requirements/{lock.name}. Known: {known}.")
+    if not MINIMUM <= sys.version_info[:2] < LIMIT:
+        fail(f"Python {sys.version.split()[0]} at {sys.executable}: 3.11, 3.12 or 3.13 is needed. Name one: PYTHON=…")
+    started = time.monotonic()
+    print(f"install: {lock.stem} packages for Python {sys.version.split()[0]} into .venv", flush=True)
+    python = make_environment(REPOSITORY / ".venv")
+    install_lock(python, lock)
+    install_local(python)
+    (REPOSITORY / ".venv" / f".installed-{lock.stem}").write_text("")
+    print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

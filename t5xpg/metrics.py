@@ -1,0 +1,76 @@
+"""From the sums that a step returns to the numbers that a person reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# Sums over target tokens, added up over steps and divided once; see `losses.loss_and_metrics`.
+SUMS = ("cross_entropy", "z_loss", "weights", "correct", "target_bytes")
+# Values of a single step, averaged over the steps of a window.
+AVERAGED = ("gradient_norm",)
+# Values of a single step of which the last one is kept.
+LATEST = ("learning_rate",)
+
+
+@dataclass
+class Window:
+    """Adds up the metrics of several steps. Its content is JSON, so that a checkpoint can hold an unfinished one."""
+
+    steps: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add one step's metrics: float64 sums of float32 values, in the order of the steps."""
+        self.steps += 1
+        for name in (*SUMS, *AVERAGED):
+            if name in metrics:
+                self.values[name] = self.values.get(name, 0.0) + float(metrics[name])
+        for name in LATEST:
+            if name in metrics:
+                self.values[name] = float(metrics[name])
+
+    def summary(self) -> dict[str, float | int]:
+        """Per target token: loss in nats (no z-loss, no smoothing), z_loss, accuracy; per target byte: nats and bits.
+
+        The loss is the field's "validation loss": cross entropy over the weighted target tokens, sentinels and EOS
+        included. Nats a byte divide the same sum by the UTF-8 bytes that the targets stand for.
+        """
+        values = self.values
+        tokens = values.get("weights", 0.0)
+        target_bytes = values.get("target_bytes", 0.0)
+        result: dict[str, float | int] = {
+            "loss": _ratio(values.get("cross_entropy", 0.0), tokens),
+            "accuracy": _ratio(values.get("correct", 0.0), tokens),
+            "nats_per_byte": _ratio(values.get("cross_entropy", 0.0), target_bytes),
+            "bits_per_byte": _ratio(values.get("cross_entropy", 0.0), target_bytes * math.log(2)),
+            "z_loss": _ratio(values.get("z_loss", 0.0), tokens),
+            "target_tokens": int(tokens),
+            "target_bytes": int(target_bytes),
+        }
+        for name in AVERAGED:
+            if name in values:
+                result[name] = values[name] / self.steps
+        for name in LATEST:
+            if name in values:
+                result[name] = values[name]
+        return result
+
+    def to_json(self) -> dict[str, object]:
+        """The window as JSON; floats survive exactly."""
+        return {"steps": self.steps, "values": dict(self.values)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object] | None) -> Window:
+        """The window that `to_json` was called on; an empty one for None."""
+        if not value:
+            return cls()
+        steps, values = value["steps"], value["values"]
+        assert isinstance(steps, int)
+        assert isinstance(values, Mapping)
+        return cls(steps, dict(values))
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan
