@@ -1,0 +1,160 @@
+"""Vocabularies against their definitions, and against SeqIO's."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t5xpg.errors import UserError
+from t5xpg.vocabularies import BYT5_GOOGLE, SEQIO, TRANSFORMERS, Vocabulary, translate_sentinels
+
+BYTES = Vocabulary("bytes", 125)
+ORIGINAL = Vocabulary("bytes", 0, BYT5_GOOGLE)
+HUGGING_FACE = Vocabulary("bytes", 125, TRANSFORMERS)
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    words = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in "bdgklmnprst"]
+    lines = [" ".join(words[i : i + 9]) for i in range(len(words) - 9)]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=64, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+        byte_fallback=False, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("vocabulary") / "tiny.model"
+    path.write_bytes(model.getvalue())
+    return str(path)
+
+
+def test_numbers_the_sentinels_of_each_convention() -> None:
+    assert BYTES.size == 384
+    assert [BYTES.sentinel_id(i) for i in (0, 1, 124)] == [383, 382, 259]
+    assert ORIGINAL.size == 259
+    assert [ORIGINAL.sentinel_id(i) for i in (0, 1, 10)] == [258, 257, 248]
+    assert HUGGING_FACE.size == 384
+    assert [HUGGING_FACE.sentinel_id(i) for i in (0, 1, 124)] == [259, 260, 383]
+
+
+@pytest.mark.parametrize("vocabulary", [BYTES, ORIGINAL, HUGGING_FACE])
+def test_sentinel_index_inverts_sentinel_id(vocabulary: Vocabulary) -> None:
+    by_id = {vocabulary.sentinel_id(i): i for i in range(vocabulary.num_sentinels)}
+    assert len(by_id) == vocabulary.num_sentinels
+    for token in range(-1, vocabulary.size + 1):
+        assert vocabulary.sentinel_index(token) == by_id.get(token)
+
+
+@pytest.mark.parametrize("vocabulary", [BYTES, ORIGINAL, HUGGING_FACE])
+def test_refuses_a_sentinel_that_it_does_not_have(vocabulary: Vocabulary) -> None:
+    with pytest.raises(UserError, match=f"<extra_id_{vocabulary.num_sentinels}> has no id"):
+        vocabulary.encode(f"a <extra_id_{vocabulary.num_sentinels}> b")
+
+
+@pytest.mark.parametrize(("vocabulary", "first"), [(BYTES, 383), (ORIGINAL, 258), (HUGGING_FACE, 259)])
+def test_encodes_sentinels_in_text(vocabulary: Vocabulary, first: int) -> None:
+    ids = vocabulary.encode("é<extra_id_0>b")
+    assert ids == [0xC3 + 3, 0xA9 + 3, first, ord("b") + 3]
+    assert vocabulary.decode([*ids, 1, 70, 0]) == "é<extra_id_0>b"
+
+
+def test_what_is_nearly_a_sentinel_is_text() -> None:
+    for text in ("<extra_id_>", "<extra_id_01>", "<extra_id_-1>", "<Extra_id_0>"):
+        assert BYTES.encode(text) == [byte + 3 for byte in text.encode()]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_decode_inverts_encode(text: str) -> None:
+    for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE):
+        assert vocabulary.decode(vocabulary.encode(text)) == text
+
+
+def test_decoding_drops_padding_and_unknown_ids_and_replaces_broken_bytes() -> None:
+    assert BYTES.decode(np.array([0, 2, 72 + 3, 0xC3 + 3, 999, 0, 105 + 3, 1, 72 + 3], np.int32)) == "H\ufffdi"
+
+
+def test_token_bytes_counts_text_only() -> None:
+    counts = BYTES.token_bytes()
+    assert counts.dtype == np.int32
+    assert counts.shape == (384,)
+    np.testing.assert_array_equal(np.flatnonzero(counts), np.arange(3, 259))
+    assert counts.max() == 1
+    np.testing.assert_array_equal(np.flatnonzero(ORIGINAL.token_bytes()), np.arange(3, 248))
+
+
+@pytest.mark.parametrize("target", [BYTES, ORIGINAL, HUGGING_FACE])
+@pytest.mark.parametrize("source", [BYTES, ORIGINAL, HUGGING_FACE])
+def test_translates_between_conventions(source: Vocabulary, target: Vocabulary) -> None:
+    text = "Th\u00e9 <extra_id_0> ruined <extra_id_10> sleep"
+    rows = np.array([source.encode(text)] * 2, np.int32)
+    translated = translate_sentinels(rows, source, target)
+    assert translated.dtype == np.int32
+    np.testing.assert_array_equal(translated, [target.encode(text)] * 2)
+
+
+def test_translation_refuses_what_it_cannot_say() -> None:
+    with pytest.raises(UserError, match="has no id"):
+        translate_sentinels(BYTES.encode("<extra_id_11>"), BYTES, ORIGINAL)
+    with pytest.raises(UserError, match="Token 258 is no sentinel"):
+        translate_sentinels([0xFF + 3], BYTES, ORIGINAL)
+
+
+def test_refuses_unknown_names() -> None:
+    with pytest.raises(UserError, match="Did you mean bytes"):
+        Vocabulary("byte")
+    with pytest.raises(UserError, match="Did you mean transformers"):
+        Vocabulary("bytes", 125, "transformer")
+    with pytest.raises(UserError, match="needs model file"):
+        Vocabulary("sentencepiece", 100)
+
+
+def test_json_gives_the_same_vocabulary_back(model_file: str) -> None:
+    for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
+        assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+    recorded = Vocabulary("sentencepiece", 100, SEQIO, model_file).to_json()
+    with pytest.raises(UserError, match="is not the SentencePiece model"):
+        Vocabulary.from_json(recorded | {"model_sha256": "0" * 64})
+    with pytest.raises(UserError, match="is not there"):
+        Vocabulary.from_json(recorded | {"model_file": str(Path(model_file).with_name("gone.model"))})
+
+
+def test_sentencepiece(model_file: str) -> None:
+    vocabulary = Vocabulary("sentencepiece", 100, SEQIO, model_file)
+    assert vocabulary.size == 164
+    ids = vocabulary.encode("bag dem <extra_id_0> kib<extra_id_1>")
+    assert ids.count(163) == 1
+    assert ids[-1] == 162
+    assert vocabulary.decode([*ids, 1, 5]) == "bag dem<extra_id_0> kib<extra_id_1>"
+    counts = vocabulary.token_bytes()
+    # each word carries the space before it, the first one too
+    assert counts[vocabulary.encode("bag dem")].sum() == len(" bag dem")
+    assert counts[[0, 1, 2, 64, 163]].tolist() == [0, 0, 0, 0, 0]
+
+
+def test_agrees_with_seqio(model_file: str) -> None:
+    import seqio
+
+    from t5xpg.data.seqio_vocabularies import from_seqio, to_seqio
+
+    text = "Zürich bag dem kib"
+    for vocabulary in (BYTES, ORIGINAL, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
+        theirs = to_seqio(vocabulary)
+        assert from_seqio(theirs) == vocabulary
+        assert theirs.vocab_size == vocabulary.size
+        assert list(theirs.encode(text)) == vocabulary.encode(text)
+        assert (theirs.pad_id, theirs.eos_id, theirs.unk_id) == (0, 1, 2)
+        # t5's preprocessors number sentinels from the last id downwards
+        assert vocabulary.sentinel_id(0) == theirs.vocab_size - 1
+    pieces = Vocabulary("sentencepiece", 100, SEQIO, model_file)
+    text = "bag <extra_id_0> dem <extra_id_99>"
+    assert list(to_seqio(pieces).encode(text)) == pieces.encode(text)
+
+    with pytest.raises(UserError, match="translate ids at the edges"):
+        to_seqio(HUGGING_FACE)
+    with pytest.raises(UserError, match="PassThroughVocabulary is not known"):
+        from_seqio(seqio.PassThroughVocabulary(10))
