@@ -1,0 +1,208 @@
+"""Loss curves as SVG, written by hand: the same bytes for the same numbers, whatever fonts and libraries a machine has.
+
+The background is transparent and the colours follow the reader's light or dark scheme. Colours are Okabe and Ito's,
+which colour-blind readers can tell apart; the kinds of line differ in width as well.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 880, 430
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 190, 74, 54
+_LABEL_DISTANCE = 21.0  # between the labels at the ends of the curves
+_MARKED_POINTS = 40  # more points than this stand for themselves
+_TICKS = 7
+
+_STYLE = """
+    text { font: 14px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, "DejaVu Sans", sans-serif; fill: #57606a }
+    .title { font-weight: 600; font-size: 16px; fill: #1f2328 }
+    .name { fill: #1f2328 } .value { font-weight: 600; fill: #1f2328 }
+    .tick { font-size: 13px } .grid { stroke: #8c959f; stroke-opacity: .22 } .axis { stroke: #8c959f }
+    .line { fill: none; stroke-linejoin: round; stroke-linecap: round }
+    .own { stroke: #0072b2; stroke-width: 2.5 } .mark { fill: #0072b2 }
+    .thin { stroke: #0072b2; stroke-width: 1.2; stroke-opacity: .5 }
+    .wide { stroke: #e69f00; stroke-width: 8; stroke-opacity: .45 }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #9198a1 } .title, .name, .value { fill: #f0f6fc }
+      .own, .thin { stroke: #56b4e9 } .thin { stroke-opacity: .7 } .mark { fill: #56b4e9 }
+    }
+"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of the picture. Values that are None leave a gap.
+
+    kind: "own" (thick, with marks), "thin" (the noisy one behind it) or "wide" (a band under both: what is compared).
+    """
+
+    name: str
+    kind: str
+    steps: Sequence[int]
+    values: Sequence[float | None]
+
+    @property
+    def last(self) -> tuple[int, float] | None:
+        """The last step that has a value, and the value."""
+        return next(
+            ((x, y) for x, y in zip(reversed(self.steps), reversed(self.values), strict=True) if y is not None), None
+        )
+
+
+def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str:
+    """An SVG document of the curves over steps, each labelled at its end with its name and last value.
+
+    Raises ValueError where no curve has a value.
+    """
+    shown = [curve for curve in curves if curve.last is not None]
+    if not shown:
+        raise ValueError("no curve has a value")
+    values = [value for curve in shown for value in curve.values if value is not None]
+    x_end = float(max(1, *(step for curve in shown for step in curve.steps)))
+    x_ticks = ticks(0.0, x_end, whole=True)
+    y_ticks = ticks(min(values), max(values))
+    y_low, y_high = min(y_ticks[0], min(values)), max(y_ticks[-1], max(values))
+
+    def x(step: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * step / x_end
+
+    def y(value: float) -> float:
+        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - y_low) / (y_high - y_low)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'role="img" aria-labelledby="title description">',
+        f'<title id="title">{_escape(title)}</title>',
+        f'<desc id="description">{_escape(_description(y_label, shown))}</desc>',
+        f"<style>{_STYLE}</style>",
+        _text(_LEFT - 40, 24, title, "title"),
+        _text(_LEFT - 40, 50, y_label),
+    ]
+    for tick in y_ticks:
+        parts.append(_rule("grid", _LEFT, y(tick), WIDTH - _RIGHT, y(tick)))
+        parts.append(_text(_LEFT - 10, y(tick) + 4.5, _tick_text(tick, y_ticks), "tick", "end"))
+    bottom = HEIGHT - _BOTTOM
+    parts.append(_rule("axis", _LEFT, bottom, WIDTH - _RIGHT, bottom))
+    for tick in x_ticks:
+        if tick <= x_end:
+            parts.append(_rule("axis", x(tick), bottom, x(tick), bottom + 5))
+            parts.append(_text(x(tick), bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
+    parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 9, x_label, anchor="middle"))
+
+    for kind in ("wide", "thin", "own"):
+        for curve in shown:
+            if curve.kind == kind:
+                points = [None if v is None else (x(s), y(v)) for s, v in zip(curve.steps, curve.values, strict=True)]
+                parts.extend(_line(kind, points))
+    ends = [(curve, curve.last[1]) for curve in shown if curve.last is not None]
+    heights = spread([y(value) for _, value in ends], _LABEL_DISTANCE, _TOP, HEIGHT - _BOTTOM)
+    for (curve, value), height in zip(ends, heights, strict=True):
+        start = WIDTH - _RIGHT + 14
+        parts.append(f'<path class="line {curve.kind}" d="M{start} {_number(height)}h20"/>')
+        if curve.kind == "own":
+            parts.append(f'<circle class="mark" cx="{start + 10}" cy="{_number(height)}" r="3"/>')
+        parts.append(
+            f'<text x="{start + 30}" y="{_number(height + 5)}"><tspan class="value">{value:.3f}</tspan>'
+            f'<tspan class="name" dx="6">{_escape(curve.name)}</tspan></text>'
+        )
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
+    """Between four and eight round numbers, evenly spaced, from at or below `low` to at or above `high`.
+
+    `whole`: none between two whole numbers, for steps.
+    """
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / _TICKS
+    if whole:
+        rough = max(rough, 1.0)
+    scale = 10.0 ** math.floor(math.log10(rough))
+    factors = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
+    distance = next(factor * scale for factor in factors if factor * scale >= rough * (1 - 1e-9))
+    first, last = math.floor(low / distance + 1e-9), math.ceil(high / distance - 1e-9)
+    return [round(index * distance, 12) for index in range(first, last + 1)]
+
+
+def spread(positions: Sequence[float], distance: float, low: float, high: float) -> list[float]:
+    """The positions moved apart to at least `distance`, as little as possible in their order, kept within the bounds.
+
+    Neighbours that are too close form a group around its own mean; groups that meet become one.
+    """
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    groups: list[tuple[float, list[int]]] = []  # centre, members
+    for index in order:
+        groups.append((min(max(positions[index], low), high), [index]))
+        while True:
+            centre, members = groups[-1]
+            reach = distance * (len(members) - 1) / 2
+            centre = max(low + reach, min(high - reach, centre))
+            groups[-1] = (centre, members)
+            if len(groups) == 1:
+                break
+            before, others = groups[-2]
+            if centre - reach - (before + distance * (len(others) - 1) / 2) >= distance:
+                break
+            together = others + members
+            groups[-2:] = [(sum(positions[one] for one in together) / len(together), together)]
+    result = [0.0] * len(positions)
+    for centre, members in groups:
+        for rank, index in enumerate(members):
+            result[index] = centre + distance * (rank - (len(members) - 1) / 2)
+    return result
+
+
+def _line(kind: str, points: Sequence[tuple[float, float] | None]) -> list[str]:
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for point in points:
+        if point is not None:
+            pieces[-1].append(point)
+        elif pieces[-1]:
+            pieces.append([])
+    elements = []
+    for piece in pieces:
+        if len(piece) > 1:
+            path = "L".join(f"{_number(x)} {_number(y)}" for x, y in piece)
+            elements.append(f'<path class="line {kind}" d="M{path}"/>')
+        elif piece and kind != "own":  # a point alone: a dot of the line's own width
+            elements.append(f'<path class="line {kind}" d="M{_number(piece[0][0])} {_number(piece[0][1])}h.01"/>')
+    if kind == "own":
+        marked = [point for piece in pieces for point in piece]
+        for x, y in marked if len(marked) <= _MARKED_POINTS else marked[-1:]:
+            elements.append(f'<circle class="mark" cx="{_number(x)}" cy="{_number(y)}" r="3"/>')
+    return elements
+
+
+def _description(y_label: str, curves: Sequence[Curve]) -> str:
+    ends = [f"{curve.name} {curve.last[1]:.3f} at step {curve.last[0]:,}" for curve in curves if curve.last is not None]
+    return f"{y_label}: {'; '.join(ends)}."
+
+
+def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
+    distance = all_ticks[1] - all_ticks[0]
+    decimals = next(count for count in range(12) if abs(round(distance, count) - distance) < 1e-9 * distance)
+    return f"{tick:,.{decimals}f}"
+
+
+def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:
+    kind = f' class="{kind}"' if kind else ""
+    anchor = f' text-anchor="{anchor}"' if anchor else ""
+    return f'<text{kind} x="{_number(x)}" y="{_number(y)}"{anchor}>{_escape(text)}</text>'
+
+
+def _rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<path class="{kind}" d="M{_number(x1)} {_number(y1)}L{_number(x2)} {_number(y2)}"/>'
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=True)
