@@ -12,7 +12,7 @@ from typing import ClassVar, Self, TextIO
 
 _REDRAW_SECONDS = 0.1  # on a terminal
 _FIRST_LINE_SECONDS = 1.0  # elsewhere: short work says only that it is done, long work says early that it moves
-_RATE_SAMPLES = 30  # one a second: the rate is that of the last half minute
+_RATE_SECONDS = 30.0  # the rate is that of the last half minute
 _BAR_WIDTH = 24
 _FALLBACK_COLUMNS = 80
 
@@ -52,7 +52,7 @@ class Progress:
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._next_drawing = self._started
-        self._samples: collections.deque[tuple[float, int]] = collections.deque(maxlen=_RATE_SAMPLES)
+        self._samples: collections.deque[tuple[float, int]] = collections.deque()  # time, count
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
@@ -114,6 +114,8 @@ class Progress:
     def _recent_rate(self, now: float) -> float:
         if self._samples and now - self._samples[-1][0] >= 1.0:
             self._samples.append((now, self.count))
+            while self._samples[1][0] <= now - _RATE_SECONDS:
+                self._samples.popleft()
         since, count = self._samples[0] if self._samples else (self._started, self._initial)
         return (self.count - count) / (now - since) if now > since else 0.0
 

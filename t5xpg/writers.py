@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -85,7 +86,7 @@ class TensorBoardWriter:
             logdir=str(directory),
             purge_step=None if after_step is None else after_step + 1,
             flush_secs=10,
-            filename_suffix=f".{os.getpid()}",  # two starts within a second would share a file otherwise
+            filename_suffix=f".{time.time_ns()}",  # two starts within a second would share a file otherwise
         )
 
     def scalars(self, step: int, values: Mapping[str, Any], prefix: str = "") -> None:

@@ -1,0 +1,175 @@
+"""What a run's records say, as one JSON value: all that a results page shows.
+
+Everything in it is determined by the run, except what stands under "timing", "hardware", "versions" and "git".
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.errors import UserError
+from t5xpg.files import read_json, write_text
+from t5xpg.rundir import RunDirectory
+from t5xpg.writers import read_jsonl
+
+FORMAT = 1
+TRAIN_POINTS = 200  # of the thinned training curve
+_CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
+_FACTS_OF_A_START = ("git", "versions", "host", "devices")
+
+Record = Mapping[str, Any]
+
+
+def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
+    """The results of a run, from its records alone.
+
+    `published`: a results.json to stand beside them; its last and best values and its validation curve are taken
+    over under "published". Raises UserError where there is no run, no validation loss yet, or an unreadable file.
+    """
+    record = run.read()
+    metrics = read_jsonl(run.metrics_jsonl)
+    train = [line for line in metrics if line.get("split") == "train"]
+    validation = [line for line in metrics if line.get("split") == "validation"]
+    if all(line.get("loss") is None for line in validation):
+        raise UserError(
+            f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
+            f"Train on (make train EXP=…), or look into {run.metrics_jsonl}."
+        )
+    starts = record["starts"]
+    last_start = starts[-1]
+    results: dict[str, Any] = {
+        "format": FORMAT,
+        "experiment": record["experiment"],
+        "command": starts[0]["command"],
+        "starts": len(starts),
+        "changed_between_starts": [
+            name for name in _FACTS_OF_A_START if any(start.get(name) != last_start.get(name) for start in starts)
+        ],
+        "git": last_start["git"],
+        "versions": last_start["versions"],
+        "hardware": {**last_start["host"], "devices": last_start["devices"]},
+        "identity": record["identity"],
+        "steps": max(line["step"] for line in metrics),
+        "target_tokens": _sum(train, "target_tokens"),
+        "examples": _sum(train, "examples"),
+        "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
+        "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
+        "best_validation": _point([min(validation, key=_loss_or_infinity)]),
+        "curves": {"validation": _columns(validation), "train": _columns(thinned(train, TRAIN_POINTS))},
+        "samples": _optional(run.samples_json),
+        "evaluation": _optional(run.evaluation_json),
+        "timing": _timing(read_jsonl(run.timing_jsonl), starts),
+    }
+    if published is not None:
+        results["published"] = published_part(read_results(published))
+    return results
+
+
+def published_part(results: Record) -> dict[str, Any]:
+    """What is kept of published results for comparison."""
+    return {
+        "steps": results["steps"],
+        "first": {"validation": results["first"]["validation"]},
+        "final": {"train": results["final"]["train"], "validation": results["final"]["validation"]},
+        "validation": results["curves"]["validation"],
+    }
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """A results.json. Raises UserError where it is missing, unreadable or of another format."""
+    try:
+        results = read_json(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing. Write it with: make report EXP=…") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not readable as JSON ({error}). Write it again with: make report EXP=…") from error
+    if not isinstance(results, dict) or results.get("format") != FORMAT:
+        raise UserError(
+            f"{path} has another format than this version reads ({FORMAT}). Write it again with: make report EXP=…"
+        )
+    return results
+
+
+def write_results(path: Path, results: Record) -> None:
+    """Write results as indented JSON, with lists of numbers on a line each."""
+    write_text(path, _json_text(results, "") + "\n")
+
+
+def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
+    """At most `count` records: means over groups of successive ones, weighted by their target tokens.
+
+    Each stands at the last step of its group. Values that are not numbers in a record do not count.
+    """
+    size = -(-len(lines) // count) if lines else 1
+    if size <= 1:
+        return [dict(line) for line in lines]
+    result = []
+    for start in range(0, len(lines), size):
+        group = lines[start : start + size]
+        point: dict[str, Any] = {"step": group[-1]["step"]}
+        for name in _CURVE_NAMES:
+            weighted = [(line[name], line.get("target_tokens") or 1) for line in group if line.get(name) is not None]
+            weight = sum(weight for _, weight in weighted)
+            mean = sum(value * weight for value, weight in weighted) / weight if weighted else None
+            point[name] = None if mean is None else float(f"{mean:.7g}")  # what float32 sums can mean
+        result.append(point)
+    return result
+
+
+def training_seconds(timing: Sequence[Record]) -> float | None:
+    """Seconds spent in updates: for each record, its seconds a step times the steps since the record before."""
+    total, before = 0.0, 0
+    for line in timing:
+        if line.get("seconds_per_step") is None:
+            continue
+        total += line["seconds_per_step"] * (line["step"] - before)
+        before = line["step"]
+    return total if before else None
+
+
+def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any]:
+    # The first record's window holds the compilation: speeds are medians.
+    result: dict[str, Any] = {"training_seconds": training_seconds(timing), "wall_seconds": None}
+    times = [line["time"] for line in timing if line.get("time") is not None]
+    if times and len(starts) == 1:
+        result["wall_seconds"] = times[-1] - starts[0]["time"]
+    for name in ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak"):
+        values = [line[name] for line in timing if line.get(name) is not None]
+        result[name] = statistics.median(values) if values else None
+    return result
+
+
+def _point(lines: Sequence[Record]) -> dict[str, Any] | None:
+    return {"step": lines[0]["step"], **{name: lines[0].get(name) for name in _CURVE_NAMES}} if lines else None
+
+
+def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
+    names = [name for name in _CURVE_NAMES if any(line.get(name) is not None for line in lines)]
+    return {"step": [line["step"] for line in lines], **{name: [line.get(name) for line in lines] for name in names}}
+
+
+def _sum(lines: Sequence[Record], name: str) -> int | None:
+    values = [line[name] for line in lines if line.get(name) is not None]
+    return round(sum(values)) if values else None
+
+
+def _loss_or_infinity(line: Record) -> float:
+    return float("inf") if line.get("loss") is None else float(line["loss"])
+
+
+def _optional(path: Path) -> Any:
+    return read_json(path) if path.exists() else None
+
+
+def _json_text(value: Any, indent: str) -> str:
+    inner = indent + "  "
+    if isinstance(value, Mapping) and value:
+        items = (f"{inner}{json.dumps(str(key))}: {_json_text(item, inner)}" for key, item in value.items())
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
+        return "[\n" + ",\n".join(inner + _json_text(item, inner) for item in value) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

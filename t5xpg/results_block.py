@@ -1,0 +1,237 @@
+"""The results block of an experiment's README, made from results.json and from nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from t5xpg.curves import Curve, draw
+from t5xpg.progress import duration
+
+BEGIN = "<!-- results:begin -->"
+END = "<!-- results:end -->"
+CURVE_FILE = "curve.svg"
+SHOWN_SAMPLES = 6
+_SAMPLE_CHARACTERS = 240
+_MEASURES = {  # how the columns of a curve are called
+    "nats_per_byte": "nats per target byte",
+    "bits_per_byte": "bits per target byte",
+    "loss": "nats per target token",
+    "accuracy": "accuracy",
+}
+_UNKNOWN = "-"
+
+Results = Mapping[str, Any]
+
+
+def block(results: Results) -> str:
+    """The block between its markers, markers included, without a line end after the last."""
+    sections = [
+        BEGIN,
+        "<!-- Written by `make report` from results.json. Do not edit. -->",
+        f"![{escape(curve_text(results))}]({CURVE_FILE})",
+        _measures(results),
+        _facts(results),
+        _splits(results),
+        _evaluation(results),
+        _samples(results),
+        END,
+    ]
+    return "\n\n".join(section for section in sections if section)
+
+
+def curve_svg(results: Results) -> str:
+    """The picture of the loss over steps: validation, training and, where there is one, the published validation.
+
+    In nats per target byte where the validation has it, else in nats per target token.
+    """
+    measure = _curve_measure(results)
+    curves = []
+    if "published" in results and measure in results["published"]["validation"]:
+        validation = results["published"]["validation"]
+        curves.append(Curve("published", "wide", validation["step"], validation[measure]))
+    for name, split, kind in (("training", "train", "thin"), ("validation", "validation", "own")):
+        columns = results["curves"][split]
+        if measure in columns:
+            curves.append(Curve(name, kind, columns["step"], columns[measure]))
+    return draw(_title(results), "training step (optimiser updates)", f"loss, {_MEASURES[measure]}", curves)
+
+
+def curve_text(results: Results) -> str:
+    """One sentence that says what the picture shows."""
+    measure = _curve_measure(results)
+    first, final = results["first"]["validation"], results["final"]["validation"]
+    return (
+        f"Validation loss in {_MEASURES[measure]}: {_number(first.get(measure))} at step {first['step']:,}, "
+        f"{_number(final.get(measure))} at step {final['step']:,}"
+    )
+
+
+def escape(text: str) -> str:
+    """Text as Markdown that shows exactly it, on one line, in a table too.
+
+    Characters that Markdown, HTML or GitHub could read as more than themselves become entities, which none of them
+    reads as markup. Line ends are shown as ⏎, other white space as spaces, of which runs are kept, and control
+    characters as �.
+    """
+    shown = text.replace("\r\n", "\n").replace("\n", "⏎")
+    shown = "".join(" " if character.isspace() else character for character in shown)
+    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown)
+    shown = _MARKUP.sub(lambda match: _ENTITIES.get(match[0], f"&#{ord(match[0])};"), shown)
+    return re.sub(r"^ +| +$|(?<= ) +", lambda match: "&nbsp;" * len(match[0]), shown)
+
+
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+# An underscore inside a word, a colon and a dot mark up nothing, but for addresses, which would become links.
+_MARKUP = re.compile(
+    r"[\\`*\[\]<>|~$&]"
+    r"|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])"
+    r"|:(?=//)|(?<=www)\."
+)
+
+
+def code(text: str) -> str:
+    """A command as Markdown code, or escaped where code could not show it."""
+    return escape(text) if not text.isprintable() or "`" in text or "|" in text else f"`{text}`"
+
+
+def _measures(results: Results) -> str:
+    first, final, best = results["first"], results["final"], results["best_validation"]
+    points = [("validation, first", first["validation"]), ("validation, last", final["validation"])]
+    if best["step"] != final["validation"]["step"]:
+        points.append(("validation, best", best))
+    if "published" in results:
+        points.append(("validation, last, as published", results["published"]["final"]["validation"]))
+    if first["train"] is not None:
+        points += [("training, first", first["train"]), ("training, last", final["train"])]
+    shown = [measure for measure in _MEASURES if any(point.get(measure) is not None for _, point in points)]
+    rows = [[name, f"{point['step']:,}", *(_number(point.get(measure)) for measure in shown)] for name, point in points]
+    return _table(["", "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1)
+
+
+def _facts(results: Results) -> str:
+    return _table(["", ""], [[name, value] for name, value in _fact_rows(results) if value])
+
+
+def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
+    identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
+    yield "command", code(results["command"])
+    yield "source", _source(results["git"])
+    data = identity.get("data")
+    if isinstance(data, Mapping):
+        yield "data", escape(", ".join(f"{key} {data[key]}" for key in data if isinstance(data[key], str | int)))
+    vocabulary = identity.get("vocabulary")
+    if isinstance(vocabulary, Mapping):
+        shown = (f"{key} {value}" for key, value in vocabulary.items() if isinstance(value, str | int))
+        yield "vocabulary", escape(", ".join(shown))
+    yield "seed", _UNKNOWN if identity.get("seed") is None else str(identity["seed"])
+    yield "steps", f"{results['steps']:,}"
+    yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
+    yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
+    yield "time", _time(timing)
+    yield "hardware", escape(_hardware(hardware))
+    yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
+    if results["starts"] > 1:
+        changed = results["changed_between_starts"]
+        differing = f"; what differed between them: {', '.join(changed)} (the last is shown)" if changed else ""
+        yield "started", f"{results['starts']} times, each going on from a checkpoint{differing}"
+
+
+def _source(git: Mapping[str, Any] | None) -> str:
+    if git is None:
+        return "no git checkout"
+    return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
+
+
+def _time(timing: Mapping[str, Any]) -> str:
+    parts = []
+    if timing["training_seconds"] is not None:
+        parts.append(f"{duration(timing['training_seconds'])} of training")
+    if timing["wall_seconds"] is not None:
+        parts.append(f"{duration(timing['wall_seconds'])} with start and evaluation")
+    if timing["seconds_per_step"] is not None:
+        parts.append(f"{1000 * timing['seconds_per_step']:,.0f} ms a step")
+    if timing["tokens_per_second"] is not None:
+        parts.append(f"{timing['tokens_per_second']:,.0f} tokens a second")
+    if timing["share_of_peak"] is not None:
+        parts.append(f"{100 * timing['share_of_peak']:.0f}% of the hardware's peak")
+    return ", ".join(parts)
+
+
+def _hardware(hardware: Mapping[str, Any]) -> str:
+    parts = [hardware["cpu"], f"{hardware['cores']} cores" if hardware["cores"] != 1 else "1 core"]
+    if hardware["memory_bytes"]:
+        parts.append(f"{hardware['memory_bytes'] / 2**30:.0f} GiB")
+    parts.append(hardware["platform"])
+    devices = hardware["devices"]
+    if devices:
+        shown = ", ".join(f"{key} {value}" for key, value in devices.items() if isinstance(value, str | int))
+        parts.append(f"devices: {shown}")
+    return "; ".join(part for part in parts if part)
+
+
+def _splits(results: Results) -> str:
+    data = results["identity"].get("data")
+    splits = data.get("splits") if isinstance(data, Mapping) else None
+    if not splits:
+        return ""
+    names = list(dict.fromkeys(name for split in splits.values() for name in split))
+    rows = [[escape(split), *(_value(facts.get(name)) for name in names)] for split, facts in splits.items()]
+    return _table(["split", *(escape(name) for name in names)], rows)
+
+
+def _evaluation(results: Results) -> str:
+    rows = [[escape(name), _value(value)] for name, value in _leaves(results["evaluation"], "")]
+    return _table(["evaluation", ""], rows, numbers_from=1) if rows else ""
+
+
+def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{prefix} / {name}" if prefix else str(name))
+    elif isinstance(value, str | int | float):
+        yield prefix, value
+
+
+def _samples(results: Results) -> str:
+    samples = (results["samples"] or [])[:SHOWN_SAMPLES]
+    if not samples:
+        return ""
+    rows = [[escape(_cut(sample[name])) for name in ("input", "prediction", "target")] for sample in samples]
+    return _table(["input", "prediction", "target"], rows)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None = None) -> str:
+    rules = ["---" if numbers_from is None or index < numbers_from else "---:" for index in range(len(header))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rules, *rows))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return _UNKNOWN if value is None else str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    is_digest = len(text) == 64 and all(character in "0123456789abcdef" for character in text)
+    return text[:12] + "…" if is_digest else escape(_cut(text))
+
+
+def _number(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.3f}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SAMPLE_CHARACTERS else text[: _SAMPLE_CHARACTERS - 1] + "…"
+
+
+def _title(results: Results) -> str:
+    data = results["identity"].get("data")
+    name = data.get("name") if isinstance(data, Mapping) else None
+    return f"{results['experiment']} on {name}" if isinstance(name, str) else results["experiment"]
+
+
+def _curve_measure(results: Results) -> str:
+    return "nats_per_byte" if "nats_per_byte" in results["curves"]["validation"] else "loss"
