@@ -80,13 +80,24 @@ def install_lock(python: Path, lock: Path) -> None:
         return
     target = ["--python", str(python)]
     # An environment that had another lock before keeps nothing of it but uv and pip.
-    if not run([*uv, "install", *target, "--no-deps", "--require-hashes", "--compile-bytecode", "-r", str(lock)], environment):
+    if not run(
+        [*uv, "install", *target, "--no-deps", "--require-hashes", "--compile-bytecode", "-r", str(lock)], environment
+    ):
         fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
 
 
 def install_local(python: Path) -> None:
     """The project itself, editable; and the stand-in for editdistance where that has no wheel."""
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+    pip = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
     if sys.version_info >= (3, 13) and not run([*pip, str(HERE / "editdistance")]):
         fail("the stand-in for editdistance could not be installed; the lines above say why.")
     if not run([*pip, "--editable", str(REPOSITORY)]):
@@ -98,7 +109,9 @@ def main() -> None:
     parser.add_argument("lock", help="name of the lock: cpu, cuda, tpu or apple")
     lock = HERE / f"{parser.parse_args().lock}.txt"
     if not lock.is_file():
-        known = ", ".join(sorted(path.stem for path in HERE.glob("*.txt") if path.stem in {"cpu", "cuda", "tpu", "apple"}))
+        known = ", ".join(
+            sorted(path.stem for path in HERE.glob("*.txt") if path.stem in {"cpu", "cuda", "tpu", "apple"})
+        )
         fail(f"there is no lock requirements/{lock.name}. Known: {known}.")
     if not MINIMUM <= sys.version_info[:2] < LIMIT:
         fail(f"Python {sys.version.split()[0]} at {sys.executable}: 3.11, 3.12 or 3.13 is needed. Name one: PYTHON=…")

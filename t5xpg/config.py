@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import inspect
+import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +16,6 @@ from typing import Any
 
 import gin
 from gin import config as gin_config
-
 from t5xpg import paths
 from t5xpg.errors import UserError, nearest
 from t5xpg.experiment import Experiment
@@ -60,18 +63,21 @@ def load(name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[s
     """
     name, file = find_experiment(name_or_file)
     gin.clear_config()
-    gin.add_config_file_search_path(str(paths.REPOSITORY))
+    _search_in_checkout()
     with _explained():
-        for each in (str(file), *gin_files):
+        gin.parse_config_file(str(file))
+        replaceable = _reachable(ROOT)
+        for each in gin_files:
             gin.parse_config_file(each)
-        known = _macros_defined() | _macros_referenced()
-        bindings = [_parse_override(override, known) for override in overrides]
-        if bindings:
-            gin.parse_config("\n".join([*_import_lines(), *bindings]))
-    _check_macros(file)
-    with _explained():
+        used = _macros_referenced()
+        known = _macros_defined() | used
+    for override in overrides:
+        with _explained(f"--gin.{override}"):
+            gin.parse_config([*_import_lines(), _parse_override(override, known)])
+    _check_macros(file, used)
+    with _explained(values=True):
         experiment = gin.get_configurable(ROOT)()
-    _check_consumed()
+    _check_consumed(replaceable - _reachable(ROOT))
     return LoadedConfig(name, file, experiment, gin.config_str(), gin.operative_config_str())
 
 
@@ -115,18 +121,39 @@ def _public_name(kind: type) -> str:
     return kind.__name__
 
 
-class _explained:  # noqa: N801 - used as a context manager
-    """Turn gin's exceptions into one message with the nearest names."""
+@functools.cache
+def _search_in_checkout() -> None:
+    """Let includes be named from the root of the checkout, whatever the current folder is."""
+    gin.add_config_file_search_path(str(paths.REPOSITORY))
 
-    def __enter__(self) -> None:
-        return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if error is None or isinstance(error, UserError) or not isinstance(error, Exception):
-            return
+@contextlib.contextmanager
+def _explained(typed: str = "", values: bool = False) -> Iterator[None]:
+    """Turn gin's exceptions into one message with the nearest names.
+
+    typed: what the user typed, where it is not a file that gin names. values: objects are being made of what was parsed, so that a TypeError or ValueError is that of a value.
+    """
+    # gin logs each place where it looked for a file; the message names the file.
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_without_calls(str(error))) from error
+    except Exception as error:
+        if values and isinstance(error, TypeError | ValueError):
+            where = re.search(r"In call to configurable '(\w+)'", str(error))
+            of = f" for {where.group(1)}" if where else ""
+            raise UserError(f"A value{of} is not of the right kind: {_without_calls(str(error))}.") from error
         if _raised_inside_package(error):
-            return
-        raise UserError(_explain(error)) from error
+            raise
+        raise UserError(f"{typed}: {_explain(error)}" if typed else _explain(error)) from error
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _without_calls(text: str) -> str:
+    """A message without the lines in which gin lists the calls that led to it."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("  In call to configurable"))
 
 
 def _raised_inside_package(error: Exception) -> bool:
@@ -140,13 +167,16 @@ def _raised_inside_package(error: Exception) -> bool:
 
 def _explain(error: Exception) -> str:
     text = str(error).strip()
-    where = " ".join(line.strip() for line in text.splitlines() if line.strip().startswith(("In file", "In bindings")))
+    where = " ".join(line.strip() for line in text.splitlines() if line.strip().startswith("In file"))
     head = text.splitlines()[0].strip().rstrip(".") if text else type(error).__name__
     hint = ""
     if match := re.search(r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", text):
         hint = nearest(match.group(2), _parameters_of(match.group(1)))
-    elif match := re.search(r"has no attribute '(\w+)'", text):
-        hint = nearest(match.group(1), _public_attributes(text))
+    elif match := re.search(r"has no attribute '?(\w+)'?", text):
+        head, hint = f"There is no {match.group(1)}", nearest(match.group(1), _public_attributes(text))
+    elif match := re.search(r"'(\w+)' was not provided by an import statement", text):
+        known = [statement.bound_name() for statement in gin_config._IMPORTS]
+        head, hint = f"No gin file of this experiment imports {match.group(1)}", nearest(match.group(1), known)
     elif match := re.search(r"No configurable matching '([\w./]+)'", text):
         hint = nearest(match.group(1), _known_selectors())
     elif isinstance(error, OSError) and (match := re.search(r"Unable to open file: ([^.]+\.gin)", text)):
@@ -162,20 +192,20 @@ def _explain(error: Exception) -> str:
 
 
 def _parameters_of(selector: str) -> list[str]:
-    try:
-        return list(inspect.signature(gin.get_configurable(selector)).parameters)
-    except (ValueError, TypeError):
-        return []
+    found = [item for name, item in gin_config._REGISTRY.items() if name.endswith(f".{selector}") or name == selector]
+    return list(inspect.signature(found[0].wrapped).parameters) if found else []
 
 
 def _public_attributes(text: str) -> list[str]:
     match = re.search(r"module '([\w.]+)'", text)
-    if not match:
+    module = sys.modules.get(match.group(1)) if match else None
+    if module is None:
         return []
-    import sys
-
-    module = sys.modules.get(match.group(1))
-    return [name for name, item in vars(module).items() if not name.startswith("_") and callable(item)] if module else []
+    return [
+        name
+        for name, item in vars(module).items()
+        if callable(item) and getattr(item, "__module__", None) == module.__name__ and not name.startswith("_")
+    ]
 
 
 def _known_selectors() -> list[str]:
@@ -194,14 +224,19 @@ def _macros_referenced() -> set[str]:
     names: set[str] = set()
     for bindings in gin_config._CONFIG.values():
         for reference in _references(bindings):
-            if reference.selector == MACRO:
-                names.add(reference.scoped_selector.rsplit("/", 1)[0])
+            if reference.configurable.selector == MACRO:
+                names.add(_macro_name(reference))
     return names
 
 
+def _macro_name(reference: Any) -> str:
+    return str(reference.scoped_selector.rsplit("/", 1)[0])
+
+
 def _import_lines() -> list[str]:
-    statements = sorted({statement.format() for statement in gin_config._IMPORTS})
-    return ["from __gin__ import dynamic_registration", *statements]
+    statements = {statement.format() for statement in gin_config._IMPORTS}
+    enabling = "from __gin__ import dynamic_registration"  # has to come first
+    return [enabling, *sorted(statements - {enabling})]
 
 
 def _parse_override(override: str, known_macros: set[str]) -> str:
@@ -216,7 +251,7 @@ def _parse_override(override: str, known_macros: set[str]) -> str:
 
 def _literal(value: str) -> str:
     try:
-        gin.parse_value(value)
+        gin_config.parse_value(value)
     except (SyntaxError, ValueError):
         if value[:1] in "@%":
             return value
@@ -224,28 +259,53 @@ def _literal(value: str) -> str:
     return value
 
 
-def _check_macros(file: Path) -> None:
-    """Every macro that is used has a value, and every one that has a value is used."""
+def _check_macros(file: Path, known: set[str]) -> None:
+    """Every macro that is used has a value, and every one that has a value is used.
+
+    known: the names before the overrides; one that an override has made idle may stay.
+    """
     defined, referenced = _macros_defined(), _macros_referenced()
     for name in sorted(referenced - defined):
         if "." in name:  # a constant such as gin.REQUIRED
             continue
-        raise UserError(f"%{name} is used in {file} or a file that it includes, and nowhere set.{nearest(name, defined)}")
+        raise UserError(f"%{name} is used in {file} or its includes, and nowhere set.{nearest(name, defined)}")
     for name in sorted(defined):
         value = gin_config._CONFIG[name, MACRO].get("value")
         if getattr(value, "scoped_selector", "").startswith("gin.REQUIRED"):
             raise UserError(f"{name} has no value: set it in {file}, or pass --gin.{name}=…")
-    for name in sorted(defined - referenced):
+    for name in sorted(defined - referenced - known):
         raise UserError(f"{name} is set, and nothing uses it ({file}).{nearest(name, referenced - {name})}")
 
 
-def _check_consumed() -> None:
-    """A binding that nothing consumed did nothing: say so."""
+def _reachable(root: str) -> set[str]:
+    """The selectors that building `root` can reach through references, macros followed."""
+    bindings_of: dict[str, list[Any]] = {}
+    for (scope, selector), bindings in gin_config._CONFIG.items():
+        bindings_of.setdefault(f"%{scope}" if selector == MACRO else selector, []).append(bindings)
+    found: set[str] = set()
+    waiting = [root]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for bindings in bindings_of.get(name, ()):
+            for reference in _references(bindings):
+                selector = reference.configurable.selector
+                waiting.append(f"%{_macro_name(reference)}" if selector == MACRO else selector)
+    return found
+
+
+def _check_consumed(replaced: set[str]) -> None:
+    """A binding that nothing consumed did nothing: say so.
+
+    Those of a part that another one replaced (an optimizer named with --gin_file) may stay.
+    """
     used: set[tuple[str, str]] = set()
     for (_, selector), bindings in gin_config._OPERATIVE_CONFIG.items():
         used.update((selector, parameter) for parameter in bindings)
     for (scope, selector), bindings in gin_config._CONFIG.items():
-        if selector == MACRO:
+        if selector == MACRO or selector in replaced:
             continue
         for parameter in bindings:
             if (selector, parameter) not in used:

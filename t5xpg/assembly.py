@@ -1,0 +1,89 @@
+"""The parts of an experiment that live on devices, put together: model, mesh, where the state lies, compiled steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5xpg import partitioning, state, step
+from t5xpg.errors import UserError
+from t5xpg.experiment import Experiment
+from t5xpg.rng import stream_key
+from t5xpg.state import TrainState
+from t5xpg.vocabularies import Vocabulary
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An experiment on a mesh. `abstract_state` has the shapes, dtypes and shardings of the state."""
+
+    experiment: Experiment
+    mesh: Mesh
+    shardings: TrainState
+    abstract_state: TrainState
+
+    def new_state(self) -> TrainState:
+        """The state before the first update, from the experiment's seed."""
+        experiment = self.experiment
+        key = stream_key(experiment.random_seed, "parameters")
+        return partitioning.jit_create(
+            lambda: state.create(experiment.model, experiment.optimizer, key), self.shardings
+        )
+
+    def train_step(self, token_bytes: np.ndarray) -> Callable[[TrainState, Mapping[str, Any]], tuple[TrainState, Any]]:
+        """(state, batch) -> (state, metrics), compiled at its first call. token_bytes: int32 [vocabulary]."""
+        experiment = self.experiment
+        update = step.make_train_step(
+            experiment.model,
+            experiment.optimizer,
+            experiment.loss,
+            num_microbatches=experiment.num_microbatches,
+            seed=experiment.random_seed,
+            token_bytes=token_bytes,
+        )
+        return partitioning.jit_train_step(update, self.mesh, self.shardings)
+
+    def eval_step(self, token_bytes: np.ndarray) -> Callable[[Any, Mapping[str, Any]], Any]:
+        """(params, batch) -> metrics, compiled at its first call."""
+        measure = step.make_eval_step(self.experiment.model, self.experiment.loss, token_bytes=token_bytes)
+        return partitioning.jit_eval_step(measure, self.mesh, self.shardings.params)
+
+    def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """A batch of this process's rows as arrays on the mesh."""
+        return partitioning.shard_batch(batch, self.mesh)
+
+    @functools.cached_property
+    def devices(self) -> dict[str, Any]:
+        """What the mesh is made of: {"platform", "kind", "count", "mesh"}."""
+        first = self.mesh.devices.flat[0]
+        return {
+            "platform": first.platform,
+            "kind": first.device_kind,
+            "count": self.mesh.devices.size,
+            "mesh": dict(self.mesh.shape),
+        }
+
+
+def assemble(experiment: Experiment) -> Assembly:
+    """Lay an experiment out on the devices that there are. Raises UserError where it does not fit them."""
+    mesh = partitioning.make_mesh(experiment.mesh)
+    partitioning.check_batch_size(experiment.train_dataset.batch_size, mesh, experiment.num_microbatches)
+    abstract = state.abstract(experiment.model, experiment.optimizer)
+    shardings = partitioning.state_shardings(experiment.model.logical_axes(), abstract, mesh, experiment.mesh.rules)
+    return Assembly(experiment, mesh, shardings, partitioning.with_shardings(abstract, shardings))
+
+
+def check_vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> None:
+    """Raise UserError where the task has ids that the model has no embedding for."""
+    size = experiment.model.config.vocab_size
+    if vocabulary.size > size:
+        raise UserError(
+            f"The vocabulary of {experiment.train_dataset.mixture_or_task_name} has {vocabulary.size} ids and the "
+            f"model {size} embeddings: set T5Config.vocab_size to at least {vocabulary.size}."
+        )

@@ -1,0 +1,195 @@
+"""The command line: reads what was typed, calls the part that does it, says what went wrong in one message.
+
+Nothing heavy is imported before the command is known: `t5xpg --help` takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from t5xpg.errors import UserError
+
+TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for a mistake that was explained, 128 + n for signal n."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    overrides, rest = _take_overrides(arguments)
+    options = _parser().parse_args(rest)
+    options.overrides = overrides
+    try:
+        return options.run(options) or 0
+    except UserError as error:
+        if options.traceback or os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        print(f"t5xpg: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("t5xpg: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _take_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Separate `--gin.X=…` and `--gin_file=…`, which argparse does not know, from the rest."""
+    taken = [argument for argument in arguments if argument.startswith(("--gin.", "--gin_file="))]
+    return taken, [argument for argument in arguments if argument not in taken]
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--traceback", action="store_true", help="show where an error was raised")
+    experiment = argparse.ArgumentParser(add_help=False, parents=[common])
+    experiment.add_argument("experiment", help="name of a folder in experiments/, or a gin file")
+    experiment.add_argument("--gin-overrides", default="", metavar="TEXT", help="'--gin.X=1 --gin.Y=2' as one text")
+    experiment.add_argument("--run", metavar="FOLDER", help="the run directory, or a name in runs/")
+
+    parser = argparse.ArgumentParser(
+        prog="t5xpg",
+        description="Reproducible experiments with T5-family models.",
+        epilog="--gin.NAME=VALUE and --gin_file=FILE override an experiment's gin file.",
+    )
+    commands = parser.add_subparsers(metavar="command", required=True)
+
+    def add(name: str, run: str, help: str, parent: argparse.ArgumentParser = experiment) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help, description=help, parents=[parent])
+        command.set_defaults(run=globals()[run])
+        return command
+
+    add("demo", "_demo", "the whole chain on text that is already on the machine", common)
+    data = add("data", "_data", "export a dataset to JSONL", common)
+    data.add_argument("dataset")
+    data.add_argument("--files", metavar="TEXT", help="'train=a.txt validation=b.jsonl.gz', or paths for all splits")
+    data.add_argument("--limit", type=_positive, metavar="N", help="at most N rows of each split")
+    data.add_argument("--force", action="store_true", help="export again even if it is up to date")
+    cache = add("cache", "_cache", "cache a task with SeqIO", common)
+    cache.add_argument("task")
+    cache.add_argument("--runner", help="an Apache Beam runner (default: DirectRunner)")
+    cache.add_argument("--beam-options", default="", metavar="TEXT", help="options for the runner")
+    cache.add_argument("--module-import", default="", metavar="MODULES", help="modules that register tasks")
+    cache.add_argument("--force", action="store_true", help="cache again even if it is up to date")
+    add("check", "_check", "say everything that can be known before training")
+    add("train", "_train", "train an experiment, or continue it where it stopped")
+    add("eval", "_eval", "measure a run's last checkpoint on the validation split")
+    infer = add("infer", "_infer", "fill in blanks with a run's last checkpoint")
+    infer.add_argument("--prompt", help='a text such as "The <extra_id_0> ruined my sleep"')
+    infer.add_argument("--input", metavar="FILE", help='JSON lines with "inputs" (or "text")')
+    infer.add_argument(
+        "--output", metavar="FILE", help="where the JSON lines with predictions go (default: the terminal)"
+    )
+    add("report", "_report", "publish a run into its experiment's folder")
+    clean = add("clean-runs", "_clean_runs", "list the run directories and delete them after a yes", common)
+    clean.add_argument("--yes", action="store_true", help="delete without asking")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
+    return value
+
+
+def _load(options: argparse.Namespace):
+    from t5xpg import config
+
+    overrides, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
+    return config.load(options.experiment, overrides, files)
+
+
+def _run_directory(options: argparse.Namespace, name: str, model_dir: str | None = None) -> Path:
+    from t5xpg import paths
+
+    chosen = options.run or model_dir
+    if not chosen:
+        return paths.runs_directory() / name
+    return Path(chosen) if os.sep in chosen else paths.runs_directory() / chosen
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from t5xpg import demo
+
+    return demo.run()
+
+
+def _data(options: argparse.Namespace) -> int:
+    from t5xpg import paths
+    from t5xpg.data import export, local_files
+
+    files = local_files.parse_files(options.files) if options.files else None
+    export.export_dataset(
+        options.dataset, data_dir=paths.data_directory(), files=files, limit=options.limit, force=options.force
+    )
+    return 0
+
+
+def _cache(options: argparse.Namespace) -> int:
+    from t5xpg import preparation
+
+    preparation.cache(
+        options.task,
+        runner=options.runner,
+        beam_options=options.beam_options.split(),
+        module_import=tuple(options.module_import.replace(",", " ").split()),
+        force=options.force,
+    )
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from t5xpg import checking
+
+    return checking.check(_load(options))
+
+
+def _train(options: argparse.Namespace) -> int:
+    from t5xpg import training
+
+    loaded = _load(options)
+    return training.train(loaded, _run_directory(options, loaded.name, loaded.experiment.model_dir))
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from t5xpg import evaluation
+
+    loaded = _load(options)
+    evaluation.evaluate(loaded, _run_directory(options, loaded.name, loaded.experiment.model_dir))
+    return 0
+
+
+def _infer(options: argparse.Namespace) -> int:
+    from t5xpg import inference
+
+    loaded = _load(options)
+    directory = _run_directory(options, loaded.name, loaded.experiment.model_dir)
+    if (options.prompt is None) == (options.input is None):
+        raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep" and INPUT=file.jsonl.')
+    if options.prompt is not None:
+        inference.fill_in(loaded, directory, options.prompt)
+    else:
+        inference.predict_file(loaded, directory, Path(options.input), Path(options.output) if options.output else None)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from t5xpg import config, report
+    from t5xpg.rundir import RunDirectory
+
+    name, file = config.find_experiment(options.experiment)
+    report.publish(RunDirectory(_run_directory(options, name)), file.parent)
+    return 0
+
+
+def _clean_runs(options: argparse.Namespace) -> int:
+    from t5xpg import paths
+    from t5xpg.rundir import clean_runs
+
+    return clean_runs(paths.runs_directory(), yes=options.yes)

@@ -1,0 +1,33 @@
+"""From a text with blanks and a prediction to the text without them. Works on text: `<extra_id_0>` and so on."""
+
+from __future__ import annotations
+
+import re
+
+SENTINEL = re.compile(r"<extra_id_(\d+)>")
+
+
+def blanks_of(text: str) -> list[int]:
+    """The numbers of the sentinels in a text, in their order."""
+    return [int(match.group(1)) for match in SENTINEL.finditer(text)]
+
+
+def fillings(prediction: str) -> dict[int, str]:
+    """What a prediction says for each sentinel: the text from it to the next one. The first mention counts."""
+    found: dict[int, str] = {}
+    matches = list(SENTINEL.finditer(prediction))
+    for match, following in zip(matches, [*matches[1:], None], strict=True):
+        end = following.start() if following is not None else len(prediction)
+        found.setdefault(int(match.group(1)), prediction[match.end() : end])
+    return found
+
+
+def fill(text: str, prediction: str, before: str = "", after: str = "") -> str:
+    """`text` with every sentinel that the prediction mentions replaced, between `before` and `after`; others stay."""
+    found = fillings(prediction)
+
+    def replacement(match: re.Match[str]) -> str:
+        number = int(match.group(1))
+        return f"{before}{found[number]}{after}" if number in found else match.group(0)
+
+    return SENTINEL.sub(replacement, text)

@@ -1,0 +1,41 @@
+"""Ctrl-C and SIGTERM: the first asks to stop after the step, the second Ctrl-C stops at once."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class StopRequest:
+    """A context manager that notes the first SIGINT or SIGTERM instead of dying of it."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self.number is not None
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal's number, as shells report it; 0 without one."""
+        return 128 + self.number if self.number is not None else 0

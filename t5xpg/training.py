@@ -1,0 +1,250 @@
+"""A training run from its experiment: puts the parts together, starts or continues, and hands over to the loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg import assembly, environment, hardware, loop, paths, preparation
+from t5xpg.assembly import Assembly
+from t5xpg.batch import BatchSpec
+from t5xpg.checkpoints import Checkpointer
+from t5xpg.config import LoadedConfig, settings
+from t5xpg.data.client import DataService, Stream, TaskDescription
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.experiment import Experiment
+from t5xpg.metrics import Window
+from t5xpg.observer import Cost, RunObserver
+from t5xpg.progress import Progress, duration
+from t5xpg.rundir import RunDirectory
+from t5xpg.seeds import stream_seed
+from t5xpg.signals import StopRequest
+from t5xpg.validation import Validation
+from t5xpg.vocabularies import Vocabulary
+
+# What may differ between two starts of one run: where it runs, how far, what it keeps.
+FREE_SETTINGS = ("total_steps", "model_dir", "mesh", "checkpoints")
+
+
+def train(loaded: LoadedConfig, path: Path) -> int:
+    """Train `loaded` in the run directory `path`, or continue there. Returns the exit code.
+
+    0 at the end; 128 + n where signal n asked to stop: the step was finished and saved, and the run can go on.
+    """
+    experiment = loaded.experiment
+    directory = RunDirectory(path)
+    with directory.lock():
+        source = preparation.prepare(experiment.train_dataset)
+        identity = run_identity(experiment, source)
+        directory.check(loaded.name, identity)
+        with Checkpointer(directory.checkpoints, experiment.checkpoints) as checkpointer:
+            step = checkpointer.latest() or 0
+            if step >= experiment.total_steps:
+                print(f"{loaded.name}: already trained for {step:,} steps, in {shown(path)}")
+                return 0
+            with (
+                StopRequest() as stop,
+                DataService(
+                    data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=path / "data.log"
+                ) as service,
+            ):
+                run = _Run(loaded, directory, identity, checkpointer, service)
+                run.start(step)
+                reached = run.loop(stop)
+        if stop.requested and reached < experiment.total_steps:
+            print(f"stopped after step {reached:,}, which is saved; the same command goes on from there")
+            return stop.exit_code
+    return 0
+
+
+def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str, Any]:
+    """What makes a run the run it is; a start with another identity is refused."""
+    chosen = {
+        name: value
+        for name, value in settings(experiment).items()
+        if not name.startswith(FREE_SETTINGS) and name != "random_seed"
+    }
+    return {"seed": experiment.random_seed, "settings": chosen, "data": source.data, "cache": source.cache}
+
+
+def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:
+    """The dataset with the seed of its own stream."""
+    return dataclasses.replace(config, seed=stream_seed(random_seed, f"data/{config.split}"))
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+class _Run:
+    """One process's part of a run."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        directory: RunDirectory,
+        identity: dict[str, Any],
+        checkpointer: Checkpointer,
+        service: DataService,
+    ) -> None:
+        self.loaded, self.directory, self.identity = loaded, directory, identity
+        self.checkpointer, self.service = checkpointer, service
+        self.experiment = loaded.experiment
+        self.began = time.perf_counter()
+
+    def start(self, step: int) -> None:
+        """Say what will run, open the data, make or restore the state, compile the step."""
+        experiment = self.experiment
+        self.assembly: Assembly = assembly.assemble(experiment)
+        train_config = data_config(experiment.train_dataset, experiment.random_seed)
+        eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
+        _print_header(self.loaded, self.assembly)
+        self.description = self.service.describe(train_config)
+        vocabulary = self.description.vocabulary
+        assembly.check_vocabulary(vocabulary, experiment)
+        self.identity["vocabulary"] = vocabulary.to_json()
+        self._record_start(step)
+        _print_data(self.description, experiment)
+        self.token_bytes = vocabulary.token_bytes()
+        self.stream: Stream = self.service.open(train_config)
+        self.validation = Validation(
+            self.service.open(eval_config), self.assembly.eval_step(self.token_bytes), self.assembly.on_devices
+        )
+        self.step, self.window = step, Window()
+        if step:
+            self.state, position, meta = self.checkpointer.restore(step, self.assembly.abstract_state)
+            self.stream.restore(position)
+            self.window = Window.from_json(meta["window"])
+            print(f"run: {shown(self.directory.path)}, continues after step {step:,}", flush=True)
+        else:
+            self.state = self.assembly.new_state()
+            print(f"run: {shown(self.directory.path)}", flush=True)
+        self.train_step = self._compile()
+
+    def loop(self, stop: StopRequest) -> int:
+        """Run to the end or to a request to stop; returns the step that was reached."""
+        experiment = self.experiment
+        total = experiment.total_steps
+        meta = {
+            "experiment": self.loaded.name,
+            "vocabulary": self.description.vocabulary.to_json(),
+            "settings": settings(experiment.model),
+        }
+        with Progress("train", total, "steps", initial=self.step) as progress:
+            observer = RunObserver(
+                directory=self.directory,
+                step=self.step,
+                cost=self._cost(),
+                stream=self.stream,
+                checkpointer=self.checkpointer,
+                measure=lambda state: self.validation.measure(state.params),
+                checkpoint_meta=meta,
+                progress=progress,
+            )
+            try:
+                if self.step == 0:
+                    observer.evaluate(0, self.state)
+                self.state, reached = loop.run(
+                    self.state,
+                    step=self.step,
+                    window=self.window,
+                    schedule=loop.Schedule(
+                        total, experiment.stats_period, experiment.eval_period, experiment.checkpoints.period
+                    ),
+                    train_step=self.train_step,
+                    batches=map(self.assembly.on_devices, self.stream),
+                    to_host=jax.device_get,
+                    observer=observer,
+                    should_stop=lambda: stop.requested,
+                )
+                self.checkpointer.wait()
+            finally:
+                observer.close()
+        return reached
+
+    def _record_start(self, step: int) -> None:
+        self.directory.write_config(self.loaded.full)
+        self.directory.write_operative(self.loaded.operative)
+        self.directory.start(
+            self.loaded.name,
+            self.identity,
+            step=step,
+            command=environment.command_line(),
+            devices=self.assembly.devices,
+            facts={"total_steps": self.experiment.total_steps, "num_params": self.experiment.model.num_params},
+        )
+
+    def _compile(self) -> Any:
+        """The training step, compiled now, so that the first step of the bar is a step."""
+        began = time.perf_counter()
+        spec = BatchSpec(
+            self.experiment.train_dataset.batch_size, self.experiment.lengths, self.experiment.train_dataset.pack
+        )
+        step = self.assembly.train_step(self.token_bytes)
+        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.features().items()}
+        compiled = step.lower(self.assembly.abstract_state, batch).compile()
+        now = time.perf_counter()
+        print(f"compiled in {duration(now - began)}; ready {duration(now - self.began)} after the start", flush=True)
+        return compiled
+
+    def _cost(self) -> Cost:
+        experiment = self.experiment
+        rows = experiment.train_dataset.batch_size
+        return Cost(
+            tokens=rows * sum(experiment.lengths.values()),
+            flops=rows * experiment.model.flops_per_example(experiment.lengths),
+            peak_flops=hardware.peak_flops_of_mesh(self.assembly.mesh, experiment.model.config.dtype),
+        )
+
+
+def _print_header(loaded: LoadedConfig, built: Assembly) -> None:
+    experiment = loaded.experiment
+    train_dataset, lengths = experiment.train_dataset, experiment.lengths
+    model, devices = experiment.model, built.devices
+    on = f"{devices['count']} x {devices['kind']}"
+    if devices["platform"] == "cpu":
+        on = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
+        if devices["count"] > 1:
+            on += f" as {devices['count']} simulated devices"
+    print(
+        f"{loaded.name}: {model.num_params / 1e6:,.1f} million parameters, {model.config.dtype}, "
+        f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
+        f"{'/'.join(str(length) for length in lengths.values())} tokens, {experiment.total_steps:,} steps, "
+        f"seed {experiment.random_seed}\ndevice: {on}",
+        flush=True,
+    )
+
+
+def _print_data(description: TaskDescription, experiment: Experiment) -> None:
+    count = description.examples.get(experiment.train_dataset.split)
+    size = f", {count:,} documents" if count else ""
+    spans = description.objective
+    masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
+    cached = "cached" if description.cached else "not cached"
+    print(f"data: {description.name}, {cached}{size}{masked}; {description.vocabulary.describe()}", flush=True)
+
+
+def parameters_and_vocabulary(
+    directory: RunDirectory, experiment: Experiment, built: Assembly, step: int | None = None
+) -> tuple[Any, Vocabulary, int]:
+    """The parameters of a run's last (or a certain) checkpoint on the mesh, its vocabulary, and the step."""
+    directory.read()
+    with Checkpointer(directory.checkpoints, experiment.checkpoints) as checkpointer:
+        at = checkpointer.latest() if step is None else step
+        params, meta = checkpointer.restore_params(at, built.abstract_state.params)
+    assert at is not None
+    return params, Vocabulary.from_json(meta["vocabulary"]), at
+
+
+def count_rows(batch: dict[str, np.ndarray]) -> int:
+    """Rows of a batch that hold an example."""
+    return int((batch["encoder_input_tokens"] != 0).any(axis=1).sum())
