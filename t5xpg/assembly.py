@@ -36,8 +36,8 @@ class Assembly:
             lambda: state.create(experiment.model, experiment.optimizer, key), self.shardings
         )
 
-    def train_step(self, token_bytes: np.ndarray) -> Callable[[TrainState, Mapping[str, Any]], tuple[TrainState, Any]]:
-        """(state, batch) -> (state, metrics), compiled at its first call. token_bytes: int32 [vocabulary]."""
+    def train_step(self, token_bytes: np.ndarray) -> Any:
+        """(state, batch) -> (state, metrics), a jitted function. token_bytes: int32 [vocabulary]."""
         experiment = self.experiment
         update = step.make_train_step(
             experiment.model,

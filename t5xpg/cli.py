@@ -11,8 +11,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from t5xpg.errors import UserError
+
+if TYPE_CHECKING:
+    pass
 
 TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
 
@@ -82,9 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     infer = add("infer", "_infer", "fill in blanks with a run's last checkpoint")
     infer.add_argument("--prompt", help='a text such as "The <extra_id_0> ruined my sleep"')
     infer.add_argument("--input", metavar="FILE", help='JSON lines with "inputs" (or "text")')
-    infer.add_argument(
-        "--output", metavar="FILE", help="where the JSON lines with predictions go (default: the terminal)"
-    )
+    infer.add_argument("--output", metavar="FILE", help="where the predictions go (default: the terminal)")
     add("report", "_report", "publish a run into its experiment's folder")
     clean = add("clean-runs", "_clean_runs", "list the run directories and delete them after a yes", common)
     clean.add_argument("--yes", action="store_true", help="delete without asking")

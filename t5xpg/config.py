@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gin
-from gin import config as gin_config
+from gin import config as gin
 from t5xpg import paths
 from t5xpg.errors import UserError, nearest
 from t5xpg.experiment import Experiment
@@ -131,7 +130,8 @@ def _search_in_checkout() -> None:
 def _explained(typed: str = "", values: bool = False) -> Iterator[None]:
     """Turn gin's exceptions into one message with the nearest names.
 
-    typed: what the user typed, where it is not a file that gin names. values: objects are being made of what was parsed, so that a TypeError or ValueError is that of a value.
+    typed: what the user typed, where it is not a file that gin names. values: objects are being made of what was
+    parsed, so that a TypeError or ValueError is that of a value.
     """
     # gin logs each place where it looked for a file; the message names the file.
     logging.disable(logging.ERROR)
@@ -175,7 +175,7 @@ def _explain(error: Exception) -> str:
     elif match := re.search(r"has no attribute '?(\w+)'?", text):
         head, hint = f"There is no {match.group(1)}", nearest(match.group(1), _public_attributes(text))
     elif match := re.search(r"'(\w+)' was not provided by an import statement", text):
-        known = [statement.bound_name() for statement in gin_config._IMPORTS]
+        known = [statement.bound_name() for statement in gin._IMPORTS]
         head, hint = f"No gin file of this experiment imports {match.group(1)}", nearest(match.group(1), known)
     elif match := re.search(r"No configurable matching '([\w./]+)'", text):
         hint = nearest(match.group(1), _known_selectors())
@@ -192,7 +192,7 @@ def _explain(error: Exception) -> str:
 
 
 def _parameters_of(selector: str) -> list[str]:
-    found = [item for name, item in gin_config._REGISTRY.items() if name.endswith(f".{selector}") or name == selector]
+    found = [item for name, item in gin._REGISTRY.items() if name.endswith(f".{selector}") or name == selector]
     return list(inspect.signature(found[0].wrapped).parameters) if found else []
 
 
@@ -209,20 +209,20 @@ def _public_attributes(text: str) -> list[str]:
 
 
 def _known_selectors() -> list[str]:
-    return [selector.rsplit(".", 1)[-1] for _, selector in gin_config._CONFIG if selector != MACRO]
+    return [selector.rsplit(".", 1)[-1] for _, selector in gin._CONFIG if selector != MACRO]
 
 
 def _macros_defined() -> set[str]:
-    return {scope for scope, selector in gin_config._CONFIG if selector == MACRO}
+    return {scope for scope, selector in gin._CONFIG if selector == MACRO}
 
 
 def _references(value: Any) -> Iterator[Any]:
-    yield from gin_config.iterate_references(value)
+    yield from gin.iterate_references(value)
 
 
 def _macros_referenced() -> set[str]:
     names: set[str] = set()
-    for bindings in gin_config._CONFIG.values():
+    for bindings in gin._CONFIG.values():
         for reference in _references(bindings):
             if reference.configurable.selector == MACRO:
                 names.add(_macro_name(reference))
@@ -234,7 +234,7 @@ def _macro_name(reference: Any) -> str:
 
 
 def _import_lines() -> list[str]:
-    statements = {statement.format() for statement in gin_config._IMPORTS}
+    statements = {statement.format() for statement in gin._IMPORTS}
     enabling = "from __gin__ import dynamic_registration"  # has to come first
     return [enabling, *sorted(statements - {enabling})]
 
@@ -251,7 +251,7 @@ def _parse_override(override: str, known_macros: set[str]) -> str:
 
 def _literal(value: str) -> str:
     try:
-        gin_config.parse_value(value)
+        gin.parse_value(value)
     except (SyntaxError, ValueError):
         if value[:1] in "@%":
             return value
@@ -270,7 +270,7 @@ def _check_macros(file: Path, known: set[str]) -> None:
             continue
         raise UserError(f"%{name} is used in {file} or its includes, and nowhere set.{nearest(name, defined)}")
     for name in sorted(defined):
-        value = gin_config._CONFIG[name, MACRO].get("value")
+        value = gin._CONFIG[name, MACRO].get("value")
         if getattr(value, "scoped_selector", "").startswith("gin.REQUIRED"):
             raise UserError(f"{name} has no value: set it in {file}, or pass --gin.{name}=…")
     for name in sorted(defined - referenced - known):
@@ -280,7 +280,7 @@ def _check_macros(file: Path, known: set[str]) -> None:
 def _reachable(root: str) -> set[str]:
     """The selectors that building `root` can reach through references, macros followed."""
     bindings_of: dict[str, list[Any]] = {}
-    for (scope, selector), bindings in gin_config._CONFIG.items():
+    for (scope, selector), bindings in gin._CONFIG.items():
         bindings_of.setdefault(f"%{scope}" if selector == MACRO else selector, []).append(bindings)
     found: set[str] = set()
     waiting = [root]
@@ -302,9 +302,9 @@ def _check_consumed(replaced: set[str]) -> None:
     Those of a part that another one replaced (an optimizer named with --gin_file) may stay.
     """
     used: set[tuple[str, str]] = set()
-    for (_, selector), bindings in gin_config._OPERATIVE_CONFIG.items():
+    for (_, selector), bindings in gin._OPERATIVE_CONFIG.items():
         used.update((selector, parameter) for parameter in bindings)
-    for (scope, selector), bindings in gin_config._CONFIG.items():
+    for (scope, selector), bindings in gin._CONFIG.items():
         if selector == MACRO or selector in replaced:
             continue
         for parameter in bindings:

@@ -133,9 +133,7 @@ def _read_records(source: Path) -> Iterator[tuple[dict[str, Any], str]]:
 def _check_blanks(prompt: str) -> None:
     blanks = blanks_of(prompt)
     if not blanks:
-        raise UserError(
-            "The prompt has no blank: write <extra_id_0> where a text is missing, <extra_id_1> for the next."
-        )
+        raise UserError("The prompt has no blank: write <extra_id_0> where text is missing, <extra_id_1> for the next.")
     if blanks != list(range(len(blanks))):
         raise UserError(
             f"The blanks of the prompt are numbered {', '.join(map(str, blanks))}: the first is <extra_id_0>, "

@@ -41,7 +41,9 @@ def train(loaded: LoadedConfig, path: Path) -> int:
     with directory.lock():
         source = preparation.prepare(experiment.train_dataset)
         identity = run_identity(experiment, source)
-        directory.check(loaded.name, identity)
+        if directory.exists():  # the vocabulary is known later: the data process says it
+            known = directory.read()["identity"].get("vocabulary")
+            directory.check(loaded.name, {**identity, "vocabulary": known})
         with Checkpointer(directory.checkpoints, experiment.checkpoints) as checkpointer:
             step = checkpointer.latest() or 0
             if step >= experiment.total_steps:
@@ -230,7 +232,12 @@ def _print_data(description: TaskDescription, experiment: Experiment) -> None:
     spans = description.objective
     masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
     cached = "cached" if description.cached else "not cached"
-    print(f"data: {description.name}, {cached}{size}{masked}; {description.vocabulary.describe()}", flush=True)
+    print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
+
+
+def _vocabulary_text(vocabulary: Vocabulary) -> str:
+    what = "bytes" if vocabulary.kind == "bytes" else f"SentencePiece {vocabulary.model_file}"
+    return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
 
 
 def parameters_and_vocabulary(
