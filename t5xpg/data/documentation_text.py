@@ -1,0 +1,152 @@
+"""English prose from docstrings: the text of `pydocs`.
+
+The text depends on the files alone, not on the version of Python: strings come from the syntax tree as they are
+written, and the cleaning is our own (`inspect.cleandoc` and the compiler have changed what they do to indentation).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+
+from t5xpg.data.installed_packages import SourceFile
+
+# Docstrings of one file are joined until a document has this many characters.
+_DOCUMENT_CHARACTERS = 1500
+# a shorter paragraph may be repeated ("Returns:", "A tensor."); a longer one is taken once
+_REPEATABLE_CHARACTERS = 40
+
+_LICENCE = re.compile(r"Licensed under|Permission is hereby granted|All rights reserved|Copyright|SPDX-", re.IGNORECASE)
+
+
+def documents(files: Iterable[SourceFile]) -> Iterator[str]:
+    """Documents of prose, in the order of the files; no paragraph of some length occurs twice."""
+    seen: set[bytes] = set()
+    for file in files:
+        yield from _joined(prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
+
+
+def _joined(texts: Iterable[str]) -> Iterator[str]:
+    """Join texts to documents of some length."""
+    parts: list[str] = []
+    size = 0
+    for text in texts:
+        parts.append(text)
+        size += len(text)
+        if size >= _DOCUMENT_CHARACTERS:
+            yield "\n\n".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield "\n\n".join(parts)
+
+
+def _docstrings(source: str) -> list[str]:
+    """The docstrings of a file: those of the module and its functions first, then those of each class."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes
+            # syntax that is newer than the oldest supported Python is refused everywhere alike
+            tree = ast.parse(source, feature_version=(3, 11))
+    except (SyntaxError, ValueError):
+        return []
+    of_module: list[str] = []
+    of_classes: list[list[str]] = []
+    _collect(tree, of_module, of_classes)
+    return of_module + [docstring for own in of_classes for docstring in own]
+
+
+def _collect(node: ast.AST, group: list[str], of_classes: list[list[str]]) -> None:
+    body = getattr(node, "body", [])
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
+        first = body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            group.append(first.value.value)
+    for child in body:
+        if isinstance(child, ast.ClassDef):
+            own: list[str] = []
+            of_classes.append(own)
+            _collect(child, own, of_classes)
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.If | ast.Try | ast.With):
+            _collect(child, group, of_classes)
+
+
+def _new_prose(docstring: str, seen: set[bytes]) -> str:
+    """The cleaned docstring without the paragraphs of licences, examples and tables, and without what was seen."""
+    paragraphs = []
+    for paragraph in _paragraphs(docstring):
+        if _LICENCE.search(paragraph) or not _is_prose(paragraph):
+            continue
+        if len(paragraph) >= _REPEATABLE_CHARACTERS:
+            key = hashlib.sha256(" ".join(paragraph.split()).encode("utf-8", errors="replace")).digest()
+            if key in seen:
+                continue
+            seen.add(key)
+        paragraphs.append(paragraph)
+    # headings of sections whose content is gone
+    while paragraphs and _is_heading(paragraphs[-1]):
+        paragraphs.pop()
+    kept = [p for i, p in enumerate(paragraphs) if not (_is_heading(p) and _is_heading(paragraphs[i + 1]))]
+    text = "\n\n".join(kept)
+    return text if len(text) >= _REPEATABLE_CHARACTERS else ""
+
+
+def _paragraphs(docstring: str) -> list[str]:
+    """Paragraphs with their common indentation removed, without code blocks and interactive examples."""
+    lines = [line.rstrip(" \t") for line in docstring.expandtabs().split("\n")]
+    indents = [_indent(line) for line in lines[1:] if line]
+    margin = min(indents, default=0)
+    lines = [lines[0].lstrip(" ")] + [line[margin:] for line in lines[1:]]
+    paragraphs: list[str] = []
+    current: list[str] = []
+    skip_fence = False
+    skip_deeper: int | None = None  # the indentation of the line that announced a literal block
+    for line in [*lines, ""]:
+        stripped = line.strip(" ")
+        if stripped.startswith(("```", "~~~")):
+            skip_fence = not skip_fence
+            stripped = ""
+        elif skip_fence:
+            continue
+        if skip_deeper is not None and stripped:
+            if _indent(line) > skip_deeper:
+                continue
+            skip_deeper = None
+        if not stripped:
+            if current:
+                paragraphs.append("\n".join(current))
+            current = []
+            continue
+        if stripped.startswith(".. "):
+            # a directive: its body is code, a formula or a figure, but a note's is text
+            if not re.match(r"\.\. (note|warning|tip|important|seealso|attention|hint)::", stripped):
+                skip_deeper = _indent(line)
+            continue
+        if set(stripped) <= set("=-~^*_+#|: `\"'.") and len(stripped) > 2:
+            continue  # underlines and rulers
+        current.append(line)
+        if stripped.endswith("::"):
+            skip_deeper = _indent(line)
+            current[-1] = line[:-1]
+    return paragraphs
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _is_heading(paragraph: str) -> bool:
+    return "\n" not in paragraph and paragraph.endswith(":") and len(paragraph) < _REPEATABLE_CHARACTERS
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Mostly letters and spaces, and no interactive example."""
+    if ">>>" in paragraph or "\n$ " in f"\n{paragraph}":
+        return False
+    visible = sum(1 for character in paragraph if not character.isspace())
+    letters = sum(1 for character in paragraph if character.isascii() and character.isalpha())
+    words = len(paragraph.split())
+    # tables and arrays have few letters; code has few and long words
+    return letters >= 0.75 * visible and visible <= 9 * words

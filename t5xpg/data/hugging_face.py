@@ -1,0 +1,114 @@
+"""Datasets of the Hugging Face hub, loaded with `datasets` (imported late: it takes seconds)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from t5xpg.data.manifest import SPLITS
+from t5xpg.errors import UserError
+
+_ROWS_AT_ONCE = 1000
+_REACH_SECONDS = 5.0
+
+
+class TextColumn:
+    """The column "text" of a loaded split: iterable, with a length, a thousand rows in memory at a time."""
+
+    def __init__(self, split: Any) -> None:
+        self._split = split
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def __iter__(self) -> Iterator[str]:
+        for batch in self._split.select_columns("text").iter(batch_size=_ROWS_AT_ONCE):
+            yield from batch["text"]
+
+
+def load_splits(path: str, configuration: str | None, revision: str | None) -> dict[str, TextColumn]:
+    """The train, validation and test splits of a dataset.
+
+    `path` is a name on the hub, or a local folder laid out like one. Without a network the copy in the cache of
+    `datasets` is used. Raises UserError where there is none, or where the dataset has other splits or columns.
+    """
+    import datasets
+
+    with _quiet(), _offline_where_unreachable() as reached:
+        try:
+            loaded = datasets.load_dataset(path, configuration, revision=revision)
+        except Exception as error:  # connection, hub, file and generation errors share no base class
+            raise UserError(_cannot_load(path, configuration, reached, error)) from error
+    for split in SPLITS:
+        if split not in loaded:
+            raise UserError(f"{path} has no split {split!r}: it has {', '.join(loaded)}.")
+        if "text" not in loaded[split].column_names:
+            raise UserError(f'{path} has no column "text": it has {", ".join(loaded[split].column_names)}.')
+    return {split: TextColumn(loaded[split]) for split in SPLITS}
+
+
+def _cannot_load(path: str, configuration: str | None, reached: bool, error: Exception) -> str:
+    reason = "there is no network" if not reached else " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return (
+        f"Cannot load {path} ({configuration}): {reason}. Two ways on: "
+        'FILES="train=… validation=… test=…" builds it from local files (text, JSON lines, parquet); or make it on a '
+        "machine with a network and copy its folder below data/, or the cache of `datasets` (HF_HOME), here."
+    )
+
+
+@contextlib.contextmanager
+def _offline_where_unreachable() -> Iterator[bool]:
+    """Tell the hub's client to use its cache alone where the hub cannot be reached, instead of retrying for minutes.
+
+    Yields whether the hub was reached.
+    """
+    import datasets
+    import huggingface_hub
+
+    reached = not huggingface_hub.constants.HF_HUB_OFFLINE and _reachable(huggingface_hub.constants.ENDPOINT)
+    before = (huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)
+    if not reached:
+        huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield reached
+    finally:
+        huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
+
+
+def _reachable(endpoint: str) -> bool:
+    address = urllib.parse.urlsplit(endpoint)
+    if urllib.request.getproxies().get(address.scheme):
+        return True  # the proxy reaches it, or says why not
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=_REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No retries and hints in the log; the library's bars (download, conversion) on a terminal alone."""
+    import datasets
+
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec", "filelock")]
+    levels = [logger.level for logger in loggers]
+    bars = datasets.utils.are_progress_bars_disabled()
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if not bars:
+            datasets.enable_progress_bars()
