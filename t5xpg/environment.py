@@ -118,9 +118,17 @@ def _memory_bytes() -> int | None:
 
 def _output(command: list[str]) -> str | None:
     """What a command printed, stripped; None where it is missing or fails."""
+    # inside a git hook, variables such as GIT_DIR point at the hook's repository
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env=variables,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

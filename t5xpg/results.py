@@ -39,7 +39,9 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
             f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
             f"Train on (make train EXP=…), or look into {run.metrics_jsonl}."
         )
-    starts = record["starts"]
+    # A start from step 0 drops what was recorded before it: only the last of them and those after it count.
+    began = max((index for index, start in enumerate(record["starts"]) if start["step"] == 0), default=0)
+    starts = record["starts"][began:]
     last_start = starts[-1]
     results: dict[str, Any] = {
         "format": FORMAT,
@@ -53,7 +55,9 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
         "versions": last_start["versions"],
         "hardware": {**last_start["host"], "devices": last_start["devices"]},
         "identity": record["identity"],
+        "num_params": last_start.get("num_params"),
         "steps": max(line["step"] for line in metrics),
+        "total_steps": last_start.get("total_steps"),
         "target_tokens": _sum(train, "target_tokens"),
         "examples": _sum(train, "examples"),
         "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},

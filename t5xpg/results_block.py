@@ -104,7 +104,7 @@ def _measures(results: Results) -> str:
     if "published" in results:
         points.append(("validation, last, as published", results["published"]["final"]["validation"]))
     if first["train"] is not None:
-        points += [("training, first", first["train"]), ("training, last", final["train"])]
+        points += [("training, first steps", first["train"]), ("training, last steps", final["train"])]
     shown = [measure for measure in _MEASURES if any(point.get(measure) is not None for _, point in points)]
     rows = [[name, f"{point['step']:,}", *(_number(point.get(measure)) for measure in shown)] for name, point in points]
     return _table(["", "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1)
@@ -118,15 +118,15 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
     yield "source", _source(results["git"])
-    data = identity.get("data")
-    if isinstance(data, Mapping):
-        yield "data", escape(", ".join(f"{key} {data[key]}" for key in data if isinstance(data[key], str | int)))
+    yield "data", "; ".join(_dataset(data) for data in _datasets(identity.get("data")))
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
-        shown = (f"{key} {value}" for key, value in vocabulary.items() if isinstance(value, str | int))
-        yield "vocabulary", escape(", ".join(shown))
+        yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
+    if results["num_params"]:
+        yield "parameters", f"{results['num_params']:,}"
     yield "seed", _UNKNOWN if identity.get("seed") is None else str(identity["seed"])
-    yield "steps", f"{results['steps']:,}"
+    total = results["total_steps"]
+    yield "steps", f"{results['steps']:,}" + (f" of {total:,}" if total and total != results["steps"] else "")
     yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
     yield "time", _time(timing)
@@ -165,25 +165,61 @@ def _hardware(hardware: Mapping[str, Any]) -> str:
         parts.append(f"{hardware['memory_bytes'] / 2**30:.0f} GiB")
     parts.append(hardware["platform"])
     devices = hardware["devices"]
-    if devices:
-        shown = ", ".join(f"{key} {value}" for key, value in devices.items() if isinstance(value, str | int))
-        parts.append(f"devices: {shown}")
+    if devices and devices["platform"] == "cpu":
+        parts.append("no accelerator" + (f", {devices['count']} simulated devices" if devices["count"] > 1 else ""))
+    elif devices:
+        parts.append(f"{devices['count']} x {devices['kind']}")
     return "; ".join(part for part in parts if part)
 
 
+def _datasets(data: Any) -> Iterator[Mapping[str, Any]]:
+    """The descriptions of datasets in a data identity: one, or several under names."""
+    if isinstance(data, Mapping):
+        if "splits" in data:
+            yield data
+        else:
+            for inner in data.values():
+                yield from _datasets(inner)
+
+
+def _dataset(data: Mapping[str, Any]) -> str:
+    source = data.get("source")
+    facts = _scalars(source) if isinstance(source, Mapping) else str(source or "")
+    limit = f"the first {data['limit']:,} rows of each split" if data.get("limit") else ""
+    return escape(
+        _cut(": ".join(part for part in (data.get("name", ""), ", ".join(filter(None, (facts, limit)))) if part))
+    )
+
+
+def _scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> str:
+    chosen = value if names is None else [name for name in names if name in value]
+    return ", ".join(f"{name} {value[name]}" for name in chosen if isinstance(value[name], str | int))
+
+
 def _splits(results: Results) -> str:
-    data = results["identity"].get("data")
-    splits = data.get("splits") if isinstance(data, Mapping) else None
-    if not splits:
+    rows = []
+    names: list[str] = []
+    for data in _datasets(results["identity"].get("data")):
+        for split, facts in data["splits"].items():
+            facts = facts if isinstance(facts, Mapping) else {"sha256": facts}
+            names += [name for name in facts if name not in names]
+            rows.append((data.get("name", ""), split, facts))
+    if not rows:
         return ""
-    names = list(dict.fromkeys(name for split in splits.values() for name in split))
-    rows = [[escape(split), *(_value(facts.get(name)) for name in names)] for split, facts in splits.items()]
-    return _table(["split", *(escape(name) for name in names)], rows)
+    cells = [[escape(name), escape(split), *(_value(facts.get(one)) for one in names)] for name, split, facts in rows]
+    return _table(["data", "split", *(escape(name) for name in names)], cells, numbers_from=2)
 
 
 def _evaluation(results: Results) -> str:
-    rows = [[escape(name), _value(value)] for name, value in _leaves(results["evaluation"], "")]
-    return _table(["evaluation", ""], rows, numbers_from=1) if rows else ""
+    evaluation = results["evaluation"]
+    if not isinstance(evaluation, Mapping):
+        return ""
+    told = {name: value for name, value in evaluation.items() if name != "data"}  # it is in the table of splits
+    rows = [
+        [escape(_MEASURES.get(name, name)), _number(value) if name in _MEASURES else _value(value)]
+        for name, value in _leaves(told, "")
+    ]
+    return _table(["evaluation", ""], rows, numbers_from=1)
 
 
 def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:

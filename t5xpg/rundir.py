@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ class RunDirectory:
         self.evaluation_json = path / "evaluation.json"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
+        self.data_log = path / "data.log"  # what the data process had to say
+        self.report = path / "report"
 
     def exists(self) -> bool:
         """Whether a run was started here."""
@@ -59,16 +62,20 @@ class RunDirectory:
         return record
 
     def check(self, experiment: str, identity: Mapping[str, Any]) -> None:
-        """Raise UserError if the folder holds another run than this one, saying what differs, or no run but files."""
+        """Raise UserError if the folder holds another run than this one, saying what differs, or no run but files.
+
+        A part of the identity that is not known yet (a name that `identity` lacks) is not compared.
+        """
         if self.exists():
-            record = self.read()
-            recorded = {"experiment": record["experiment"], **record["identity"]}
-            differences = differing(recorded, {"experiment": experiment, **to_json(identity)})
-            if differences:
-                raise UserError(self._mismatch(differences))
+            recorded = self.read()
+            self._compare(recorded, experiment, {**recorded["identity"], **to_json(identity)})
         elif self.path.is_dir():
-            # Hidden files are ours (the lock) or a leftover of an interrupted write.
-            strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+            # Ours may lie there without run.json: the first start was interrupted. Hidden ones are the lock and
+            # what an interrupted write left.
+            own = {entry.name for entry in vars(self).values()}
+            strangers = sorted(
+                entry.name for entry in self.path.iterdir() if entry.name not in own and not entry.name.startswith(".")
+            )
             if strangers:
                 raise UserError(
                     f"{self.path} is no run directory: it has no run.json and holds {', '.join(strangers[:5])}"
@@ -93,7 +100,11 @@ class RunDirectory:
         facts: anything else to keep with this start.
         """
         self.check(experiment, identity)
-        starts = self.read()["starts"] if self.exists() else []
+        starts = []
+        if self.exists():
+            recorded = self.read()
+            self._compare(recorded, experiment, to_json(identity))
+            starts = recorded["starts"]
         starts.append(
             {
                 "time": time.time(),
@@ -137,6 +148,12 @@ class RunDirectory:
                 pass
             yield
 
+    def _compare(self, recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any]) -> None:
+        old = {"experiment": recorded["experiment"], **recorded["identity"]}
+        differences = differing(old, {"experiment": experiment, **identity})
+        if differences:
+            raise UserError(self._mismatch(differences))
+
     def _mismatch(self, differences: Mapping[str, tuple[Any, Any]]) -> str:
         shown = list(differences.items())[:_SHOWN_DIFFERENCES]
         width = max(len(name) for name, _ in shown)
@@ -151,6 +168,41 @@ class RunDirectory:
                 f"{self.path} to start over.",
             ]
         )
+
+
+def clean_runs(folder: Path, *, yes: bool = False) -> int:
+    """List the run directories in `folder` and delete them after a yes on the terminal (`yes`: without asking).
+
+    Only folders with a run.json count; one that a process works in is kept. Returns the exit code: 1 where nobody
+    could be asked or the answer was no.
+    """
+    runs = [RunDirectory(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+    runs = [run for run in runs if run.exists()]
+    if not runs:
+        print(f"no run directories in {folder}")
+        return 0
+    for run in runs:
+        size = sum(file.lstat().st_size for file in run.path.rglob("*") if not file.is_dir())
+        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.run_json.stat().st_mtime))
+        print(f"  {run.path.name}  {size / 1e6:,.1f} MB  last started {changed}")
+    if not yes:
+        try:
+            yes = input(f"Delete {'it' if len(runs) == 1 else f'these {len(runs)}'}? [y/N] ").strip().lower() in (
+                "y",
+                "yes",
+            )
+        except EOFError:
+            print()
+        if not yes:
+            print("nothing was deleted")
+            return 1
+    for run in runs:
+        try:
+            with run.lock():
+                shutil.rmtree(run.path)
+        except UserError as error:
+            print(f"kept: {error}")
+    return 0
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
