@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
@@ -16,7 +17,7 @@ def fillings(prediction: str) -> dict[int, str]:
     """What a prediction says for each sentinel: the text from it to the next one. The first mention counts."""
     found: dict[int, str] = {}
     matches = list(SENTINEL.finditer(prediction))
-    for match, following in zip(matches, [*matches[1:], None], strict=True):
+    for match, following in itertools.zip_longest(matches, matches[1:]):
         end = following.start() if following is not None else len(prediction)
         found.setdefault(int(match.group(1)), prediction[match.end() : end])
     return found

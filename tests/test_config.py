@@ -1,0 +1,180 @@
+"""Gin files, overrides, and what is said about mistakes in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from t5xpg import config, paths
+from t5xpg.errors import UserError
+
+EXPERIMENTS = sorted(path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin"))
+BASE = """
+from __gin__ import dynamic_registration
+include 'gin/models/{model}.gin'
+include 'gin/optimizers/{optimizer}.gin'
+include 'gin/partitioning/{partitioning}.gin'
+include 'gin/runs/pretrain.gin'
+MIXTURE_OR_TASK_NAME = 'some_task'
+TASK_FEATURE_LENGTHS = {{'inputs': 64, 'targets': 32}}
+TRAIN_STEPS = 1000
+RANDOM_SEED = 3
+{more}
+"""
+
+
+def write_gin(
+    folder: Path,
+    *,
+    model: str = "byt5_tiny",
+    optimizer: str = "adafactor",
+    partitioning: str = "one_device",
+    more: str = "",
+) -> str:
+    file = folder / "an_experiment.gin"
+    file.write_text(BASE.format(model=model, optimizer=optimizer, partitioning=partitioning, more=more))
+    return str(file)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_builds(name: str) -> None:
+    loaded = config.load(name)
+    assert loaded.name == name
+    assert loaded.experiment.model.num_params > 1_000_000
+    assert "RANDOM_SEED" in loaded.full
+    assert "experiment.Experiment.total_steps" in loaded.operative
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (folder, path.stem)
+        for folder in ("models", "optimizers", "partitioning")
+        for path in sorted((paths.GIN / folder).glob("*.gin"))
+        if path.stem != "t5_1_1"  # the part that the sizes have in common
+    ],
+)
+def test_every_fragment_builds(tmp_path: Path, kind: str, name: str) -> None:
+    argument = {"models": "model", "optimizers": "optimizer", "partitioning": "partitioning"}[kind]
+    loaded = config.load(write_gin(tmp_path, **{argument: name}))
+    experiment = loaded.experiment
+    assert float(experiment.optimizer.learning_rate(100)) > 0
+    experiment.optimizer.transformation(experiment.model.logical_axes())
+
+
+# Trainable parameters as published: T5 1.1 by the release notes of the checkpoints (77M, 250M, 800M, 3B, 11B), ByT5 by
+# table 1 of arXiv 2105.13626 (300M, 582M, 1.23B, 3.74B, 12.9B).
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("t5_1_1_small", 77),
+        ("t5_1_1_base", 248),
+        ("t5_1_1_large", 783),
+        ("t5_1_1_xl", 2850),
+        ("t5_1_1_xxl", 11135),
+        ("byt5_small", 300),
+        ("byt5_base", 582),
+        ("byt5_large", 1230),
+        ("byt5_xl", 3740),
+        ("byt5_xxl", 12900),
+    ],
+)
+def test_sizes_have_the_published_number_of_parameters(tmp_path: Path, name: str, millions: int) -> None:
+    experiment = config.load(write_gin(tmp_path, model=name)).experiment
+    assert experiment.model.num_params / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_overrides_need_no_quotes_and_the_last_one_wins(tmp_path: Path) -> None:
+    overrides, files = config.split_overrides(
+        "--gin.MIXTURE_OR_TASK_NAME=my task --gin.TASK_FEATURE_LENGTHS={'inputs': 8, 'targets': 4} --gin.BATCH_SIZE=8"
+        " --gin_file=gin/partitioning/tensor_parallel.gin --gin.BATCH_SIZE=4"
+    )
+    assert files == ["gin/partitioning/tensor_parallel.gin"]
+    experiment = config.load(write_gin(tmp_path), overrides, files).experiment
+    assert experiment.train_dataset.mixture_or_task_name == "my task"
+    assert experiment.train_dataset.task_feature_lengths == {"inputs": 8, "targets": 4}
+    assert experiment.train_dataset.batch_size == 4
+    assert experiment.eval_dataset.batch_size == 4
+    assert experiment.mesh.model == 2
+
+
+def test_parameters_can_be_bound_on_the_command_line(tmp_path: Path) -> None:
+    overrides = ["experiment.Experiment.eval_period=7", "train/spec.DatasetConfig.split=other"]
+    experiment = config.load(write_gin(tmp_path), overrides).experiment
+    assert experiment.eval_period == 7
+    assert (experiment.train_dataset.split, experiment.eval_dataset.split) == ("other", "validation")
+
+
+def test_another_optimizer_can_be_laid_over(tmp_path: Path) -> None:
+    experiment = config.load(write_gin(tmp_path), [], ["gin/optimizers/adamw.gin"]).experiment
+    assert type(experiment.optimizer).__name__ == "AdamW"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("TRAIN_STPES=3", "knows TRAIN_STPES. Did you mean TRAIN_STEPS"),
+        ("experiment.Experiment.eval_perod=4", "eval_perod'. Did you mean eval_period"),
+        ("schedules.InverseSquareRoot.warmup=4", "named 'warmup'. Did you mean warmup_steps"),
+        ("losses.LossConfigg.z_loss=1", "no LossConfigg. Did you mean LossConfig"),
+        ("loses.LossConfig.z_loss=1", "imports loses. Did you mean losses"),
+        ("OPTIMIZER=@optimizers.Adafacto()", "no Adafacto. Did you mean Adafactor"),
+        ("BATCH_SIZE=%BATCHSIZE", "%BATCHSIZE is used .* nowhere set. Did you mean BATCH_SIZE"),
+        ("RANDOM_SEED=%gin.REQUIRED", "RANDOM_SEED has no value"),
+        ("DTYPE=bf16", "Did you mean bfloat16"),
+        ("TRAIN_STEPS=many", "TRAIN_STEPS|total_steps .* not 'many'"),
+        ("TRAIN_STEPS=0", "total_steps must be a positive integer, not 0"),
+        ("NUM_MICROBATCHES=3", "BATCH_SIZE 128 does not divide into NUM_MICROBATCHES 3"),
+        ("NOISE_DENSITY=1.5", "noise_density is 1.5"),
+        ("optimizers.AdamW.b1=0.5", r"optimizers\.AdamW\.b1 is bound, and nothing"),
+        ("=3", "expected --gin.NAME=value"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.load(write_gin(tmp_path), [override])
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("TRAIN_STEP = 3", "TRAIN_STEP is set, and nothing uses it .*Did you mean TRAIN_STEPS"),
+        ("BATCH_SIZE = ", "gin cannot read .*an_experiment.gin, line"),
+        ("include 'gin/models/byt5_tinny.gin'", "no gin file gin/models/byt5_tinny.gin. Did you mean .*byt5_tiny.gin"),
+        ("from t5xpg import optimisers", "optimisers"),
+    ],
+)
+def test_mistakes_in_files_are_explained(tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.load(write_gin(tmp_path, more=more))
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+def test_unknown_experiments_are_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="Did you mean byt5_tiny_demo"):
+        config.load("byt5_tiny_dmeo")
+    with pytest.raises(UserError, match=re.escape("There is no gin file nowhere/x.gin")):
+        config.load("nowhere/x.gin")
+    with pytest.raises(UserError, match="expected --gin.NAME=value"):
+        config.split_overrides("TRAIN_STEPS=3")
+
+
+def test_settings_are_flat_json_and_tell_experiments_apart(tmp_path: Path) -> None:
+    first = config.settings(config.load(write_gin(tmp_path)).experiment)
+    second = config.settings(config.load(write_gin(tmp_path), ["Z_LOSS=0.1"]).experiment)
+    assert json.loads(json.dumps(first)) == json.loads(json.dumps(first))
+    assert {name for name in first if first[name] != second[name]} == {"loss.z_loss"}
+    assert first["optimizer"] == "Adafactor"
+    assert first["optimizer.learning_rate.warmup_steps"] == 10000
+
+
+def test_the_operative_config_gives_the_same_experiment(tmp_path: Path) -> None:
+    loaded = config.load(write_gin(tmp_path))
+    again = tmp_path / "operative.gin"
+    again.write_text(loaded.operative)
+    assert config.settings(config.load(str(again)).experiment) == config.settings(loaded.experiment)

@@ -1,0 +1,104 @@
+"""When the loop steps, logs, evaluates and saves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from t5xpg import loop
+from t5xpg.metrics import Window
+
+
+class Recorder:
+    """Notes what the loop tells, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.saved: dict[int, tuple[int, dict[str, object]]] = {}
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.events.append(("step", step))
+
+    def stats(self, step: int, window: Window, seconds: float, steps: int) -> None:
+        self.events.append(("stats", step, window.steps, window.values["weights"], steps))
+
+    def evaluate(self, step: int, state: Any) -> None:
+        self.events.append(("evaluate", step, state))
+
+    def save(self, step: int, state: Any, window: Window) -> None:
+        self.saved[step] = (state, window.to_json())
+        self.events.append(("save", step, state))
+
+
+def run(
+    recorder: Recorder, *, state: int = 0, step: int = 0, window: Window | None = None, stop_after: int | None = None
+) -> tuple[int, int]:
+    stops = itertools.count(step + 1)
+    return loop.run(
+        state,
+        step=step,
+        window=window or Window(),
+        schedule=loop.Schedule(total_steps=7, stats_period=3, eval_period=4, save_period=2),
+        train_step=lambda state, batch: (state + batch, {"weights": batch}),
+        batches=iter(range(step + 1, 100)),
+        to_host=dict,
+        observer=recorder,
+        should_stop=lambda: next(stops) == stop_after,
+    )
+
+
+def test_order_of_events() -> None:
+    recorder = Recorder()
+    assert run(recorder) == (28, 7)
+    assert recorder.events == [
+        ("step", 1),
+        ("step", 2),
+        ("save", 2, 3),
+        ("step", 3),
+        ("stats", 3, 3, 6.0, 3),
+        ("step", 4),
+        ("evaluate", 4, 10),
+        ("save", 4, 10),
+        ("step", 5),
+        ("step", 6),
+        ("stats", 6, 3, 15.0, 3),
+        ("save", 6, 21),
+        ("step", 7),
+        ("stats", 7, 1, 7.0, 1),
+        ("evaluate", 7, 28),
+        ("save", 7, 28),
+    ]
+
+
+def test_a_request_to_stop_finishes_the_step_and_saves_it() -> None:
+    recorder = Recorder()
+    assert run(recorder, stop_after=5) == (15, 5)
+    assert recorder.events[-2:] == [("step", 5), ("save", 5, 15)]
+    assert recorder.saved[5][1] == {"steps": 2, "values": {"weights": 9.0}}
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been() -> None:
+    whole, first, second = Recorder(), Recorder(), Recorder()
+    run(whole)
+    run(first, stop_after=5)
+    state, window = first.saved[5]
+    run(second, state=state, step=5, window=Window.from_json(window))
+
+    def determined(recorder: Recorder) -> list[tuple[Any, ...]]:
+        # Neither the number of steps that this process timed nor the save at the stop belongs to the run itself.
+        events = [event[:4] if event[0] == "stats" else event for event in recorder.events]
+        return [event for event in events if event[:2] != ("save", 5)]
+
+    assert determined(first) + determined(second) == determined(whole)
+
+
+def test_the_clock_counts_only_between_start_and_stop() -> None:
+    times = iter([10.0, 12.0, 50.0, 53.0, 53.0])
+    clock = loop.Clock(now=lambda: next(times))
+    clock.start()
+    clock.stop()
+    clock.start()
+    clock.steps = 4
+    assert clock.lap() == (5.0, 4)
+    assert (clock.seconds, clock.steps) == (0.0, 0)
