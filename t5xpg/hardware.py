@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -11,36 +12,36 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# Dense matrix products, in 10^12 operations a second, as published by the makers; float32 with their default way of
-# multiplying (TF32 on NVIDIA's tensor cores is not jax's default on GPU kinds below, which is listed as such).
-# A device kind matches the first entry whose name it contains, so that longer names come first.
+# Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
+# float32 is what jax multiplies float32 arrays with by default: TF32 on NVIDIA's Ampere and later, bfloat16 on TPUs.
+# A device kind matches the first entry all of whose words it has.
 PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
     ("B200", {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1125.0}),
+    ("GH200", {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}),
     ("H200", {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}),
-    ("H100 PCIe", {"bfloat16": 756.5, "float16": 756.5, "float32": 378.0}),
+    ("H100 PCIe", {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0}),
+    ("H100 NVL", {"bfloat16": 835.5, "float16": 835.5, "float32": 417.5}),
     ("H100", {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}),
     ("A100", {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0}),
     ("A10G", {"bfloat16": 70.0, "float16": 70.0, "float32": 35.0}),
+    ("A10", {"bfloat16": 125.0, "float16": 125.0, "float32": 62.5}),
     ("L40S", {"bfloat16": 362.0, "float16": 362.0, "float32": 183.0}),
+    ("L40", {"bfloat16": 181.0, "float16": 181.0, "float32": 90.5}),
     ("L4", {"bfloat16": 121.0, "float16": 121.0, "float32": 60.0}),
     ("T4", {"float16": 65.0, "float32": 8.1}),
-    ("V100", {"float16": 125.0, "float32": 15.7}),
-    ("TPU v6 lite", {"bfloat16": 918.0}),
-    ("TPU v6e", {"bfloat16": 918.0}),
-    ("TPU v5 lite", {"bfloat16": 197.0}),
-    ("TPU v5e", {"bfloat16": 197.0}),
-    ("TPU v5p", {"bfloat16": 459.0}),
-    ("TPU v5", {"bfloat16": 459.0}),
-    ("TPU v4", {"bfloat16": 275.0}),
-    ("TPU v3", {"bfloat16": 61.5}),
-    ("TPU v2", {"bfloat16": 22.5}),
+    ("TPU v6 lite", {"bfloat16": 918.0, "float32": 918.0}),
+    ("TPU v5 lite", {"bfloat16": 197.0, "float32": 197.0}),
+    ("TPU v5p", {"bfloat16": 459.0, "float32": 459.0}),
+    ("TPU v5", {"bfloat16": 459.0, "float32": 459.0}),
+    ("TPU v4", {"bfloat16": 275.0, "float32": 275.0}),
+    ("TPU v3", {"bfloat16": 61.5, "float32": 61.5}),
 )
 
 
 def describe(devices: list[jax.Device] | None = None) -> dict[str, Any]:
-    """{"platform", "kind", "count", "memory_bytes"} of the devices (all of the default backend where None).
+    """{"platform", "kind", "count", "cores", "memory_bytes"} of the devices (all of the default backend where None).
 
-    memory_bytes: of one device; of the machine for CPUs; None where unknown.
+    cores: of a CPU. memory_bytes: of one device; of the machine for CPUs; None where unknown.
     """
     devices = jax.devices() if devices is None else devices
     first = devices[0]
@@ -58,8 +59,9 @@ def peak_flops(device: jax.Device, dtype: str) -> float | None:
     """Floating point operations a second of matrix products in `dtype`; None where nothing is published (CPUs)."""
     if device.platform == "cpu":
         return None
+    words = set(re.split(r"[^a-z0-9]+", device.device_kind.lower()))
     for name, table in PEAK_TERAFLOPS:
-        if name.lower() in device.device_kind.lower():
+        if words.issuperset(name.lower().split()):
             tera = table.get(dtype)
             return None if tera is None else tera * 1e12
     return None
