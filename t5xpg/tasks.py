@@ -1,0 +1,15 @@
+"""SeqIO tasks: importing this module registers every task, for this package and for any user of SeqIO or T5X.
+
+The text is looked for in the folder T5XPG_DATA_DIR, or `data` of the checkout; caches in T5XPG_CACHE_DIR, or `cache` of
+the checkout, beside the cache folders that SeqIO is told of otherwise.
+"""
+
+from __future__ import annotations
+
+import seqio
+
+from t5xpg.data.task_table import register_tasks
+from t5xpg.paths import cache_directory, data_directory
+
+TASKS = register_tasks(data_directory())
+seqio.add_global_cache_dirs([str(cache_directory())])

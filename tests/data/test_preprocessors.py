@@ -1,0 +1,79 @@
+"""Lines of an export and back, in the graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t5xpg.data.manifest import canonical_line
+from t5xpg.data.preprocessors import _parse_line, parse_jsonl
+
+_parse = tf.function(_parse_line, input_signature=[tf.TensorSpec([], tf.string)])
+
+# all control characters, the characters of escapes, and some others
+_TRICKY = [chr(code) for code in range(0x20)] + list('\\"/bfnrtuab01{}: \x7f\x85\u2028é€😀')
+
+
+def parsed(line: bytes) -> bytes:
+    return _parse(tf.constant(line.rstrip(b"\n")))["text"].numpy()
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.text(st.sampled_from(_TRICKY)))
+def test_parsing_inverts_the_export(text: str) -> None:
+    assert parsed(canonical_line(text)).decode("utf-8") == text
+
+
+def test_every_control_character_and_pair_of_tricky_ones() -> None:
+    text = "".join(a + b for a in _TRICKY for b in _TRICKY)
+    assert parsed(canonical_line(text)).decode("utf-8") == text
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(st.sampled_from('\\"nu0123abx ')))
+def test_agrees_with_json_on_what_it_accepts(body: str) -> None:
+    line = f'{{"text": "{body}"}}'
+    try:
+        mine = parsed(line.encode())
+    except tf.errors.InvalidArgumentError:
+        return
+    assert mine.decode("utf-8") == json.loads(line)["text"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"plain text",
+        b'{"text": "a"',
+        b'{"text":"a"}',
+        b'{"text": "a", "id": 3}',
+        b'{"text": "a\\x"}',
+        b'{"text": "a"b"}',
+        b'{"text": "a\\"}',
+        b'{"text": "a\tb"}',
+        b'{"text": "\\u00e9"}',
+        b'{"text": "\xff"}',
+    ],
+)
+def test_refuses_other_lines(line: bytes) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not .*as `make data` writes it"):
+        parsed(line)
+
+
+def test_reads_a_file_and_its_position_can_be_saved(tmp_path: Path) -> None:
+    texts = [f'row {i}\n\\ "{i}" \x01\x02' for i in range(20)]
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"".join(map(canonical_line, texts)))
+    dataset = parse_jsonl(tf.data.TextLineDataset(str(path)))
+    iterator = iter(dataset)
+    assert [next(iterator)["text"].numpy().decode() for _ in range(7)] == texts[:7]
+    saved = tf.train.Checkpoint(it=iterator).write(str(tmp_path / "position"))
+    again = iter(dataset)
+    tf.train.Checkpoint(it=again).read(saved)
+    assert [example["text"].numpy().decode() for example in again] == texts[7:]
