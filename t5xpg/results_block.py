@@ -118,7 +118,9 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
     yield "source", _source(results["git"])
-    yield "data", "; ".join(_dataset(data) for data in _datasets(identity.get("data")))
+    task = data.get("task") if isinstance(data := identity.get("data"), Mapping) else None
+    yield "task", code(task) if isinstance(task, str) else ""
+    yield "data", "; ".join(_dataset(data) for data in _datasets(data))
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
         yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
@@ -173,13 +175,20 @@ def _hardware(hardware: Mapping[str, Any]) -> str:
 
 
 def _datasets(data: Any) -> Iterator[Mapping[str, Any]]:
-    """The descriptions of datasets in a data identity: one, or several under names."""
-    if isinstance(data, Mapping):
-        if "splits" in data:
-            yield data
-        else:
-            for inner in data.values():
-                yield from _datasets(inner)
+    """The descriptions of datasets in a data identity, as "name", "source", "limit" and "splits".
+
+    The identity is a manifest, or {"dataset": name, "sha256": {split: digest}}, or several of them under names; it may
+    be none of them for a task that is not ours.
+    """
+    if not isinstance(data, Mapping):
+        return
+    if isinstance(data.get("splits"), Mapping):
+        yield data
+    elif isinstance(data.get("sha256"), Mapping):
+        yield {"name": data.get("dataset", ""), "splits": data["sha256"]}
+    else:
+        for inner in data.values():
+            yield from _datasets(inner)
 
 
 def _dataset(data: Mapping[str, Any]) -> str:
@@ -264,9 +273,8 @@ def _cut(text: str) -> str:
 
 
 def _title(results: Results) -> str:
-    data = results["identity"].get("data")
-    name = data.get("name") if isinstance(data, Mapping) else None
-    return f"{results['experiment']} on {name}" if isinstance(name, str) else results["experiment"]
+    names = [data["name"] for data in _datasets(results["identity"].get("data")) if data.get("name")]
+    return f"{results['experiment']} on {', '.join(names)}" if names else str(results["experiment"])
 
 
 def _curve_measure(results: Results) -> str:

@@ -223,6 +223,35 @@ def test_several_starts_are_told(tmp_path: Path) -> None:
     assert "| started | 3 times, each going on from a checkpoint; what differed between them: devices" in text
 
 
+@pytest.mark.parametrize(
+    ("data", "lines", "title"),
+    [
+        (
+            {"task": "mine_span_corruption", "dataset": "mine", "sha256": {"train": "ef" * 32}},
+            ["| task | `mine_span_corruption` |", "| data | mine |", "| mine | train | efefefefefef… |"],
+            "tiny on mine",
+        ),
+        ({"task": "theirs"}, ["| task | `theirs` |"], "tiny"),
+        (
+            {"a": {"name": "a", "splits": {"train": {"bytes": 1}}}, "b": {"dataset": "b", "sha256": {"train": "x"}}},
+            ["| data | a; b |", "| a | train | 1 | - |", "| b | train | - | x |"],
+            "tiny on a, b",
+        ),
+        (None, ["| seed | 0 |"], "tiny"),
+    ],
+)
+def test_data_are_described_in_the_forms_they_have(
+    tmp_path: Path, data: dict[str, Any] | None, lines: list[str], title: str
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.start("tiny", {"seed": 0, "data": data}, step=0, command="t5xpg train")
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 0, "split": "validation", "loss": 6.25})
+    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if line in lines] == lines
+    assert f">{title}</text>" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
+
+
 def test_starts_before_a_new_beginning_do_not_count(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.start("tiny", {"seed": 0}, step=0, command="t5xpg first")  # died before it saved
