@@ -118,8 +118,9 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
     yield "source", _source(results["git"])
-    task = data.get("task") if isinstance(data := identity.get("data"), Mapping) else None
-    yield "task", code(task) if isinstance(task, str) else ""
+    data = identity.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("task"), str):
+        yield "task", code(data["task"])
     yield "data", "; ".join(_dataset(data) for data in _datasets(data))
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
