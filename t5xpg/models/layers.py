@@ -126,13 +126,13 @@ class RelativePositionBias(nnx.Module):
             ("heads", "relpos_buckets"),
         )
 
-    def __call__(self, queries: int, keys: int, dtype: jnp.dtype) -> jax.Array:
-        """[1, H, queries, keys] in dtype."""
+    def __call__(self, queries: int, keys: int) -> jax.Array:
+        """[1, H, queries, keys] float32."""
         # one value per distance, key - query in [-(queries-1), keys-1]
         distances = np.arange(-(queries - 1), keys, dtype=np.int32)
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
         one_hot = jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
-        by_distance = jnp.dot(self.rel_embedding[...], one_hot, precision=lax.Precision.HIGHEST).astype(dtype)
+        by_distance = jnp.dot(self.rel_embedding[...], one_hot, precision=lax.Precision.HIGHEST)
         return _toeplitz(by_distance, queries, keys)[None]
 
 
@@ -186,17 +186,19 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """x [B, Q, D], keys and values [B, S, H, K] -> [B, Q, D].
 
-        mask_bias: 0 or MASKED, broadcast to [B, H, Q, S]; position_bias: [1, H, Q, S].
+        mask_bias: 0 or MASKED, broadcast to [B, H, Q, S]; position_bias: [1, H, Q, S]; both float32.
         """
         queries = self._split_heads(self.query(x))
         if self.float32_logits:
             queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
         logits = jnp.einsum("bqhk,bshk->bhqs", queries, keys)
+        # from here to the weights in float32: it costs nothing where it is fused with the softmax, and the gradient of
+        # the position biases, a sum over all rows, loses nothing
+        logits = logits.astype(jnp.float32)
         for bias in (position_bias, mask_bias):
             if bias is not None:
-                logits = logits + bias.astype(logits.dtype)
-        weights = jax.nn.softmax(logits.astype(jnp.float32)).astype(x.dtype)
-        weights = dropout(weights)
+                logits = logits + bias
+        weights = dropout(jax.nn.softmax(logits).astype(x.dtype))
         mixed = jnp.einsum("bhqs,bshk->bqhk", weights, values)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 

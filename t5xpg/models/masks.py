@@ -1,4 +1,4 @@
-"""Which position may see which, as additive biases of attention logits (0 or MASKED, in a given dtype).
+"""Which position may see which, as additive biases of attention logits (0 or MASKED, float32).
 
 Only keys are masked for padding: what a padding position sees has no weight in any loss, and a mask over keys
 [B, 1, 1, S] is a length smaller than one over pairs. Packed rows need pairs.
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from t5xpg.models.layers import MASKED
 
 
-def as_bias(visible: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Boolean -> 0 where visible, MASKED elsewhere."""
-    return jnp.where(visible, jnp.zeros((), dtype), jnp.full((), MASKED, dtype))
+def as_bias(visible: jax.Array) -> jax.Array:
+    """Boolean -> 0 where visible, MASKED elsewhere, float32."""
+    return jnp.where(visible, jnp.float32(0.0), jnp.float32(MASKED))
 
 
 def visible_keys(

@@ -114,8 +114,8 @@ class Encoder(nnx.Module):
     ) -> jax.Array:
         """tokens [B, S] int32 -> [B, S, D] in the compute dtype."""
         length = tokens.shape[1]
-        mask_bias = as_bias(visible_keys(tokens, segment_ids, segment_ids), self.dtype)
-        position_bias = self.relpos_bias(length, length, self.dtype)
+        mask_bias = as_bias(visible_keys(tokens, segment_ids, segment_ids))
+        position_bias = self.relpos_bias(length, length)
         x = dropout.at("embedding")(embed(tokens, self.dtype))
         for index in range(self.num_layers):
             name = f"layers_{index}"
@@ -154,9 +154,9 @@ class Decoder(nnx.Module):
         """
         length = input_tokens.shape[1]
         visible = causal(length) & visible_keys(target_tokens, segment_ids, segment_ids)
-        self_mask_bias = as_bias(visible, self.dtype)
-        cross_mask_bias = as_bias(visible_keys(encoder_tokens, segment_ids, encoder_segment_ids), self.dtype)
-        position_bias = self.relpos_bias(length, length, self.dtype)
+        self_mask_bias = as_bias(visible)
+        cross_mask_bias = as_bias(visible_keys(encoder_tokens, segment_ids, encoder_segment_ids))
+        position_bias = self.relpos_bias(length, length)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
         for index in range(self.num_layers):
             name = f"layers_{index}"
@@ -178,8 +178,8 @@ class Decoder(nnx.Module):
         }
         return {
             "layers": layers,
-            "cross_mask_bias": as_bias(visible_keys(encoder_tokens), self.dtype),
-            "position_bias": self.relpos_bias(length, length, self.dtype),
+            "cross_mask_bias": as_bias(visible_keys(encoder_tokens)),
+            "position_bias": self.relpos_bias(length, length),
         }
 
     def decode_step(
@@ -188,7 +188,7 @@ class Decoder(nnx.Module):
         """tokens [B], the input at position `step` -> logits [B, V] float32 of that position, and the cache."""
         length = cache["position_bias"].shape[-1]
         position_bias = lax.dynamic_slice_in_dim(cache["position_bias"], step, 1, axis=2)
-        self_mask_bias = as_bias(jnp.arange(length, dtype=jnp.int32) <= step, self.dtype)[None, None, None, :]
+        self_mask_bias = as_bias(jnp.arange(length, dtype=jnp.int32) <= step)[None, None, None, :]
         x = embed(tokens[:, None], self.dtype)
         layers = {}
         for index in range(self.num_layers):

@@ -1,0 +1,149 @@
+"""Makes the golden tensors that the model is compared with, from transformers' T5 in float32.
+
+    python tests/goldens/make_goldens.py           writes tests/goldens/*.safetensors
+    python tests/goldens/make_goldens.py --check   computes them again and compares with the files
+
+Needs torch and transformers (the goldens extra) and nothing of this package. Each file holds one small model: its
+weights ("weight/<transformers' name>"), a padded batch, logits, loss, gradients ("gradient/<name>"), what `generate`
+answers greedily, and in its metadata the configuration and the versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+HERE = Path(__file__).resolve().parent
+B, S, T, V, DECODE = 4, 40, 24, 48, 16
+
+COMMON = {
+    "vocab_size": V, "d_model": 16, "d_kv": 5, "d_ff": 20, "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2,
+    "dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    # T5 1.1 and ByT5
+    "untied_gated_gelu": COMMON | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    # the first T5; distances beyond the largest bucket too
+    "tied_relu": COMMON
+    | {"feed_forward_proj": "relu", "tie_word_embeddings": True, "relative_attention_max_distance": 24},
+    "tied_gated_gelu": COMMON
+    | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True, "num_decoder_layers": 1},
+}
+# chosen so that `generate` ends some rows early and does not repeat one token throughout
+SEEDS = {"untied_gated_gelu": 1, "tied_relu": 0, "tied_gated_gelu": 4}
+
+
+def random_weights(model: torch.nn.Module, tied: bool, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Weights of about the size that T5 starts with, norms away from 1, and a head of its own where untied."""
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if name.endswith("embed_tokens.weight") or (tied and name == "lm_head.weight"):
+            continue
+        shape = tuple(tensor.shape)
+        if name == "shared.weight":
+            # small where tied: otherwise a decoder answers with its own input for ever
+            value = rng.normal(size=shape) * (0.2 if tied else 1.0)
+        elif "layer_norm" in name:
+            value = 1.0 + 0.2 * rng.normal(size=shape)
+        elif "relative_attention_bias" in name:
+            value = 0.5 * rng.normal(size=shape)
+        else:
+            value = rng.normal(size=shape) / np.sqrt(shape[1])
+            if name.endswith(".q.weight"):
+                value /= np.sqrt(COMMON["d_kv"])
+        weights[name] = value.astype(np.float32)
+    return weights
+
+
+def batch(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    inputs = rng.integers(2, V, size=(B, S))
+    targets = rng.integers(2, V, size=(B, T))
+    for row, (source, target) in enumerate([(S, T), (S - 9, 5), (3, T - 2), (S // 2, T // 2)]):
+        inputs[row, source - 1], inputs[row, source:] = 1, 0
+        targets[row, target - 1], targets[row, target:] = 1, 0
+    return {"inputs": inputs.astype(np.int32), "targets": targets.astype(np.int32)}
+
+
+def golden(name: str) -> dict[str, np.ndarray]:
+    settings = CASES[name]
+    tied = settings["tie_word_embeddings"]
+    rng = np.random.default_rng(SEEDS[name])
+    config = transformers.T5Config(**settings)
+    weights = random_weights(transformers.T5ForConditionalGeneration(config), tied, rng)
+    # makes some rows end early when decoding
+    head = weights["shared.weight" if tied else "lm_head.weight"]
+    head[1] *= 1.5
+    with tempfile.TemporaryDirectory() as folder:
+        # through a checkpoint: a freshly made model ties its head whatever the configuration says
+        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        (Path(folder) / "config.json").write_text(json.dumps({**settings, "model_type": "t5"}))
+        model = transformers.T5ForConditionalGeneration.from_pretrained(folder, attn_implementation="eager")
+    model = model.float().eval()
+    if not tied:
+        assert not torch.equal(model.lm_head.weight, model.shared.weight)
+    data = batch(rng)
+    inputs, targets = (torch.from_numpy(data[key].astype(np.int64)) for key in ("inputs", "targets"))
+    labels = targets.masked_fill(targets == 0, -100)
+    output = model(input_ids=inputs, attention_mask=(inputs > 0).long(), labels=labels)
+    output.loss.backward()
+    generated = model.generate(
+        input_ids=inputs, attention_mask=(inputs > 0).long(), max_new_tokens=DECODE, do_sample=False, num_beams=1
+    )[:, 1:].numpy()
+    generated = np.pad(generated, ((0, 0), (0, DECODE - generated.shape[1])))
+    tensors = {f"weight/{key}": value for key, value in weights.items()}
+    parameters = dict(model.named_parameters())
+    tensors |= {f"gradient/{key}": parameters[key].grad.numpy().copy() for key in weights}
+    return tensors | {
+        **data,
+        "logits": output.logits.detach().numpy().copy(),
+        "loss": output.loss.detach().numpy().reshape(1),
+        "generated": generated.astype(np.int32),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
+    check = parser.parse_args().check
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    failed = False
+    for name, settings in CASES.items():
+        path = HERE / f"{name}.safetensors"
+        tensors = golden(name)
+        if check:
+            stored = load_file(path)
+            assert sorted(stored) == sorted(tensors), name
+            worst = max(
+                float(np.linalg.norm(stored[key] - tensors[key]) / (np.linalg.norm(stored[key]) + 1e-12))
+                for key in stored
+            )
+            failed |= worst > 1e-5
+            print(f"{path.name}: largest relative difference {worst:.1e}")
+        else:
+            versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+            metadata = {"config": json.dumps(settings), "versions": json.dumps(versions)}
+            save_file(tensors, path, metadata=metadata)
+            with safe_open(path, "numpy") as file:
+                assert json.loads(file.metadata()["config"]) == settings
+            print(f"{path.name}: {path.stat().st_size} bytes, Python {platform.python_version()}, {versions}")
+            print("  generated lengths", (tensors["generated"] != 0).sum(axis=1), "loss", tensors["loss"])
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
