@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(rest)
     options.overrides = overrides
     try:
-        return options.run(options) or 0
+        return options.function(options) or 0
     except UserError as error:
         if options.traceback or os.environ.get(TRACEBACK_VARIABLE):
             raise
@@ -63,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="command", required=True)
 
-    def add(name: str, run: str, help: str, parent: argparse.ArgumentParser = experiment) -> argparse.ArgumentParser:
+    def add(name: str, function: str, help: str, parent: argparse.ArgumentParser = experiment) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help, description=help, parents=[parent])
-        command.set_defaults(run=globals()[run])
+        command.set_defaults(function=globals()[function])
         return command
 
     add("demo", "_demo", "the whole chain on text that is already on the machine", common)

@@ -141,20 +141,21 @@ class _Run:
             "vocabulary": self.description.vocabulary.to_json(),
             "settings": settings(experiment.model),
         }
-        with Progress("train", total, "steps", initial=self.step) as progress:
-            observer = RunObserver(
-                directory=self.directory,
-                step=self.step,
-                cost=self._cost(),
-                stream=self.stream,
-                checkpointer=self.checkpointer,
-                measure=lambda state: self.validation.measure(state.params),
-                checkpoint_meta=meta,
-                progress=progress,
-            )
-            try:
-                if self.step == 0:
-                    observer.evaluate(0, self.state)
+        progress = Progress("train", total, "steps", initial=self.step)
+        observer = RunObserver(
+            directory=self.directory,
+            step=self.step,
+            cost=self._cost(),
+            stream=self.stream,
+            checkpointer=self.checkpointer,
+            measure=lambda state: self.validation.measure(state.params),
+            checkpoint_meta=meta,
+            progress=progress,
+        )
+        try:
+            if self.step == 0:
+                observer.evaluate(0, self.state)
+            with progress:
                 self.state, reached = loop.run(
                     self.state,
                     step=self.step,
@@ -168,9 +169,9 @@ class _Run:
                     observer=observer,
                     should_stop=lambda: stop.requested,
                 )
-                self.checkpointer.wait()
-            finally:
-                observer.close()
+            self.checkpointer.wait()
+        finally:
+            observer.close()
         return reached
 
     def _record_start(self, step: int) -> None:
