@@ -1,0 +1,198 @@
+"""SeqIO tasks and mixtures by name, with the experiment's objective, and what can be known of them before reading."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import seqio
+import t5.data
+import tensorflow as tf
+
+from t5xpg.data.seqio_vocabularies import from_seqio
+from t5xpg.data.spec import DatasetConfig, SpanCorruption
+from t5xpg.errors import UserError, nearest
+
+Provider: TypeAlias = seqio.Task | seqio.Mixture
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import the user's modules, which register tasks. Raises UserError where one cannot be found."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+                raise
+            raise UserError(
+                f"MODULE_IMPORT names {name}, which Python does not find. Start from the folder that holds it, or put "
+                "that folder into PYTHONPATH."
+            ) from error
+
+
+def is_known(name: str) -> bool:
+    """Whether a task or mixture of this name is registered."""
+    return name in seqio.TaskRegistry.names() or name in seqio.MixtureRegistry.names()
+
+
+def find_provider(config: DatasetConfig) -> Provider:
+    """The task or mixture of `config`, with its objective where it sets one.
+
+    Raises UserError, naming the nearest names, where there is none.
+    """
+    name = config.mixture_or_task_name
+    if not is_known(name):
+        names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+        raise UserError(f"There is no task or mixture named {name}.{nearest(name, names)}{_how_to_get(name)}")
+    provider = seqio.get_mixture_or_task(name)
+    if config.objective is None:
+        return provider
+    if isinstance(provider, seqio.Task):
+        return _with_objective(provider, config.objective)
+    rates = [(_with_objective(task, config.objective), provider.get_rate(task)) for task in provider.tasks]
+    return seqio.Mixture(provider.name, rates, sample_fn=provider._sample_fn)
+
+
+def tasks_of(provider: Provider) -> list[seqio.Task]:
+    """The task itself, or the tasks of a mixture in the order of their names."""
+    return [provider] if isinstance(provider, seqio.Task) else list(provider.tasks)
+
+
+def check(provider: Provider, config: DatasetConfig) -> None:
+    """Raise UserError for what would fail, or go wrong unseen, once the stream is read."""
+    lengths = dict(config.task_feature_lengths)
+    if set(lengths) != {"inputs", "targets"}:
+        raise UserError(f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: it must give lengths of 'inputs' and 'targets'.")
+    missing = {"inputs", "targets"} - set(provider.output_features)
+    if missing:
+        raise UserError(f"{provider.name} has no feature {' and '.join(sorted(missing))}: it cannot train a T5.")
+    if config.split not in provider.splits:
+        raise UserError(f"{provider.name} has no split {config.split!r}.{nearest(config.split, provider.splits)}")
+    for task in tasks_of(provider):
+        if config.split in task.splits:
+            _check_readable(task, config)
+            _check_objective(task, config)
+
+
+def objective_of(task: seqio.Task) -> SpanCorruption | None:
+    """The span corruption of a task's preprocessors; None where it has none."""
+    for step in task.preprocessors:
+        function, arguments = _unwrap(step)
+        if _is_span_corruption(function):
+            default = SpanCorruption()
+            return SpanCorruption(
+                noise_density=arguments.get("noise_density", default.noise_density),
+                mean_noise_span_length=arguments.get("mean_noise_span_length", default.mean_noise_span_length),
+            )
+    return None
+
+
+def span_corruption_lengths(inputs_length: int, objective: SpanCorruption) -> tuple[int, int, int]:
+    """Lengths that fill inputs of `inputs_length` tokens: tokens of text, tokens of targets, and spans (sentinels).
+
+    They follow t5's `random_spans_helper` and `random_spans_noise_mask`; targets and inputs end with EOS.
+    """
+    text, targets = t5.data.preprocessors.random_spans_helper(
+        inputs_length=inputs_length,
+        noise_density=objective.noise_density,
+        mean_noise_span_length=objective.mean_noise_span_length,
+        extra_tokens_per_span_inputs=1,
+        extra_tokens_per_span_targets=1,
+    )
+    noise = min(max(round(text * objective.noise_density), 1), text - 1)
+    spans = max(round(noise / objective.mean_noise_span_length), 1)
+    # t5's helper does not know that there is always one span, which tells for very short inputs
+    return text, max(targets, noise + spans + 1), spans
+
+
+def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
+    if config.use_cached and task.supports_caching:
+        if not task.cache_dir:
+            raise UserError(
+                f"{task.name} is not cached. Type: make cache TASK={task.name}  (or read it without a cache: "
+                "USE_CACHED = False)"
+            )
+        cached = sorted(task.source.splits)
+        try:
+            readable = bool(task._get_cached_source(config.split).list_shards(config.split))
+        except Exception as error:  # seqio opens the info and stats files of the split: gone or torn
+            raise UserError(
+                f"The cache of {task.name} cannot be read for the split {config.split!r} (splits of the task: "
+                f"{', '.join(cached)}): {error}. Type: make cache TASK={task.name} FORCE=1"
+            ) from error
+        if not readable:
+            raise UserError(
+                f"The cache of {task.name} has no files for the split {config.split!r}. "
+                f"Type: make cache TASK={task.name} FORCE=1"
+            )
+    elif task.requires_caching:
+        raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED = True.")
+    elif isinstance(task.source, seqio.FileDataSource) and not _has_files(task.source, config.split):
+        raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_how_to_get(task.name)}")
+
+
+def _has_files(source: seqio.FileDataSource, split: str) -> bool:
+    # a name without wildcards is listed whether there is such a file or not
+    return any(tf.io.gfile.exists(str(path)) for path in source.list_shards(split))
+
+
+def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
+    objective = objective_of(task)
+    if objective is None:
+        return
+    inputs, targets = config.task_feature_lengths["inputs"], config.task_feature_lengths["targets"]
+    _, needed, spans = span_corruption_lengths(inputs, objective)
+    if targets < needed:
+        raise UserError(
+            f"Targets of {targets} tokens are too short for {task.name}: inputs of {inputs} tokens with noise density "
+            f"{objective.noise_density:g} and a mean span of {objective.mean_noise_span_length:g} give targets of "
+            f"{needed}. Set TASK_FEATURE_LENGTHS = {{'inputs': {inputs}, 'targets': {needed}}}, or more."
+        )
+    sentinels = from_seqio(task.output_features["targets"].vocabulary).num_sentinels
+    if spans > sentinels:
+        raise UserError(
+            f"{task.name} would need {spans} sentinels for {spans} spans in inputs of {inputs} tokens, and its "
+            f"vocabulary has {sentinels}: further ones would be ordinary tokens. Use longer spans, a lower noise "
+            "density or shorter inputs."
+        )
+
+
+def _with_objective(task: seqio.Task, objective: SpanCorruption) -> seqio.Task:
+    """The task with other arguments to its span corruption. Its cache stays valid: the step comes after it."""
+    if objective_of(task) is None:
+        raise UserError(
+            f"The experiment sets a span corruption objective, and {task.name} has no step "
+            "t5.data.preprocessors.span_corruption: leave the objective out, or choose another task."
+        )
+    steps: list[Any] = []
+    for step in task.preprocessors:
+        function, arguments = _unwrap(step)
+        if _is_span_corruption(function):
+            arguments |= {
+                "noise_density": objective.noise_density,
+                "mean_noise_span_length": objective.mean_noise_span_length,
+            }
+            step = functools.partial(function, **arguments)
+        steps.append(step)
+    return task.replace(preprocessors=steps)
+
+
+def _unwrap(step: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function below `functools.partial`s, and the keyword arguments that they bind."""
+    arguments: dict[str, Any] = {}
+    while isinstance(step, functools.partial):
+        arguments = {**step.keywords, **arguments}
+        step = step.func
+    return step, arguments
+
+
+def _is_span_corruption(function: Any) -> bool:
+    return function is t5.data.preprocessors.span_corruption
+
+
+def _how_to_get(name: str) -> str:
+    """The command that exports the dataset of one of our own tasks."""
+    dataset, suffix, _ = name.partition("_span_corruption")
+    return f" To export its text, type: make data DATASET={dataset}" if suffix and dataset else ""

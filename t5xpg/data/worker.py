@@ -1,0 +1,200 @@
+"""The data process: it holds TensorFlow and the pipelines, and answers the training process over a socket.
+
+Started by `t5xpg.data.client`, as `python -m t5xpg.data.worker <file descriptor>`. It ends when the other side of the
+socket is closed, however that came about, and ignores Ctrl-C: the training process says when.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import queue
+import re
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t5xpg.data import protocol
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.errors import UserError
+
+if TYPE_CHECKING:
+    from t5xpg.data.pipeline import ShardedBatches
+
+Arrays = dict[str, np.ndarray]
+
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
+    "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def environment() -> dict[str, str]:
+    """The variables that the process must be started with, beside the user's own."""
+    return dict(_ENVIRONMENT)
+
+
+def main() -> None:
+    """Answer requests until the other side closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    os.environ.update(_ENVIRONMENT)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]] = queue.SimpleQueue()
+    threading.Thread(target=_read_requests, args=(connection, requests), daemon=True).start()
+    start, _ = requests.get()
+    sys.path += [entry for entry in start["sys_path"] if entry not in sys.path]
+    streams: Streams | None = None
+    failure: dict[str, Any] | None = None
+    try:
+        streams = Streams()
+    except Exception as error:
+        failure = _failure(error)
+    while True:
+        message, arrays = requests.get()
+        reply: dict[str, Any] = {}
+        out: Arrays = {}
+        if streams is None:
+            reply = failure or {}
+        else:
+            try:
+                reply, out = getattr(streams, message.pop("call"))(**message, arrays=arrays)
+            except Exception as error:
+                reply = _failure(error)
+        protocol.send(connection, reply, out)
+
+
+class Streams:
+    """The requests, one method each: they take a message's values and arrays, and give those of the answer."""
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(2)
+        import t5xpg.data.pipeline
+        import t5xpg.tasks  # noqa: F401
+
+        self._streams: dict[int, ShardedBatches] = {}
+        self._numbers = iter(range(1 << 62))
+
+    def describe(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """What is known of a task or mixture before reading it."""
+        from t5xpg.data import providers
+        from t5xpg.data.pipeline import reads_cache
+        from t5xpg.data.seqio_vocabularies import from_seqio
+
+        dataset, provider = self._provider(config)
+        providers.check(provider, dataset)
+        features = {name: feature.vocabulary for name, feature in provider.output_features.items()}
+        if features["inputs"] != features["targets"]:
+            raise UserError(f"{provider.name} has one vocabulary for inputs and another for targets: T5 shares one.")
+        tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
+        objective = providers.objective_of(tasks[0])
+        reply: dict[str, Any] = {
+            "name": provider.name,
+            "tasks": [task.name for task in tasks],
+            "splits": sorted(provider.splits),
+            "cached": all(reads_cache(task, dataset) for task in tasks),
+            "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
+            "vocabulary": from_seqio(features["targets"]).to_json(),
+            "objective": None,
+        }
+        if objective is not None:
+            lengths = providers.span_corruption_lengths(dataset.task_feature_lengths["inputs"], objective)
+            reply["objective"] = {
+                "noise_density": objective.noise_density,
+                "mean_noise_span_length": objective.mean_noise_span_length,
+                "text_tokens": lengths[0],
+                "target_tokens": lengths[1],
+                "spans": lengths[2],
+            }
+        return reply, {}
+
+    def open(self, config: dict[str, Any], shards: list[int], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Build a stream that stands before its first batch."""
+        from t5xpg.data import providers
+        from t5xpg.data.pipeline import ShardedBatches, stream_identity
+
+        dataset, provider = self._provider(config)
+        providers.check(provider, dataset)
+        number = next(self._numbers)
+        self._streams[number] = ShardedBatches(provider, dataset, shards)
+        sizes = [int(provider.output_features[name].vocabulary.vocab_size) for name in ("inputs", "targets")]
+        return {"stream": number, "vocab_size": max(sizes), "identity": stream_identity(provider, dataset)}, {}
+
+    def next(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """The next batch, or none at the end."""
+        batch = self._streams[stream].next()
+        return {"end": batch is None}, batch or {}
+
+    def save(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """The position before the batch that `next` would give."""
+        return {}, self._streams[stream].save()
+
+    def restore(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Put back a saved position."""
+        self._streams[stream].restore(arrays)
+        return {}, {}
+
+    def rewind(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Go back to the first batch."""
+        self._streams[stream].rewind()
+        return {}, {}
+
+    def close(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Forget a stream."""
+        self._streams.pop(stream, None)
+        return {}, {}
+
+    def _provider(self, config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
+        from t5xpg.data import providers
+        from t5xpg.data.task_table import register_tasks
+        from t5xpg.paths import data_directory
+
+        dataset = DatasetConfig.from_json(config)
+        providers.import_modules(dataset.module_import)
+        if not providers.is_known(dataset.mixture_or_task_name):
+            register_tasks(data_directory())  # it may have been exported since this process started
+        return dataset, providers.find_provider(dataset)
+
+
+def _examples(provider: Any, split: str) -> int | None:
+    try:
+        return provider.num_input_examples(split)
+    except TypeError:  # a mixture that holds a task whose number is not known
+        return None
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """An error as a message: of the user's making, of the data, or ours with its traceback."""
+    if isinstance(error, UserError):
+        return {"error": "user", "text": str(error)}
+    tensorflow = sys.modules.get("tensorflow")  # the error may be that it cannot be imported
+    if tensorflow is not None and hasattr(tensorflow, "errors") and isinstance(error, tensorflow.errors.OpError):
+        lines = [re.sub(r"^\{\{.*?\}\}\s*", "", line) for line in error.message.strip().splitlines()]
+        text = next((line for line in lines if line), type(error).__name__)
+        return {"error": "user", "text": f"The data cannot be read: {text}", "detail": error.message}
+    return {"error": "failure", "text": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
+
+
+def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]]) -> None:
+    """Hand requests on; end the process when the other side has closed, whatever it is at."""
+    try:
+        while True:
+            requests.put(protocol.receive(connection))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Small SeqIO tasks over text files: one file, three files, cached, and a mixture."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+SAMPLE_MODULE = """
+import functools
+import os
+
+import seqio
+import t5.data
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+FEATURES = {
+    name: seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True) for name in ("inputs", "targets")
+}
+
+
+def parse(dataset):
+    return dataset.map(lambda line: {"targets": line})
+
+
+def add(name, pattern):
+    seqio.TaskRegistry.add(
+        name,
+        source=seqio.TextLineDataSource(
+            {split: os.path.join(FOLDER, "text", f"{split}-{pattern}.txt") for split in ("train", "validation")}
+        ),
+        preprocessors=[
+            parse,
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            functools.partial(t5.data.preprocessors.span_corruption, mean_noise_span_length=5.0),
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features=FEATURES,
+        shuffle_buffer_size=50,
+    )
+
+
+if "sample_one" not in seqio.TaskRegistry.names():
+    seqio.add_global_cache_dirs([os.path.join(FOLDER, "cache")])
+    add("sample_one", "0")  # one file
+    add("sample_three", "*")  # three files
+    add("sample_cached", "*")
+    add("sample_absent", "absent")
+    seqio.TaskRegistry.add(
+        "sample_plain",  # no span corruption, no placeholder
+        source=seqio.TextLineDataSource(
+            {split: os.path.join(FOLDER, "text", f"{split}-0.txt") for split in ("train", "validation")}
+        ),
+        preprocessors=[
+            lambda dataset: dataset.map(lambda line: {"inputs": line, "targets": line}),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features=FEATURES,
+        shuffle_buffer_size=50,
+    )
+    seqio.MixtureRegistry.add("sample_mixture", [("sample_one", 1.0), ("sample_cached", 2.0)])
+"""
+
+WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "words", "not", "seen", "before"]
+
+
+@pytest.fixture(scope="session")
+def sample_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `sample_tasks.py`, the text files that its tasks read, and the cache of `sample_cached`."""
+    folder = tmp_path_factory.mktemp("sample tasks")
+    (folder / "sample_tasks.py").write_text(SAMPLE_MODULE)
+    (folder / "text").mkdir()
+    generator = random.Random(7)
+    for split, lines in (("train", 60), ("validation", 11)):
+        for number in range(3):
+            text = [" ".join(generator.choices(WORDS, k=generator.randrange(5, 40))) for _ in range(lines)]
+            (folder / "text" / f"{split}-{number}.txt").write_text("\n".join(text) + "\n")
+        _write_cache(folder, split)
+    return folder
+
+
+def _write_cache(folder: Path, split: str) -> None:
+    """A SeqIO cache of the files of a split, as `seqio.scripts.cache_tasks_main` lays it out."""
+    import tensorflow as tf
+
+    cache = folder / "cache" / "sample_cached"
+    cache.mkdir(parents=True, exist_ok=True)
+    files = sorted((folder / "text").glob(f"{split}-*.txt"))
+    examples = 0
+    for number, file in enumerate(files):
+        name = cache / f"{split}.tfrecord-{number:05d}-of-{len(files):05d}"
+        with tf.io.TFRecordWriter(str(name)) as writer:
+            for line in file.read_text().splitlines():
+                ids = tf.train.Int64List(value=[byte + 3 for byte in line.encode()])
+                features = tf.train.Features(feature={"targets": tf.train.Feature(int64_list=ids)})
+                writer.write(tf.train.Example(features=features).SerializeToString())
+                examples += 1
+    features = {"targets": {"dtype": "int32", "shape": [None]}}
+    info = {"num_shards": len(files), "features": features, "seqio_version": "0.0.20"}
+    (cache / f"info.{split}.json").write_text(json.dumps(info))
+    (cache / f"stats.{split}.json").write_text(json.dumps({"examples": examples}))
+    (cache / "COMPLETED").write_text("")
