@@ -1,0 +1,139 @@
+"""One mesh or another: the same numbers, and parts where they belong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from t5xpg import partitioning
+from t5xpg.errors import UserError
+from t5xpg.partitioning import MeshConfig, check_batch_size, make_mesh, params_shardings, shard_batch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What tests/mesh_runs.py finds on eight simulated devices."""
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    environment = os.environ | {
+        "XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, str(ROOT / "tests" / "mesh_runs.py"), str(tmp_path_factory.mktemp("checkpoints"))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_every_mesh_trains_alike(found):
+    assert found["devices"] == 8
+    assert found["created"] < 1e-6
+    assert set(found["meshes"]) == {"1x2", "4x1", "2x4"}
+    for mesh, results in found["meshes"].items():
+        assert results["params"] < 1e-5, mesh
+        assert results["losses"] < 1e-5, mesh
+
+
+def test_parameters_and_statistics_are_split(found):
+    assert found["parts"] == {
+        "embedding": [32 // 4, 8],
+        "wi_0": [8, 16 // 4],
+        "wo": [16 // 4, 8],
+        "wi_0's statistics": [8, 16 // 4],
+    }
+
+
+def test_a_checkpoint_of_one_mesh_restores_on_another(found):
+    for mesh, results in found["restored"].items():
+        assert results["equal"], mesh
+        assert results["lies"], mesh
+        assert results["params"] < 1e-5, mesh
+
+
+def test_evaluation_agrees(found):
+    assert all(difference < 1e-5 for difference in found["evaluation"].values())
+
+
+def devices(count: int) -> list[SimpleNamespace]:
+    return [SimpleNamespace(platform="gpu") for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MeshConfig(data=3), r"asks for 3 devices \(data 3 x model 1\); here are 2 GPU devices"),
+        (MeshConfig(model=4), r"asks for data as many as there are x model 4, which does not make 2 devices"),
+        (MeshConfig(devices=5), r"asks for 5 devices"),
+        (MeshConfig(data=1, model=1, devices=2), r"data 1 x model 1, which does not make 2 devices"),
+        (MeshConfig(data=0), r"MeshConfig.data is 0"),
+        (MeshConfig(model=-1), r"MeshConfig.model is -1"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        make_mesh(config, devices(2))
+
+
+def test_one_device_is_a_mesh():
+    mesh = make_mesh(MeshConfig(devices=1))
+    assert dict(mesh.shape) == {"data": 1, "model": 1}
+    shardings = params_shardings({"w": ("embed", "mlp")}, {"w": jax.ShapeDtypeStruct((3, 5), np.float32)}, mesh)
+    assert shardings["w"].spec == PartitionSpec()
+
+
+def mesh_of(data: int, model: int) -> AbstractMesh:
+    return AbstractMesh((data, model), ("data", "model"))
+
+
+def spec(axes: tuple[str, ...], shape: tuple[int, ...], mesh=None, **options) -> PartitionSpec:
+    leaf = jax.ShapeDtypeStruct(shape, np.float32)
+    return params_shardings({"layer": {"w": axes}}, {"layer": {"w": leaf}}, mesh or mesh_of(2, 4), **options)["layer"][
+        "w"
+    ].spec
+
+
+def test_rules():
+    assert spec(("vocab", "embed"), (8, 3)) == PartitionSpec("model")
+    assert spec(("embed", "mlp"), (3, 8)) == PartitionSpec(None, "model")
+    assert spec(("embed",), (3,)) == PartitionSpec()
+    assert spec(("heads", "relpos_buckets"), (4, 32)) == PartitionSpec("model")
+    assert spec(("mlp", "vocab"), (8, 8)) == PartitionSpec("model")
+    rules = (("embed", "data"), ("mlp", "model"))
+    assert spec(("embed", "mlp"), (4, 8), rules=rules) == PartitionSpec("data", "model")
+
+
+def test_a_dimension_that_does_not_divide_is_refused():
+    with pytest.raises(UserError, match=r"layer/w has the shape \(3, 6\): its dimension 'mlp' of 6 .* the 4 devices"):
+        spec(("embed", "mlp"), (3, 6))
+    with pytest.raises(UserError, match=r"layer/w: no rule for the axis 'voacb'. Did you mean vocab\?"):
+        spec(("voacb", "embed"), (8, 3))
+
+
+def test_batch_sizes():
+    check_batch_size(16, mesh_of(4, 2), num_microbatches=2)
+    with pytest.raises(
+        UserError, match=r"BATCH_SIZE is 12: .* 4 data-parallel devices x 2 microbatches.* multiple of 8"
+    ):
+        check_batch_size(12, mesh_of(4, 2), num_microbatches=2)
+    with pytest.raises(UserError, match="BATCH_SIZE is 0"):
+        check_batch_size(0, mesh_of(1, 1))
+
+
+def test_sharded_batches_keep_their_rows():
+    mesh = make_mesh(MeshConfig(devices=1))
+    batch = {"tokens": np.arange(6, dtype=np.int32).reshape(3, 2)}
+    sharded = shard_batch(batch, mesh)
+    np.testing.assert_array_equal(sharded["tokens"], batch["tokens"])
+    assert sharded["tokens"].sharding == partitioning.batch_sharding(mesh)
