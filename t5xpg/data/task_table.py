@@ -58,8 +58,8 @@ OBJECTIVES: Mapping[str, Callable[[SpanCorruption], Steps]] = {"span_corruption"
 def register_tasks(data_dir: Path, objective: SpanCorruption | None = None) -> list[str]:
     """Register `<dataset>_<objective>[_<vocabulary>]` for known datasets and the exports below `data_dir`.
 
-    The tasks read `data_dir/<dataset>/<split>.jsonl`. `objective` takes the place of the table's numbers. Tasks that are
-    registered already are registered anew. Returns the names.
+    The tasks read `data_dir/<dataset>/<split>.jsonl`. `objective` takes the place of the table's numbers. Earlier
+    registrations of the same names are replaced. Returns the names.
     """
     folders = {name: data_dir / name for name in built_in()} | find_manifests(data_dir)
     names: list[str] = []
@@ -98,11 +98,11 @@ def _source(folder: Path) -> seqio.TextLineDataSource:
     except UserError:
         counts = None  # not exported yet, or by another version: the commands that need it say so
     return seqio.TextLineDataSource(
-        {split: _pattern(folder, split) for split in counts or SPLITS}, num_input_examples=counts
+        {split: split_pattern(folder, split) for split in counts or SPLITS}, num_input_examples=counts
     )
 
 
-def _pattern(folder: Path, split: str) -> str:
+def split_pattern(folder: Path, split: str) -> str:
     """A pattern that matches the split's file alone, whatever the folder's name.
 
     It is always a pattern, never a plain path: SeqIO lists a plain path whether or not the file is there.
