@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,18 @@ from t5xpg.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 
 CONFIG = {
-    "vocab_size": 23, "emb_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 2,
+    "vocab_size": 23, "emb_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 1,
     "num_decoder_layers": 2, "mlp_dim": 24,
 }  # fmt: skip
 LENGTH = 9
+# compiling takes most of the time of these tests; only LLVM's optimisations are left out
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@functools.cache
+def untied() -> tuple[EncoderDecoderModel, Any]:
+    model = EncoderDecoderModel(T5Config(**CONFIG))
+    return model, jit(model.init)(jax.random.key(2))
 
 
 def inputs() -> np.ndarray:
@@ -28,7 +37,7 @@ def inputs() -> np.ndarray:
 
 def by_full_passes(model, params, encoder_tokens: np.ndarray) -> np.ndarray:
     """The same without a cache: a forward pass over everything for each new token."""
-    forward = jax.jit(model.logits)
+    forward = jit(model.logits)
     rows = len(encoder_tokens)
     chosen = np.zeros((rows, LENGTH), np.int32)
     ended = np.zeros(rows, bool)
@@ -51,7 +60,7 @@ def by_full_passes(model, params, encoder_tokens: np.ndarray) -> np.ndarray:
 def test_greedy_is_the_argmax_of_full_passes(tied):
     with jax.numpy_dtype_promotion("strict"):
         model = EncoderDecoderModel(T5Config(**CONFIG, logits_via_embedding=tied))
-        params = model.init(jax.random.key(4 if tied else 2))
+        params = jit(model.init)(jax.random.key(4 if tied else 2))
         # the untrained model hardly ever says "end"; make that id likely enough for rows of different lengths
         table = params["token_embedder"]["embedding"] if tied else params["decoder"]["logits_dense"]["kernel"].T
         boosted = table.at[1].set(table[1] * 3.0)
@@ -60,7 +69,7 @@ def test_greedy_is_the_argmax_of_full_passes(tied):
         else:
             params["decoder"]["logits_dense"]["kernel"] = boosted.T
         tokens = inputs()
-        decode = jax.jit(functools.partial(greedy, model, max_decode_length=LENGTH))
+        decode = jit(functools.partial(greedy, model, max_decode_length=LENGTH))
         got = np.asarray(decode(params, jnp.asarray(tokens)))
         expected = by_full_passes(model, params, tokens)
     np.testing.assert_array_equal(got, expected)
@@ -75,11 +84,10 @@ def test_greedy_is_the_argmax_of_full_passes(tied):
 
 
 def test_each_step_has_the_logits_of_the_full_pass():
-    model = EncoderDecoderModel(T5Config(**CONFIG))
-    params = model.init(jax.random.key(2))
+    model, params = untied()
     encoder_tokens = jnp.asarray(inputs())
     decoder_tokens = jnp.asarray(np.random.default_rng(1).integers(2, 23, size=(6, LENGTH)), jnp.int32)
-    full = jax.jit(model.logits)(
+    full = jit(model.logits)(
         params,
         {
             "encoder_input_tokens": encoder_tokens,
@@ -87,18 +95,18 @@ def test_each_step_has_the_logits_of_the_full_pass():
             "decoder_target_tokens": decoder_tokens,
         },
     )
-    cache = model.init_cache(params, model.encode(params, encoder_tokens), encoder_tokens, LENGTH)
-    step_function = jax.jit(model.decode_step)
+    encoded = jit(model.encode)(params, encoder_tokens)
+    cache = jit(model.init_cache, static_argnums=3)(params, encoded, encoder_tokens, LENGTH)
+    step_function = jit(model.decode_step)
     for step in range(LENGTH):
         logits, cache = step_function(params, cache, decoder_tokens[:, step], jnp.int32(step))
         np.testing.assert_allclose(logits, full[:, step], atol=2e-5)
 
 
 def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty():
-    model = EncoderDecoderModel(T5Config(**CONFIG))
-    params = model.init(jax.random.key(3))
+    model, params = untied()
     tokens = inputs()
-    decode = jax.jit(functools.partial(greedy, model, max_decode_length=LENGTH))
+    decode = jit(functools.partial(greedy, model, max_decode_length=LENGTH))
     together = np.asarray(decode(params, jnp.asarray(tokens)))
     padded = tokens.copy()
     padded[2:] = 0
@@ -108,9 +116,9 @@ def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty():
 
 
 def test_it_stops_when_all_rows_have_ended():
-    model = EncoderDecoderModel(T5Config(**CONFIG))
-    params = model.init(jax.random.key(4))
+    model, params = untied()
     # all logits equal: argmax takes the smallest id, so that an end of sequence with id 0 comes at once
-    params["decoder"]["logits_dense"]["kernel"] = jnp.zeros_like(params["decoder"]["logits_dense"]["kernel"])
-    got = greedy(model, params, jnp.asarray(inputs()), LENGTH, eos_id=0, pad_id=7)
+    params = jax.tree.map(jnp.zeros_like, params)
+    decode = jit(functools.partial(greedy, model, max_decode_length=LENGTH, eos_id=0, pad_id=7))
+    got = decode(params, jnp.asarray(inputs()))
     np.testing.assert_array_equal(got, np.where(np.arange(LENGTH) == 0, 0, 7) * np.ones((6, 1), np.int32))

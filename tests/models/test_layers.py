@@ -1,0 +1,223 @@
+"""Each layer against a small NumPy reference in float64."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from t5xpg.models.config import T5Config
+from t5xpg.models.dropout import OFF, Dropout
+from t5xpg.models.keys import named_key
+from t5xpg.models.layers import (
+    Attention,
+    Dense,
+    Embed,
+    Mlp,
+    RelativePositionBias,
+    RMSNorm,
+    relative_position_bucket,
+)
+from t5xpg.models.masks import as_bias, causal, visible_keys
+
+CONFIG = T5Config(vocab_size=13, emb_dim=6, num_heads=2, head_dim=5, mlp_dim=7)
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(autouse=True)
+def strict_dtypes():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def bucket_of(distance: int, bidirectional: bool, buckets: int, furthest: int) -> int:
+    """The rule in words, one distance (key minus query) at a time."""
+    base = 0
+    if bidirectional:
+        buckets //= 2
+        base = buckets if distance > 0 else 0
+        back = abs(distance)
+    else:
+        back = max(-distance, 0)
+    exact = buckets // 2
+    if back < exact:
+        return base + back
+    steps = math.log(back / exact) / math.log(furthest / exact) * (buckets - exact)
+    # a distance that lies on a boundary in exact arithmetic belongs to the bucket above it
+    return base + min(exact + math.floor(steps + 1e-6), buckets - 1)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (8, 20)])
+def test_buckets(bidirectional, buckets, furthest):
+    distances = np.arange(-400, 401)
+    got = relative_position_bucket(distances, bidirectional, buckets, furthest)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, [bucket_of(int(d), bidirectional, buckets, furthest) for d in distances])
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 5), (3, 40), (40, 3)])
+def test_position_bias_and_its_gradient(bidirectional, queries, keys):
+    layer = RelativePositionBias(KEY, CONFIG, bidirectional)
+    table = np.asarray(layer.rel_embedding[...])
+    assert table.shape == (2, 32)
+    pairs = np.arange(keys)[None, :] - np.arange(queries)[:, None]
+    buckets = relative_position_bucket(pairs, bidirectional, 32, 128)
+    np.testing.assert_allclose(layer(queries, keys), table[:, buckets][None], rtol=1e-6)
+
+    weights = normal(1, 2, queries, keys)
+    gradient = nnx.grad(lambda layer: jnp.sum(layer(queries, keys) * weights))(layer)
+    expected = np.zeros((2, 32))
+    for head in range(2):
+        np.add.at(expected[head], buckets, weights[0, head])
+    np.testing.assert_allclose(gradient["rel_embedding"][...], expected, atol=1e-5)
+
+
+def test_rms_norm_keeps_statistics_in_float32():
+    layer = RMSNorm(6)
+    layer.scale[...] = jnp.asarray(normal(6, seed=1))
+    x = 3 + normal(2, 4, 6)
+    expected = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-6) * np.asarray(layer.scale[...])
+    np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=1e-5)
+    # squares of these overflow in float16, and lose their digits in bfloat16
+    half = layer(jnp.full((1, 6), 1000.0, jnp.float16))
+    assert half.dtype == jnp.float16
+    np.testing.assert_allclose(half, np.asarray(layer.scale[...])[None], rtol=2e-3)
+
+
+def test_embedding_gathers_rows_and_sums_gradients_in_float32():
+    layer = Embed(KEY, 13, 6)
+    table = np.asarray(layer.embedding[...])
+    ids = jnp.asarray([[3, 3, 0], [12, 3, 1]], jnp.int32)
+    np.testing.assert_array_equal(layer(ids, jnp.dtype("float32")), table[np.asarray(ids)])
+    np.testing.assert_allclose(layer.attend(jnp.asarray(table)), table @ table.T, rtol=1e-5, atol=1e-6)
+    many = jnp.full((1, 1000), 5, jnp.int32)
+    gradient = nnx.grad(lambda layer: jnp.sum(layer(many, jnp.dtype("bfloat16")).astype(jnp.float32)))(layer)
+    expected = np.where(np.arange(13) == 5, 1000.0, 0.0)[:, None] * np.ones(6)
+    np.testing.assert_array_equal(gradient["embedding"][...], expected)
+
+
+def reference_attention(layer: Attention, x, memory, bias) -> np.ndarray:
+    def project(name, tokens):
+        kernel = np.asarray(getattr(layer, name).kernel[...], np.float64)
+        return (tokens @ kernel).reshape(*tokens.shape[:2], 2, 5)
+
+    query, key, value = project("query", x), project("key", memory), project("value", memory)
+    logits = np.einsum("bqhk,bshk->bhqs", query, key) + bias
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    mixed = np.einsum("bhqs,bshk->bqhk", weights, value).reshape(*x.shape[:2], 10)
+    return mixed @ np.asarray(layer.out.kernel[...], np.float64)
+
+
+def test_attention_is_unscaled_and_masked():
+    layer = Attention(KEY, CONFIG)
+    x, memory = normal(2, 3, 6), normal(2, 4, 6, seed=1)
+    tokens = jnp.asarray([[5, 5, 5, 0], [5, 0, 0, 0]], jnp.int32)
+    position_bias = normal(1, 2, 3, 4, seed=2)
+    mask_bias = as_bias(visible_keys(tokens))
+    keys, values = layer.project_keys_values(jnp.asarray(memory))
+    got = layer(jnp.asarray(x), keys, values, mask_bias, jnp.asarray(position_bias), OFF)
+    hidden = np.where(np.asarray(tokens) > 0, 0.0, -1e10)[:, None, None, :]
+    np.testing.assert_allclose(got, reference_attention(layer, x, memory, position_bias + hidden), atol=2e-5)
+    # what is masked cannot be seen
+    memory[0, 3], memory[1, 1:] = 9.0, -9.0
+    keys, values = layer.project_keys_values(jnp.asarray(memory))
+    again = layer(jnp.asarray(x), keys, values, mask_bias, jnp.asarray(position_bias), OFF)
+    np.testing.assert_allclose(again, got, atol=1e-6)
+
+
+def test_a_row_that_is_all_padding_has_no_nan():
+    layer = Attention(KEY, CONFIG)
+    x = jnp.asarray(normal(1, 3, 6))
+    mask_bias = as_bias(visible_keys(jnp.zeros((1, 3), jnp.int32)))
+
+    def total(layer):
+        return jnp.sum(layer(x, *layer.project_keys_values(x), mask_bias, None, OFF))
+
+    assert np.isfinite(total(layer))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(nnx.grad(total)(layer)))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def test_mlp_gated_and_plain():
+    x = normal(2, 3, 6)
+    gated = Mlp(KEY, CONFIG)
+    kernels = {name: np.asarray(getattr(gated, name).kernel[...], np.float64) for name in ("wi_0", "wi_1", "wo")}
+    expected = (gelu(x @ kernels["wi_0"]) * (x @ kernels["wi_1"])) @ kernels["wo"]
+    np.testing.assert_allclose(gated(jnp.asarray(x), OFF), expected, atol=2e-5)
+    plain = Mlp(KEY, T5Config(vocab_size=13, emb_dim=6, mlp_dim=7, mlp_activations=("relu",)))
+    expected = np.maximum(x @ np.asarray(plain.wi.kernel[...]), 0) @ np.asarray(plain.wo.kernel[...])
+    np.testing.assert_allclose(plain(jnp.asarray(x), OFF), expected, atol=2e-5)
+
+
+def test_masks():
+    tokens = jnp.asarray([[4, 4, 4, 4, 0]], jnp.int32)
+    segments = jnp.asarray([[1, 1, 2, 2, 0]], jnp.int32)
+    visible = np.asarray(causal(5) & visible_keys(tokens, segments, segments))[0, 0]
+    np.testing.assert_array_equal(visible[:4], [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0]])
+    assert not visible[4].any()
+
+
+def test_computed_in_the_dtype_of_the_input_from_float32_parameters():
+    layer = Dense(KEY, (6, 4), ("embed", "mlp"))
+    x = jnp.asarray(normal(2, 6)).astype(jnp.bfloat16)
+    assert layer(x).dtype == jnp.bfloat16
+    assert layer.kernel[...].dtype == jnp.float32
+
+
+def test_initialisers_have_t5x_s_spread():
+    wide = T5Config(vocab_size=512, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512)
+    attention, mlp, embed = Attention(KEY, wide), Mlp(KEY, wide), Embed(KEY, 512, 256)
+    for parameter, deviation in [
+        (attention.query.kernel, 1 / math.sqrt(256 * 64)),
+        (attention.key.kernel, 1 / 16),
+        (attention.out.kernel, 1 / 16),
+        (mlp.wi_0.kernel, 1 / 16),
+        (mlp.wo.kernel, 1 / math.sqrt(512)),
+        (embed.embedding, 1.0),
+    ]:
+        np.testing.assert_allclose(np.std(parameter[...]), deviation, rtol=0.02)
+    # truncated at two deviations of the normal before truncation
+    assert np.abs(mlp.wi_0.kernel[...]).max() <= 2.0 / 16 / 0.8796 + 1e-6
+    table = np.asarray(RelativePositionBias(KEY, wide, True).rel_embedding[...])
+    limit = math.sqrt(3 / ((4 + 32) / 2))
+    assert limit * 0.9 < np.abs(table).max() <= limit
+
+
+def test_dropout_is_shared_along_the_length_and_keeps_the_mean():
+    x = jnp.ones((8, 5, 400))
+    dropped = np.asarray(Dropout(0.25, KEY)(x))
+    assert set(np.unique(dropped)) == {np.float32(0), np.float32(1 / 0.75)}
+    np.testing.assert_array_equal(dropped, np.broadcast_to(dropped[:, :1], dropped.shape))
+    np.testing.assert_allclose(dropped.mean(), 1.0, atol=0.05)
+    single = np.asarray(Dropout(0.25, KEY)(x, shared_axis=None))
+    assert (single != single[:, :1]).any()
+
+
+def test_dropout_depends_on_names_only():
+    x = jnp.ones((4, 3, 50))
+    root = Dropout(0.5, KEY)
+    first, again, other = root.at("a")(x), root.at("a")(x), root.at("b")(x)
+    np.testing.assert_array_equal(first, again)
+    assert (np.asarray(first) != np.asarray(other)).any()
+    assert Dropout(0.0, KEY)(x) is x
+    assert Dropout(0.5)(x) is x
+    assert not Dropout(0.0, KEY).at("a").active
+
+
+def test_named_keys_stay_what_they_are():
+    # a change here changes every run
+    assert jax.random.key_data(named_key(KEY, "encoder")).tolist() == [1172819615, 1118070788]
