@@ -1,0 +1,219 @@
+"""Checkpoints: exact, safe against interruption, few, and clear about what does not fit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from t5xpg.checkpoints import CheckpointConfig, Checkpointer
+from t5xpg.errors import UserError
+from t5xpg.partitioning import MeshConfig, make_mesh, replicated, with_shardings
+from t5xpg.state import TrainState
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+
+
+def make_state(step: int = 0, size: int = 4) -> TrainState:
+    """Odd values: denormal, infinite, not a number, negative zero."""
+    generator = np.random.default_rng(step)
+    params = {
+        "encoder": {"layers_0": {"kernel": jnp.asarray(generator.normal(size=(3, size)), jnp.float32)}},
+        "scale": jnp.asarray([1e-42, np.inf, np.nan, -0.0], jnp.float32),
+    }
+    return TrainState(step=jnp.int32(step), params=params, opt_state=OPTIMIZER.init(params))
+
+
+def abstract(state: TrainState) -> TrainState:
+    sharding = replicated(make_mesh(MeshConfig(devices=1)))
+    return with_shardings(state, jax.tree.map(lambda leaf: sharding, state))
+
+
+def bits(tree) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
+    state = make_state(7)
+    data = {
+        "iterator": np.frombuffer(bytes(range(256)), np.uint8),
+        "batch/encoder_input_tokens": np.arange(6, dtype=np.int32).reshape(2, 3),
+        "nothing": np.zeros((0, 4), np.int64),
+        "waited": np.float64(0.1),
+    }
+    meta = {"loss": 0.1 + 0.2, "names": ["ä", None, True], "window": {"steps": 3}}
+    with Checkpointer(tmp_path / "a folder" / "checkpoints", CheckpointConfig()) as checkpoints:
+        assert checkpoints.latest() is None
+        assert checkpoints.save(7, state, data, meta)
+        assert checkpoints.latest() == 7
+    with Checkpointer(tmp_path / "a folder" / "checkpoints", CheckpointConfig()) as checkpoints:
+        restored, data_back, meta_back = checkpoints.restore(None, abstract(state))
+        params, _ = checkpoints.restore_params(7, abstract(state).params)
+        assert checkpoints.meta() == meta
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    assert bits(restored) == bits(state)
+    assert bits(params) == bits(state.params)
+    assert [leaf.dtype for leaf in jax.tree.leaves(restored)] == [leaf.dtype for leaf in jax.tree.leaves(state)]
+    assert meta_back == meta
+    assert data_back.keys() == data.keys()
+    for name, array in data.items():
+        assert data_back[name].dtype == array.dtype
+        np.testing.assert_array_equal(data_back[name], array)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path):
+    # The arrays that are being written are given away to the next update.
+    state = jax.jit(lambda: make_state(1, size=400_000))()
+    expected = bits(jax.tree.map(lambda leaf: np.array(leaf, copy=True), state))
+    update = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+    like = abstract(state)
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, state, {}, {})
+        for _ in range(5):
+            state = jax.block_until_ready(update(state))
+        restored, _, _ = checkpoints.restore(1, like)
+    assert bits(restored) == expected
+
+
+def test_the_last_and_the_best_stay(tmp_path):
+    losses = {10: 3.0, 20: 1.0, 30: 2.0, 40: None, 50: 1.5, 60: float("nan")}
+    with Checkpointer(tmp_path, CheckpointConfig(keep=2)) as checkpoints:
+        for step, loss in losses.items():
+            metrics = None if loss is None else {"validation_loss": loss, "other": 0.0}
+            checkpoints.save(step, make_state(step), {}, {}, metrics)
+            assert checkpoints.latest() == step
+        assert checkpoints.steps() == [20, 50, 60]
+        assert checkpoints.best() == 20
+    with Checkpointer(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+        assert checkpoints.best() == 20
+        checkpoints.save(70, make_state(70), {}, {}, {"validation_loss": 0.5})
+        assert checkpoints.steps() == [70]
+        assert checkpoints.best() == 70
+
+
+def test_without_a_best(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig(keep=2, keep_best=None, asynchronous=False)) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {}, {}, {"validation_loss": float(step)})
+        assert checkpoints.steps() == [2, 3]
+        assert checkpoints.best() is None
+
+
+def test_best_is_none_before_anything_was_measured(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.best() is None
+        checkpoints.save(1, make_state(1), {}, {})
+        assert checkpoints.best() is None
+
+
+def test_a_step_is_written_once(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.save(5, make_state(5), {}, {"first": True})
+        assert not checkpoints.save(5, make_state(6), {}, {"first": False})
+        assert checkpoints.meta(5) == {"first": True}
+
+
+def test_what_differs_is_named(tmp_path):
+    state = make_state(1)
+    other = make_state(1, size=5)
+    other.params["norm"] = jnp.zeros(2)
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, state, {}, {})
+        with pytest.raises(UserError) as error:
+            checkpoints.restore(None, abstract(other))
+        message = str(error.value)
+        assert "params/encoder/layers_0/kernel: expected float32[3, 5], found float32[3, 4]" in message
+        assert "params/norm: expected float32[2], found nothing" in message
+        assert "optimizer/state/1/0/mu/encoder/layers_0/kernel: expected float32[3, 5]" in message
+        assert "scale" not in message
+        with pytest.raises(UserError, match="params/norm: expected float32"):
+            checkpoints.restore_params(None, abstract(other).params)
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    state = make_state(1)
+    with pytest.raises(UserError, match=r"There is no checkpoint in .*missing\. Train first\."):
+        Checkpointer(tmp_path / "missing", CheckpointConfig(), read_only=True)
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        with pytest.raises(UserError, match="There is no checkpoint in"):
+            checkpoints.restore(None, abstract(state))
+        checkpoints.save(1, state, {}, {})
+        with pytest.raises(UserError, match=r"no checkpoint of step 3 in .*; there are: \[1\]"):
+            checkpoints.restore(3, abstract(state))
+    with pytest.raises(UserError, match=r"CheckpointConfig\.keep is 0"):
+        Checkpointer(tmp_path, CheckpointConfig(keep=0))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        Checkpointer(tmp_path / "file" / "checkpoints", CheckpointConfig())
+
+
+def test_a_kill_while_writing_leaves_the_earlier_checkpoint(tmp_path):
+    command = [sys.executable, str(ROOT / "tests" / "killed_save.py"), str(tmp_path)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert done.stderr == ""
+    unfinished = [path.name for path in tmp_path.iterdir() if not path.name.isdecimal()]
+    assert unfinished, "the second checkpoint was not being written"
+    # Someone who looks on changes nothing.
+    with Checkpointer(tmp_path, CheckpointConfig(), read_only=True) as checkpoints:
+        assert checkpoints.meta() == {"at": 1}
+    assert [path.name for path in tmp_path.iterdir() if not path.name.isdecimal()] == unfinished
+    params = {"layer": {"kernel": jnp.zeros(100)}}
+    state = TrainState(step=jnp.int32(0), params=params, opt_state=(jnp.zeros(3),))
+    with Checkpointer(tmp_path, CheckpointConfig(keep=1, keep_best=None)) as checkpoints:
+        restored, data, meta = checkpoints.restore(None, abstract(state))
+        assert int(restored.step) == 1
+        assert meta == {"at": 1}
+        np.testing.assert_array_equal(data["position"], np.arange(3))
+        checkpoints.save(2, restored, data, {"at": 2})
+        assert checkpoints.steps() == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
+
+
+def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
+    config = CheckpointConfig(keep=2)
+    with Checkpointer(tmp_path, config) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {}, {"at": step}, {"validation_loss": 4.0 - step})
+        assert checkpoints.steps() == [2, 3]
+    # What a deletion of step 2 can leave behind.
+    shutil.rmtree(tmp_path / "2" / "metrics")
+    shutil.rmtree(tmp_path / "2" / "params")
+    with Checkpointer(tmp_path, config) as checkpoints:
+        assert checkpoints.best() == 3
+        assert bits(checkpoints.restore(None, abstract(make_state()))[0]) == bits(make_state(3))
+        for step in (4, 5):
+            checkpoints.save(step, make_state(step), {}, {}, {"validation_loss": 4.0 - step})
+        assert checkpoints.steps() == [4, 5]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
+
+
+def test_nothing_is_printed_and_tensorflow_stays_out(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from test_checkpoints import *
+state = make_state(1)
+with Checkpointer(Path(sys.argv[1]), CheckpointConfig()) as checkpoints:
+    for step in (1, 2, 3):
+        checkpoints.save(step, state, {"it": np.arange(3)}, {}, None if step == 1 else {"validation_loss": 1.0})
+    checkpoints.restore(None, abstract(state))
+assert "tensorflow" not in sys.modules
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
