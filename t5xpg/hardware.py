@@ -1,16 +1,13 @@
-"""What a run computes on, and how fast that could be at most."""
+"""How fast the hardware could be at most: what a share of the peak is a share of."""
 
 from __future__ import annotations
 
-import os
-import platform
 import re
 import time
-from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jax.sharding import Mesh
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
@@ -37,23 +34,6 @@ PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
     ("TPU v4", {"bfloat16": 275.0, "float32": 275.0}),
     ("TPU v3", {"bfloat16": 61.5, "float32": 61.5}),
 )
-
-
-def describe(devices: list[jax.Device] | None = None) -> dict[str, Any]:
-    """{"platform", "kind", "count", "cores", "memory_bytes"} of the devices (all of the default backend where None).
-
-    cores: of a CPU. memory_bytes: of one device; of the machine for CPUs; None where unknown.
-    """
-    devices = jax.devices() if devices is None else devices
-    first = devices[0]
-    is_cpu = first.platform == "cpu"
-    return {
-        "platform": first.platform,
-        "kind": cpu_name() if is_cpu else first.device_kind,
-        "count": len(devices),
-        "cores": os.cpu_count() if is_cpu else None,
-        "memory_bytes": _machine_memory() if is_cpu else _device_memory(first),
-    }
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float | None:
@@ -95,27 +75,14 @@ def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
     return None if peak is None else peak * mesh.devices.size
 
 
-def cpu_name() -> str:
-    """The CPU's model name, or what the platform calls it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.lower().startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:  # not Linux
-        pass
-    return platform.processor() or platform.machine()
+def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
+    """Floating point operations a second of all devices of a mesh together, for a share of the peak.
 
-
-def _machine_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
-
-
-def _device_memory(device: jax.Device) -> int | None:
-    try:
-        statistics = device.memory_stats() or {}
-    except (RuntimeError, NotImplementedError):  # plugins without statistics
-        return None
-    return statistics.get("bytes_limit")
+    Published where it is; measured for CPUs, as one machine's however many devices are simulated on it (this takes
+    half a second); None for other devices.
+    """
+    first = mesh.devices.flat[0]
+    published = peak_flops(first, dtype)
+    if published is not None:
+        return published * mesh.devices.size
+    return measured_peak_flops(dtype) if first.platform == "cpu" else None

@@ -1,13 +1,15 @@
-"""What is said of the hardware."""
+"""Published and measured peaks."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
-from t5xpg.hardware import PEAK_TERAFLOPS, describe, measured_peak_flops, peak_flops
+from t5xpg.hardware import PEAK_TERAFLOPS, measured_peak_flops, peak_flops, peak_flops_of_mesh
+from t5xpg.partitioning import MeshConfig, make_mesh
 
 
 def device(kind: str, platform: str = "gpu") -> SimpleNamespace:
@@ -46,15 +48,14 @@ def test_no_entry_hides_a_later_one():
         assert peak_flops(device(f"NVIDIA {name} 80GB"), dtype) == table[dtype] * 1e12
 
 
-def test_description():
-    found = describe()
-    assert found["platform"] == jax.default_backend()
-    assert found["count"] == len(jax.devices())
-    assert found["kind"]
-    if found["platform"] == "cpu":
-        assert found["cores"] >= 1
-        assert found["memory_bytes"] > 2**28
-
-
 def test_measured_peak():
     assert measured_peak_flops("float32", size=64, seconds=0.0) > 1e6
+
+
+def test_the_peak_of_a_mesh():
+    mesh = SimpleNamespace(devices=np.array([[device("NVIDIA H200"), device("NVIDIA H200")]]))
+    assert peak_flops_of_mesh(mesh, "bfloat16") == pytest.approx(2 * 989.4e12)
+    unknown = SimpleNamespace(devices=np.array([[device("Fast Thing", "gpu")]]))
+    assert peak_flops_of_mesh(unknown, "bfloat16") is None
+    cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
+    assert peak_flops_of_mesh(cpu, "float32") > 1e8
