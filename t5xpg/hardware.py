@@ -8,7 +8,6 @@ import time
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jax.sharding import Mesh
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
 # float32 is what jax multiplies float32 arrays with by default: TF32 on NVIDIA's Ampere and later, bfloat16 on TPUs.
@@ -64,15 +63,6 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
         best = min(best, now - start)
         if now >= end:
             return 2.0 * size**3 / best
-
-
-def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
-    """The peak of all devices of a mesh together; that of a CPU is measured. None where nothing is known."""
-    first = mesh.devices.flat[0]
-    if first.platform == "cpu":
-        return measured_peak_flops(dtype)
-    peak = peak_flops(first, dtype)
-    return None if peak is None else peak * mesh.devices.size
 
 
 def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
