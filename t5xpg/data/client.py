@@ -251,9 +251,15 @@ class Stream(Iterator[Batch]):
         """The exact position: of the batch that `__next__` would return. Its cost does not grow with the position.
 
         Arrays whose names start with `shard_<index>-` belong to one virtual shard (its iterators, and its rows of the
-        batches already read ahead); so the states of several processes together are the state of the whole stream.
+        batches already read ahead); so the states that several processes take after the same batch are, together, the
+        state of the whole stream.
         """
         with self._alone():
+            # processes have read ahead as far as each other only where all have read as far as they may
+            while len(self._buffer) < self._prefetch and self._ending is None:
+                batch, self._ending = self._fetch()
+                if batch is not None:
+                    self._buffer.append(batch)
             if self._ending is not None and not isinstance(self._ending, StopIteration):
                 raise self._ending
             _, arrays = self._service._request({"call": "save", "stream": self._number})
@@ -279,19 +285,19 @@ class Stream(Iterator[Batch]):
             raise UserError(f"The saved position of the data has no virtual shard {lacking}: it is another process's.")
         own = tuple(f"shard_{shard:05d}-" for shard in self.shards)
         iterators = {name: value for name, value in arrays.items() if name.startswith(own) and "-ahead_" not in name}
+        if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in own}) > 1:
+            raise UserError("The saved positions of the data's virtual shards were not taken after the same batch.")
+        ahead = int(iterators[f"{own[0]}position"][0]) - int(arrays["batches_read"])
+        buffer = [
+            {
+                name: np.concatenate([arrays[f"{prefix}ahead_{count:03d}-{name}"] for prefix in own])
+                for name in self.spec.features()
+            }
+            for count in range(ahead)
+        ]
         with self._alone():
             self._service._request({"call": "restore", "stream": self._number}, iterators)
-            self._buffer.clear()
-            for count in range(sum(name.startswith(f"{own[0]}ahead_") for name in arrays)):
-                names = [name for name in self.spec.features() if f"{own[0]}ahead_{count:03d}-{name}" in arrays]
-                if not names:
-                    break
-                self._buffer.append(
-                    {
-                        name: np.concatenate([arrays[f"{prefix}ahead_{count:03d}-{name}"] for prefix in own])
-                        for name in names
-                    }
-                )
+            self._buffer = deque(buffer)
             self.batches_read = int(arrays["batches_read"])
             self._ending = None
 

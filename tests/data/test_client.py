@@ -90,8 +90,8 @@ def test_a_fresh_process_goes_on_with_the_same_batches(
 def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, second: DataService) -> None:
     settings = config("sample_plain", num_virtual_shards=4, batch_size=4)
     low, high = first.open(settings, (0, 1)), second.open(settings, (2, 3))
-    for _ in range(2):
-        next(low), next(high)
+    for stream in (low, low, high, high):
+        next(stream)
     whole = first.open(settings)
     whole.restore({**low.state(), **high.state()})
     for batch in (next(whole) for _ in range(3)):
@@ -99,8 +99,11 @@ def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, se
         for name, rows in batch.items():
             np.testing.assert_array_equal(rows, np.concatenate([left[name], right[name]]))
     low.restore(whole.state())
+    left = next(low)
     for name, rows in next(whole).items():
-        np.testing.assert_array_equal(rows[:2], next(low)[name])
+        np.testing.assert_array_equal(rows[:2], left[name])
+    with pytest.raises(UserError, match="not taken after the same batch"):
+        whole.restore({**low.state(), **high.state()})
     with pytest.raises(UserError, match=r"has no virtual shard \[2, 3\]"):
         high.restore(low.state())
     for stream in (low, high, whole):
