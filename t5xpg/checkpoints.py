@@ -15,7 +15,9 @@ from __future__ import annotations
 import errno
 import io
 import math
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,16 @@ from t5xpg.errors import UserError
 from t5xpg.models.encoder_decoder import Params
 from t5xpg.partitioning import path_names
 from t5xpg.state import TrainState
+
+_DISK_ERRORS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +70,8 @@ class Checkpointer:
     def __init__(self, directory: Path, config: CheckpointConfig, *, read_only: bool = False) -> None:
         if config.keep < 1:
             raise UserError(f"CheckpointConfig.keep is {config.keep}; at least the last checkpoint has to stay: 1.")
-        # orbax speaks of its own inner workings, as information and as warnings, through absl.
-        absl.logging.set_verbosity(absl.logging.ERROR)
+        # orbax logs its inner workings, and every error once in each of its threads; errors reach the caller anyway.
+        absl.logging.set_verbosity(absl.logging.FATAL)
         self._config = config
         self._directory = Path(directory).absolute()
         if read_only and not self._directory.is_dir():
@@ -98,6 +110,9 @@ class Checkpointer:
         Waits first for an earlier one that is still being written, and raises what went wrong with it. Returns False,
         and writes nothing, where the step already has a checkpoint: a run that continues reaches the same state.
         """
+        if jax.process_count() > 1:
+            # every process has a data position of its own, and only the first one's would be written
+            raise NotImplementedError("checkpoints of a run with more than one process")
         if step in self._manager.all_steps():
             return False
         chosen = None
@@ -276,11 +291,17 @@ def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def _disk_errors(directory: Path) -> Any:
-    """A full or read-only disk is the user's to mend."""
+def _disk_errors(directory: Path) -> Iterator[None]:
+    """A full or read-only disk is the user's to mend. tensorstore raises ValueErrors with the number in their text."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR):
-            raise UserError(f"The checkpoints in {directory} cannot be written: {error}") from error
-        raise
+    except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None)
+        if number is None and (match := re.search(r"os_error_code='(\d+)'", str(error))):
+            number = int(match[1])
+        if number not in _DISK_ERRORS:
+            raise
+        raise UserError(
+            f"A checkpoint cannot be written into {directory}: {os.strerror(number)}. "
+            "Earlier ones are whole; make room or choose another folder, and run the same command again."
+        ) from error

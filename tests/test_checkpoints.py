@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,11 @@ def make_state(step: int = 0, size: int = 4) -> TrainState:
 def abstract(state: TrainState) -> TrainState:
     sharding = replicated(make_mesh(MeshConfig(devices=1)))
     return with_shardings(state, jax.tree.map(lambda leaf: sharding, state))
+
+
+def save_and_wait(checkpoints: Checkpointer, step: int, state: TrainState) -> None:
+    checkpoints.save(step, state, {}, {})
+    checkpoints.wait()
 
 
 def bits(tree) -> list[bytes]:
@@ -155,6 +161,26 @@ def test_what_is_not_there_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         Checkpointer(tmp_path / "file" / "checkpoints", CheckpointConfig())
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_disk_without_room_is_said(tmp_path, asynchronous, capfd):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Checkpointer(tmp_path, CheckpointConfig(asynchronous=asynchronous)) as checkpoints:
+        save_and_wait(checkpoints, 1, make_state(1))
+        try:
+            # Stands in for a full disk: no file may grow beyond a megabyte.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+            with pytest.raises(UserError, match=r"cannot be written into .*: File too large\. Earlier ones are whole"):
+                save_and_wait(checkpoints, 2, make_state(2, size=1_000_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.steps() == [1]
+        assert bits(checkpoints.restore(1, abstract(make_state()))[0]) == bits(make_state(1))
+        checkpoints.save(2, make_state(2), {}, {})
+        assert checkpoints.steps() == [1, 2]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_kill_while_writing_leaves_the_earlier_checkpoint(tmp_path):
