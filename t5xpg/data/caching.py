@@ -31,6 +31,7 @@ _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner")
 IDENTITY = "t5xpg_identity.json"
 _COMPLETED = "COMPLETED"  # SeqIO's own mark
 _LOG_LINES = 15
+_WORKER = "t5xpg.data.cache_worker"
 
 # The modules that decide what a task of the table caches.
 _DEFINING_FILES = (
@@ -109,7 +110,7 @@ def cache_task(
     for entry in plan:
         log(f"{entry['task']} is cached{' already' if entry['up_to_date'] else ''}")
     identities = {entry["task"]: entry["definition"] for entry in plan}
-    return identities[task] if task in identities else identities
+    return identities.get(task, identities)
 
 
 def read_identity(folder: Path) -> dict[str, Any] | None:
@@ -158,7 +159,7 @@ def _messages(request: Mapping[str, Any], log_file: Path, environment: Mapping[s
     with log_file.open("wb") as output, os.fdopen(reading, encoding="utf-8") as reports:
         # Its own session: Ctrl-C reaches this process alone, which then ends the child and removes what it wrote.
         child = subprocess.Popen(
-            [sys.executable, "-m", "t5xpg.data.cache_worker", str(writing)],
+            [sys.executable, "-m", _WORKER, str(writing)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

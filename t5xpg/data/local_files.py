@@ -26,11 +26,46 @@ _JSON_LINES = (".jsonl", ".json", ".ndjson")
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
+class _ZstandardFile(io.RawIOBase):
+    """Reads all frames of a file (parallel compressors write many), and notices where the last one is cut off.
+
+    The readers of `zstandard` stop behind the first frame, or end quietly in the middle of one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._frame_began = False
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            piece = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                self._frame_began = False
+            piece = piece or self._file.read(1 << 17)
+            if not piece:
+                if self._frame_began:
+                    raise EOFError("the compressed text is cut off")
+                return 0
+            self._frame_began = True
+            self._ready = self._frame.decompress(piece)
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def _open_zstandard(path: Path) -> IO[bytes]:
-    # zstandard.open stops behind the first frame, of which parallel compressors write many
-    file = path.open("rb")
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=True)
-    return io.BufferedReader(reader)
+    return io.BufferedReader(_ZstandardFile(path), 1 << 17)
 
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
@@ -106,7 +141,8 @@ def texts(path: Path) -> Iterator[str]:
     try:
         with opener(path) if opener else path.open("rb") as file:
             if form == ".parquet":
-                yield from _parquet_texts(path, file)
+                # parquet is read from its end, which a compressed stream is slow or unable to reach
+                yield from _parquet_texts(path, io.BytesIO(file.read()) if opener else file)
                 return
             for line_number, line in enumerate(file, 1):
                 text = _decoded(line, f"{path}:{line_number}")
@@ -154,8 +190,7 @@ def _parquet_texts(path: Path, file: IO[bytes]) -> Iterator[str]:
     import pyarrow.parquet
 
     try:
-        # a compressed stream cannot seek, which parquet needs
-        table = pyarrow.parquet.ParquetFile(file if isinstance(file, io.BufferedReader) else io.BytesIO(file.read()))
+        table = pyarrow.parquet.ParquetFile(file)
         if "text" not in table.schema_arrow.names:
             raise UserError(f'{path} has no column "text".{nearest("text", table.schema_arrow.names)}')
         row = 0
