@@ -163,6 +163,8 @@ def test_what_is_not_there_is_said(tmp_path):
         Checkpointer(tmp_path / "file" / "checkpoints", CheckpointConfig())
 
 
+# After a failed write orbax closes an event loop that tensorstore's other writes may still call.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_disk_without_room_is_said(tmp_path, asynchronous, capfd):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
