@@ -21,9 +21,9 @@ PROGRAM := .venv/bin/python -m t5xpg
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 export EXP DATASET TASK GIN FILES LIMIT FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN TESTS
 
-GIN_OPTION = $${GIN:+--gin-overrides "$$GIN"}
-RUN_OPTION = $${RUN:+--run "$$RUN"}
-MODULES = $${MODULE_IMPORT:+--module-import "$$MODULE_IMPORT"}
+GIN_OPTION = $${GIN:+"--gin-overrides=$$GIN"}
+RUN_OPTION = $${RUN:+"--run=$$RUN"}
+MODULES = $${MODULE_IMPORT:+"--module-import=$$MODULE_IMPORT"}
 FORCED = $${FORCE:+--force}
 
 .PHONY: help install demo data cache check train eval infer report test prove lint format goldens lock clean clean-runs
@@ -38,13 +38,13 @@ $(INSTALLED): requirements/$(MACHINE).txt requirements/bootstrap.txt requirement
 	@"$(PYTHON)" requirements/install.py "$(MACHINE)"
 
 demo: $(INSTALLED) ## the whole chain on text that is already on the machine: export, cache, train, evaluate, fill in blanks, report
-	@$(PROGRAM) demo
+	@$(PROGRAM) demo $(GIN_OPTION) $(RUN_OPTION)
 
 data: $(INSTALLED) ## export a dataset to JSONL (DATASET=wikitext, FILES="train=a.txt validation=b.txt", LIMIT=n, FORCE=1)
-	@$(PROGRAM) data "$$DATASET" $${FILES:+--files "$$FILES"} $${LIMIT:+--limit "$$LIMIT"} $(FORCED)
+	@$(PROGRAM) data "$$DATASET" $${FILES:+"--files=$$FILES"} $${LIMIT:+"--limit=$$LIMIT"} $(FORCED)
 
 cache: $(INSTALLED) ## cache a task with SeqIO (TASK=wikitext_span_corruption, RUNNER=, BEAM_OPTIONS=, MODULE_IMPORT=, FORCE=1)
-	@$(PROGRAM) cache "$$TASK" $${RUNNER:+--runner "$$RUNNER"} $${BEAM_OPTIONS:+--beam-options "$$BEAM_OPTIONS"} $(MODULES) $(FORCED)
+	@$(PROGRAM) cache "$$TASK" $${RUNNER:+"--runner=$$RUNNER"} $${BEAM_OPTIONS:+"--beam-options=$$BEAM_OPTIONS"} $(MODULES) $(FORCED)
 
 check: $(INSTALLED) ## say everything that can be known before training (EXP=, GIN=)
 	@$(PROGRAM) check "$$EXP" $(GIN_OPTION)
@@ -56,7 +56,7 @@ eval: $(INSTALLED) ## measure a run's last checkpoint on the validation split (E
 	@$(PROGRAM) eval "$$EXP" $(GIN_OPTION) $(RUN_OPTION)
 
 infer: $(INSTALLED) ## fill in blanks (EXP=, PROMPT="The <extra_id_0> ruined my sleep", or INPUT=file.jsonl OUTPUT=file.jsonl)
-	@$(PROGRAM) infer "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${PROMPT:+--prompt "$$PROMPT"} $${INPUT:+--input "$$INPUT"} $${OUTPUT:+--output "$$OUTPUT"}
+	@$(PROGRAM) infer "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${PROMPT:+"--prompt=$$PROMPT"} $${INPUT:+"--input=$$INPUT"} $${OUTPUT:+"--output=$$OUTPUT"}
 
 report: $(INSTALLED) ## publish a run: results.json, the README's results block and the curve of experiments/EXP
 	@$(PROGRAM) report "$$EXP" $(RUN_OPTION)

@@ -37,7 +37,7 @@ def make_environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if python.exists():
-        if output_of([str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]) == version:
+        if output_of([str(python), "-c", "import pip, sys; print('%d.%d' % sys.version_info[:2])"]) == version:
             return python
         shutil.rmtree(folder)
     if not run([sys.executable, "-m", "venv", str(folder)]):
@@ -69,38 +69,27 @@ def registry_environment(python: Path) -> dict[str, str]:
     return environment
 
 
-def install_lock(python: Path, lock: Path) -> None:
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
-    uv = [str(python), "-m", "uv", "pip"]
+def installer(python: Path) -> tuple[list[str], dict[str, str]]:
+    """The command that installs into the environment, and the variables that it needs."""
     environment = registry_environment(python)
-    if not (run([*pip, "-r", str(HERE / "bootstrap.txt")]) and run([*uv, "--version"], environment)):
-        print("install: uv is not to be had here; pip takes longer", flush=True)
-        if not run([*pip, "--no-deps", "-r", str(lock)]):
-            fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
-        return
-    target = ["--python", str(python)]
-    # An environment that had another lock before keeps nothing of it but uv and pip.
-    if not run(
-        [*uv, "install", *target, "--no-deps", "--require-hashes", "--compile-bytecode", "-r", str(lock)], environment
-    ):
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    uv = [str(python), "-m", "uv"]
+    if run([*pip, "--require-hashes", "-r", str(HERE / "bootstrap.txt")]) and output_of([*uv, "--version"]):
+        quiet = [] if sys.stderr.isatty() else ["--quiet"]
+        return [*uv, "pip", "install", *quiet, "--python", str(python), "--compile-bytecode"], environment
+    print("install: uv is not to be had here; pip takes longer", flush=True)
+    return pip, environment
+
+
+def install(python: Path, lock: Path) -> None:
+    """The lock; the stand-in for editdistance where that has no wheel; the project itself, editable."""
+    command, environment = installer(python)
+    local = [*command, "--no-deps", "--no-build-isolation"]
+    if not run([*command, "--no-deps", "--require-hashes", "-r", str(lock)], environment):
         fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
-
-
-def install_local(python: Path) -> None:
-    """The project itself, editable; and the stand-in for editdistance where that has no wheel."""
-    pip = [
-        str(python),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--no-build-isolation",
-    ]
-    if sys.version_info >= (3, 13) and not run([*pip, str(HERE / "editdistance")]):
+    if sys.version_info >= (3, 13) and not run([*local, str(HERE / "editdistance")], environment):
         fail("the stand-in for editdistance could not be installed; the lines above say why.")
-    if not run([*pip, "--editable", str(REPOSITORY)]):
+    if not run([*local, "--editable", str(REPOSITORY)], environment):
         fail("the project itself could not be installed; the lines above say why.")
 
 
@@ -118,8 +107,7 @@ def main() -> None:
     started = time.monotonic()
     print(f"install: {lock.stem} packages for Python {sys.version.split()[0]} into .venv", flush=True)
     python = make_environment(REPOSITORY / ".venv")
-    install_lock(python, lock)
-    install_local(python)
+    install(python, lock)
     (REPOSITORY / ".venv" / f".installed-{lock.stem}").write_text("")
     print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
 

@@ -55,8 +55,8 @@ def _check_data(loaded: LoadedConfig, service: DataService) -> str | None:
     spans = description.objective
     if spans is not None:
         print(
-            f"spans    ok: {spans.text_tokens} tokens of text give {spans.spans} spans and {spans.target_tokens} target "
-            f"tokens of {experiment.lengths['targets']}"
+            f"spans    ok: {spans.text_tokens} tokens of text give {spans.spans} spans and "
+            f"{spans.target_tokens} target tokens of {experiment.lengths['targets']}"
         )
     return None
 
@@ -88,7 +88,9 @@ def _print_memory_and_time(built: Assembly) -> None:
     memory: Any = step.lower(built.abstract_state, batch).compile().memory_analysis()
     if memory is not None:
         state, working = memory.argument_size_in_bytes / 2**20, memory.temp_size_in_bytes / 2**20
-        print(f"memory   {state + working:,.0f} MiB a device: {state:,.0f} state and batch, {working:,.0f} for the step")
+        print(
+            f"memory   {state + working:,.0f} MiB a device: {state:,.0f} state and batch, {working:,.0f} for the step"
+        )
     flops = dataset.batch_size * experiment.model.flops_per_example(experiment.lengths)
     peak = hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
     if peak:

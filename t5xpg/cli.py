@@ -12,8 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from t5xpg.errors import UserError
+
+if TYPE_CHECKING:
+    from t5xpg.config import LoadedConfig
 
 if TYPE_CHECKING:
     pass
@@ -63,12 +67,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="command", required=True)
 
-    def add(name: str, function: str, help: str, parent: argparse.ArgumentParser = experiment) -> argparse.ArgumentParser:
+    def add(
+        name: str, function: str, help: str, parent: argparse.ArgumentParser = experiment
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help, description=help, parents=[parent])
         command.set_defaults(function=globals()[function])
         return command
 
-    add("demo", "_demo", "the whole chain on text that is already on the machine", common)
+    demo = add("demo", "_demo", "the whole chain on text that is already on the machine", common)
+    demo.add_argument("--gin-overrides", default="", metavar="TEXT", help="as for train")
+    demo.add_argument("--run", metavar="FOLDER", help="the run directory, or a name in runs/")
     data = add("data", "_data", "export a dataset to JSONL", common)
     data.add_argument("dataset")
     data.add_argument("--files", metavar="TEXT", help="'train=a.txt validation=b.jsonl.gz', or paths for all splits")
@@ -100,7 +108,7 @@ def _positive(text: str) -> int:
     return value
 
 
-def _load(options: argparse.Namespace):
+def _load(options: argparse.Namespace) -> LoadedConfig:
     from t5xpg import config
 
     overrides, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
@@ -119,7 +127,9 @@ def _run_directory(options: argparse.Namespace, name: str, model_dir: str | None
 def _demo(options: argparse.Namespace) -> int:
     from t5xpg import demo
 
-    return demo.run()
+    options.experiment = demo.EXPERIMENT
+    loaded = _load(options)
+    return demo.run(loaded, _run_directory(options, loaded.name))
 
 
 def _data(options: argparse.Namespace) -> int:

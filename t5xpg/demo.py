@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
-from t5xpg import config, evaluation, inference, paths, report, training
+from t5xpg import evaluation, inference, paths, report, training
+from t5xpg.config import LoadedConfig
 from t5xpg.files import read_json
+from t5xpg.filling import excerpt
 from t5xpg.progress import duration
 from t5xpg.rundir import RunDirectory
 from t5xpg.training import shown
 
 EXPERIMENT = "byt5_tiny_demo"
-NUM_SHOWN = 3
-WIDTH_SHOWN = 150
+NUM_SHOWN = 4
+CONTEXT = 70  # characters shown around a blank
 
 
-def run() -> int:
-    """Export, cache, train, evaluate, fill in blanks, report. Returns the exit code."""
+def run(loaded: LoadedConfig, path: Path) -> int:
+    """Export, cache, train, evaluate, fill in blanks, report, in the run directory `path`. Returns the exit code."""
     began = time.perf_counter()
-    loaded = config.load(EXPERIMENT)
-    path = paths.runs_directory() / EXPERIMENT
     directory = RunDirectory(path)
     code = training.train(loaded, path)
     if code:
@@ -30,10 +31,8 @@ def run() -> int:
         evaluation.evaluate(loaded, path)
     print("\nblanks in text of the validation split, which it has not seen:")
     for sample in read_json(directory.samples_json)[:NUM_SHOWN]:
-        print()
-        inference.print_filled(sample["input"], sample["prediction"])
-        print(f"was         {sample['target']}")
-    readme = report.write_report(directory, path / "report", paths.EXPERIMENTS / EXPERIMENT / report.RESULTS_FILE)
+        inference.print_sample(excerpt(sample["input"], CONTEXT), sample["prediction"], sample["target"])
+    readme = report.write_report(directory, path / "report", paths.EXPERIMENTS / loaded.name / report.RESULTS_FILE)
     print(f"\nreport: {shown(readme)}\ncurve:  {shown(readme.parent / report.CURVE_FILE)}")
     print(f"done in {duration(time.perf_counter() - began)}", flush=True)
     return 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from t5xpg import assembly, paths, preparation, training
 from t5xpg.config import LoadedConfig
-from t5xpg.data.client import DataService
+from t5xpg.data.client import DataService, Stream
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.files import read_json, write_json
 from t5xpg.filling import fill
@@ -44,9 +44,10 @@ def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
         stream = service.open(config)
         step_function = built.eval_step(vocabulary.token_bytes())
         summary = Validation(stream, step_function, built.on_devices).measure(params)
-        predictor = Predictor(experiment, params, vocabulary)
         stream.rewind()
-        samples = _samples(predictor, next(stream))
+        rows = _spread_rows(stream, int(summary["batches"]))
+    predictor = Predictor(experiment, params, vocabulary)
+    samples = _samples(predictor, rows)
     result: dict[str, Any] = {
         "step": step,
         "task": config.mixture_or_task_name,
@@ -83,7 +84,8 @@ def task_metrics(config: DatasetConfig, predictor: Predictor, step: int) -> dict
 
     from t5xpg.data import providers
 
-    provider = providers.find(config)
+    providers.import_modules(config.module_import)
+    provider = providers.find_provider(config)
     evaluator = seqio.Evaluator(
         mixture_or_task_name=provider,
         feature_converter=seqio.EncDecFeatureConverter(pack=False),
@@ -124,21 +126,32 @@ def _parts(rows: Iterable[Any], size: int) -> Iterable[list[Any]]:
         yield part
 
 
-def _samples(predictor: Predictor, batch: dict[str, np.ndarray]) -> list[dict[str, str]]:
-    """The first rows of a batch as texts, with what the model says."""
-    vocabulary = predictor.vocabulary
-    rows = training.count_rows(batch)
-    predictions = predictor.tokens(batch["encoder_input_tokens"])
+def _spread_rows(stream: Stream, batches: int) -> dict[str, np.ndarray]:
+    """Rows from all over a split, so that they are not of one document: the first of every so many batches."""
+    period = max(1, batches // NUM_SAMPLES)
+    per_batch = -(-NUM_SAMPLES // batches)
+    found = [
+        {name: array[:per_batch] for name, array in batch.items()}
+        for number, batch in enumerate(stream)
+        if number % period == 0
+    ]
+    rows = {name: np.concatenate([part[name] for part in found])[:NUM_SAMPLES] for name in found[0]}
+    filled = (rows["encoder_input_tokens"] != 0).any(axis=1)
+    return {name: array[filled] for name, array in rows.items()}
+
+
+def _samples(predictor: Predictor, rows: dict[str, np.ndarray]) -> list[dict[str, str]]:
+    """Rows as texts, with what the model says."""
+    decode = predictor.vocabulary.decode
     samples = []
-    for index in range(min(NUM_SAMPLES, rows)):
-        text = vocabulary.decode(batch["encoder_input_tokens"][index])
-        prediction = vocabulary.decode(predictions[index])
+    for tokens, target, predicted in zip(
+        rows["encoder_input_tokens"],
+        rows["decoder_target_tokens"],
+        predictor.tokens(rows["encoder_input_tokens"]),
+        strict=True,
+    ):
+        text, prediction = decode(tokens), decode(predicted)
         samples.append(
-            {
-                "input": text,
-                "target": vocabulary.decode(batch["decoder_target_tokens"][index]),
-                "prediction": prediction,
-                "filled": fill(text, prediction),
-            }
+            {"input": text, "target": decode(target), "prediction": prediction, "filled": fill(text, prediction)}
         )
     return samples

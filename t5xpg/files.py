@@ -36,7 +36,7 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def directory_atomically(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without an error."""
+    """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:

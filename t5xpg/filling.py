@@ -32,3 +32,20 @@ def fill(text: str, prediction: str, before: str = "", after: str = "") -> str:
         return f"{before}{found[number]}{after}" if number in found else match.group(0)
 
     return SENTINEL.sub(replacement, text)
+
+
+def excerpt(text: str, context: int) -> str:
+    """`text` with at most `context` characters before and after each blank; " … " where something was left out."""
+    ranges: list[list[int]] = []
+    for match in SENTINEL.finditer(text):
+        start, end = max(0, match.start() - context), min(len(text), match.end() + context)
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1][1] = end
+        else:
+            ranges.append([start, end])
+    if not ranges:
+        return text if len(text) <= 2 * context else text[: 2 * context] + " …"
+    parts = [text[start:end] for start, end in ranges]
+    before = "… " if ranges[0][0] > 0 else ""
+    after = " …" if ranges[-1][1] < len(text) else ""
+    return before + " … ".join(parts) + after

@@ -77,10 +77,20 @@ def fill_in(loaded: LoadedConfig, path: Path, prompt: str) -> None:
 
 def print_filled(prompt: str, prediction: str) -> None:
     """Three lines: the prompt, the prediction, the prompt with its blanks filled in."""
-    before, after = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
     print(f"input       {_one_line(prompt)}")
     print(f"prediction  {_one_line(prediction)}")
-    print(f"filled in   {_one_line(fill(prompt, prediction, before, after))}", flush=True)
+    print(f"filled in   {_one_line(fill(prompt, prediction, *_marks()))}", flush=True)
+
+
+def print_sample(text: str, prediction: str, target: str) -> None:
+    """The text with its blanks as the model fills them in, and as they were."""
+    print(f"\nfilled in  {_one_line(fill(text, prediction, *_marks()))}")
+    print(f"was        {_one_line(fill(text, target, *_marks()))}", flush=True)
+
+
+def _marks() -> tuple[str, str]:
+    """What stands around a filled blank: bold on a terminal."""
+    return ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
 
 
 def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +18,20 @@ OBJECTIVES = ("span_corruption",)
 
 @dataclass(frozen=True)
 class Source:
-    """What a task reads: identities of its text and of its cache, None where they are not ours to know."""
+    """What a task reads: identities of its text and of its cache, None where they are not ours to know.
+
+    manifest: the record of the export, which says more of the text than identifies it.
+    """
 
     data: dict[str, Any]
-    cache: dict[str, Any] | None
+    cache: dict[str, Any] | None = None
+    manifest: dict[str, Any] | None = None
 
 
 def dataset_of(task: str) -> str | None:
     """The dataset that a task of our table reads; None for other tasks."""
     known = {*built_in(), *find_manifests(paths.data_directory())}
-    fitting = [
-        name for name in known for objective in OBJECTIVES if f"{task}_".startswith(f"{name}_{objective}_")
-    ]
+    fitting = [name for name in known for objective in OBJECTIVES if f"{task}_".startswith(f"{name}_{objective}_")]
     return max(fitting, key=len, default=None)
 
 
@@ -41,12 +43,12 @@ def prepare(config: DatasetConfig) -> Source:
     task = config.mixture_or_task_name
     dataset = dataset_of(task)
     if dataset is None:
-        return Source({"task": task}, None)
+        return Source({"task": task})
     manifest = _exported(dataset)
-    data = {"task": task, **manifest.to_json()}
-    if not config.use_cached:
-        return Source(data, None)
-    return Source(data, cache(task, module_import=config.module_import))
+    cached = None
+    if config.use_cached:
+        cached = cache(task, module_import=config.module_import, log=_unless_there_already)
+    return Source({"task": task, "dataset": dataset, "sha256": manifest.identity}, cached, manifest.to_json())
 
 
 def missing(config: DatasetConfig) -> list[str]:
@@ -70,6 +72,7 @@ def cache(
     beam_options: Sequence[str] = (),
     module_import: Sequence[str] = (),
     force: bool = False,
+    log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Cache a task unless that is done; exports its dataset first where that is missing. Returns the identity."""
     dataset = dataset_of(task)
@@ -83,7 +86,13 @@ def cache(
         beam_options=list(beam_options),
         force=force,
         module_import=tuple(module_import),
+        log=log,
     )
+
+
+def _unless_there_already(line: str) -> None:
+    if not line.endswith("already"):
+        print(line, flush=True)
 
 
 def _exported(dataset: str) -> Manifest:

@@ -118,9 +118,9 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
     yield "source", _source(results["git"])
-    data = identity.get("data")
-    if isinstance(data, Mapping) and isinstance(data.get("task"), str):
-        yield "task", code(data["task"])
+    data, read = results["data"], identity.get("data")
+    if isinstance(read, Mapping) and isinstance(read.get("task"), str):
+        yield "task", code(read["task"])
     yield "data", "; ".join(_dataset(data) for data in _datasets(data))
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
@@ -209,7 +209,7 @@ def _scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> st
 def _splits(results: Results) -> str:
     rows = []
     names: list[str] = []
-    for data in _datasets(results["identity"].get("data")):
+    for data in _datasets(results["data"]):
         for split, facts in data["splits"].items():
             facts = facts if isinstance(facts, Mapping) else {"sha256": facts}
             names += [name for name in facts if name not in names]
@@ -274,7 +274,7 @@ def _cut(text: str) -> str:
 
 
 def _title(results: Results) -> str:
-    names = [data["name"] for data in _datasets(results["identity"].get("data")) if data.get("name")]
+    names = [data["name"] for data in _datasets(results["data"]) if data.get("name")]
     return f"{results['experiment']} on {', '.join(names)}" if names else str(results["experiment"])
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from t5xpg import assembly, environment, hardware, loop, paths, preparation
 from t5xpg.assembly import Assembly
@@ -41,9 +40,7 @@ def train(loaded: LoadedConfig, path: Path) -> int:
     with directory.lock():
         source = preparation.prepare(experiment.train_dataset)
         identity = run_identity(experiment, source)
-        if directory.exists():  # the vocabulary is known later: the data process says it
-            known = directory.read()["identity"].get("vocabulary")
-            directory.check(loaded.name, {**identity, "vocabulary": known})
+        directory.check(loaded.name, identity)
         with Checkpointer(directory.checkpoints, experiment.checkpoints) as checkpointer:
             step = checkpointer.latest() or 0
             if step >= experiment.total_steps:
@@ -55,7 +52,7 @@ def train(loaded: LoadedConfig, path: Path) -> int:
                     data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=path / "data.log"
                 ) as service,
             ):
-                run = _Run(loaded, directory, identity, checkpointer, service)
+                run = _Run(loaded, directory, identity, source, checkpointer, service)
                 run.start(step)
                 reached = run.loop(stop)
         if stop.requested and reached < experiment.total_steps:
@@ -95,10 +92,11 @@ class _Run:
         loaded: LoadedConfig,
         directory: RunDirectory,
         identity: dict[str, Any],
+        source: preparation.Source,
         checkpointer: Checkpointer,
         service: DataService,
     ) -> None:
-        self.loaded, self.directory, self.identity = loaded, directory, identity
+        self.loaded, self.directory, self.identity, self.source = loaded, directory, identity, source
         self.checkpointer, self.service = checkpointer, service
         self.experiment = loaded.experiment
         self.began = time.perf_counter()
@@ -183,7 +181,11 @@ class _Run:
             step=step,
             command=environment.command_line(),
             devices=self.assembly.devices,
-            facts={"total_steps": self.experiment.total_steps, "num_params": self.experiment.model.num_params},
+            facts={
+                "total_steps": self.experiment.total_steps,
+                "num_params": self.experiment.model.num_params,
+                "data": self.source.manifest,
+            },
         )
 
     def _compile(self) -> Any:
@@ -251,8 +253,3 @@ def parameters_and_vocabulary(
         params, meta = checkpointer.restore_params(at, built.abstract_state.params)
     assert at is not None
     return params, Vocabulary.from_json(meta["vocabulary"]), at
-
-
-def count_rows(batch: dict[str, np.ndarray]) -> int:
-    """Rows of a batch that hold an example."""
-    return int((batch["encoder_input_tokens"] != 0).any(axis=1).sum())

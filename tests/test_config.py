@@ -160,7 +160,7 @@ def test_unknown_experiments_are_refused_with_the_nearest() -> None:
         config.load("byt5_tiny_dmeo")
     with pytest.raises(UserError, match=re.escape("There is no gin file nowhere/x.gin")):
         config.load("nowhere/x.gin")
-    with pytest.raises(UserError, match="expected --gin.NAME=value"):
+    with pytest.raises(UserError, match=r"expected --gin\.NAME=value"):
         config.split_overrides("TRAIN_STEPS=3")
 
 

@@ -61,6 +61,7 @@ class TaskDescription:
     examples: Mapping[str, int | None]  # in the source, by split, where known
     vocabulary: Vocabulary
     objective: SpanLengths | None  # of the first task; None where it has no span corruption
+    has_metrics: bool  # whether a task has metric functions of its own
 
 
 class DataService:
@@ -119,6 +120,7 @@ class DataService:
             examples=reply["examples"],
             vocabulary=Vocabulary.from_json(reply["vocabulary"]),
             objective=SpanLengths(**objective) if objective is not None else None,
+            has_metrics=reply["has_metrics"],
         )
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:

@@ -108,6 +108,7 @@ class Streams:
             "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
             "vocabulary": from_seqio(features["targets"]).to_json(),
             "objective": None,
+            "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
         if objective is not None:
             lengths = providers.span_corruption_lengths(dataset.task_feature_lengths["inputs"], objective)
@@ -181,10 +182,17 @@ def _failure(error: Exception) -> dict[str, Any]:
         return {"error": "user", "text": str(error)}
     tensorflow = sys.modules.get("tensorflow")  # the error may be that it cannot be imported
     if tensorflow is not None and hasattr(tensorflow, "errors") and isinstance(error, tensorflow.errors.OpError):
-        lines = [re.sub(r"^\{\{.*?\}\}\s*", "", line) for line in error.message.strip().splitlines()]
-        text = next((line for line in lines if line), type(error).__name__)
-        return {"error": "user", "text": f"The data cannot be read: {text}", "detail": error.message}
+        return {"error": "user", "text": f"The data cannot be read: {_without_machinery(error.message)}"}
     return {"error": "failure", "text": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
+
+
+def _without_machinery(message: str) -> str:
+    """The first line of a TensorFlow error without names of nodes and iterators; of an assertion, its own words."""
+    lines = [re.sub(r"^\{\{.*?\}\}\s*", "", line) for line in message.strip().splitlines()]
+    text = next((line for line in lines if line), "no reason was given")
+    text = re.sub(r"^Error in user-defined function passed to .*?Iterator::Root\S*: ", "", text)
+    asserted = re.fullmatch(r"assertion failed: \[(.*)\]", text)
+    return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text
 
 
 def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]]) -> None:
