@@ -134,6 +134,12 @@ def main(folder: Path) -> None:
     }
     found["parts"] = {name: list(shape) for name, shape in parts.items()}
 
+    last = runs["2x4"]
+    before = host(last.state)
+    with Checkpointer(folder, CheckpointConfig()) as checkpoints:
+        last.state, _, _ = checkpoints.restore(2, with_shardings(last.abstract, last.shardings))
+    found["continues"] = equal(last.train(2, 3).state, before)
+
     restored: dict = {}
     expected = host(reference.state.params)
     for name in ("1x1", "4x1"):

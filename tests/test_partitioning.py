@@ -16,7 +16,16 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from t5xpg import partitioning
 from t5xpg.errors import UserError
-from t5xpg.partitioning import MeshConfig, check_batch_size, make_mesh, params_shardings, shard_batch
+from t5xpg.optimizers import Adafactor, AdamW, AdamWScale, Muon
+from t5xpg.partitioning import (
+    MeshConfig,
+    check_batch_size,
+    make_mesh,
+    params_shardings,
+    shard_batch,
+    state_shardings,
+)
+from t5xpg.state import TrainState
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,6 +69,10 @@ def test_a_checkpoint_of_one_mesh_restores_on_another(found):
         assert results["equal"], mesh
         assert results["lies"], mesh
         assert results["params"] < 1e-5, mesh
+
+
+def test_a_run_that_continues_is_the_unbroken_run_bit_for_bit(found):
+    assert found["continues"] is True
 
 
 def test_evaluation_agrees(found):
@@ -112,6 +125,24 @@ def test_rules():
     assert spec(("mlp", "vocab"), (8, 8)) == PartitionSpec("model")
     rules = (("embed", "data"), ("mlp", "model"))
     assert spec(("embed", "mlp"), (4, 8), rules=rules) == PartitionSpec("data", "model")
+
+
+@pytest.mark.parametrize(
+    "optimizer", [AdamW(0.1), AdamWScale(0.1), Muon(0.1), Adafactor(0.1), Adafactor(0.1, momentum=0.9)]
+)
+def test_the_optimisers_arrays_lie_with_their_parameters(optimizer):
+    axes = {"mlp": {"wi": ("embed", "mlp")}, "embedder": {"embedding": ("vocab", "embed")}, "norm": ("embed",)}
+    shapes = {"mlp": {"wi": (6, 8)}, "embedder": {"embedding": (16, 6)}, "norm": (6,)}
+    params = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, np.float32), shapes, is_leaf=lambda x: type(x) is tuple
+    )
+    opt_state = jax.eval_shape(optimizer.transformation(axes).init, params)
+    state = TrainState(step=jax.ShapeDtypeStruct((), np.int32), params=params, opt_state=opt_state)
+    shardings = state_shardings(axes, state, mesh_of(2, 4))
+    specs = {(6, 8): PartitionSpec(None, "model"), (16, 6): PartitionSpec("model"), (6,): PartitionSpec()}
+    leaves = list(zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True))
+    assert all(sharding.spec == specs.get(leaf.shape, PartitionSpec()) for leaf, sharding in leaves)
+    assert sum(leaf.shape == (6, 8) for leaf, _ in leaves) >= 2
 
 
 def test_a_dimension_that_does_not_divide_is_refused():
