@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,10 @@ def cache_task(
         }
         plan: list[dict[str, Any]] = []
         progress: Progress | None = None
-        for message in _messages(request, log_file, {"T5XPG_DATA_DIR": data_dir, "T5XPG_CACHE_DIR": cache_dir}):
+        directories = {"T5XPG_DATA_DIR": data_dir, "T5XPG_CACHE_DIR": cache_dir}
+        # closed, which ends the child, before its scratch folder is removed
+        messages = stack.enter_context(contextlib.closing(_messages(request, log_file, directories)))
+        for message in messages:
             if "user_error" in message:
                 raise UserError(message["user_error"])
             if "plan" in message:
@@ -153,7 +156,9 @@ def _code() -> dict[str, Any]:
     }
 
 
-def _messages(request: Mapping[str, Any], log_file: Path, environment: Mapping[str, Path]) -> Iterator[dict[str, Any]]:
+def _messages(
+    request: Mapping[str, Any], log_file: Path, environment: Mapping[str, Path]
+) -> Generator[dict[str, Any], None, None]:
     """Run the child process and yield what it reports. Raises UserError, with the end of its log, where it fails."""
     reading, writing = os.pipe()
     with log_file.open("wb") as output, os.fdopen(reading, encoding="utf-8") as reports:

@@ -169,7 +169,7 @@ def test_says_what_is_wrong(export: Export) -> None:
         export("a.txt", name="my-data")
     with pytest.raises(UserError, match="it counts rows"):
         export("a.txt", limit=0)
-    with pytest.raises(UserError, match="1 different documents .* cannot be split"):
+    with pytest.raises(UserError, match=r"1 different documents .* cannot be split"):
         export("a.txt")
     Path("b.txt").write_text("short")
     with pytest.raises(UserError, match="no document in validation"):
