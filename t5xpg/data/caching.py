@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -70,9 +71,10 @@ def cache_task(
             log(f"{task} is cached already")
             return identity
 
+    _remove_abandoned(cache_dir)
     log_file = cache_dir / f"{task.replace(':', '_')}.log"
     with contextlib.ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".caching-", dir=cache_dir)))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_scratch_prefix(), dir=cache_dir)))
         request = {
             "task": task,
             "output": str(scratch),
@@ -114,6 +116,25 @@ def cache_task(
         log(f"{entry['task']} is cached{' already' if entry['up_to_date'] else ''}")
     identities = {entry["task"]: entry["definition"] for entry in plan}
     return identities.get(task, identities)
+
+
+def _scratch_prefix(process: int | None = None) -> str:
+    return f".caching-{platform.node()}-{os.getpid() if process is None else process}-"
+
+
+def _remove_abandoned(cache_dir: Path) -> None:
+    """Remove the scratch folders of processes of this machine that were killed."""
+    for path in cache_dir.glob(".caching-*"):
+        process = path.name.rsplit("-", 2)[-2]
+        # another machine's, or of a process that still runs (a number that was given out again is left, too)
+        if not process.isdigit() or not path.name.startswith(_scratch_prefix(int(process))):
+            continue
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            shutil.rmtree(path, ignore_errors=True)
+        except PermissionError:
+            continue  # another user's, and alive
 
 
 def read_identity(folder: Path) -> dict[str, Any] | None:

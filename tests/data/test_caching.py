@@ -180,6 +180,18 @@ def test_an_interruption_ends_the_process_and_cleans_up(
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["t.log"]
 
 
+def test_scratch_folders_of_killed_processes_are_removed(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    cache = tmp_path / "cache"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    alive = caching._scratch_prefix() + "b"
+    for name in (caching._scratch_prefix(ended.pid) + "a", alive, ".caching-elsewhere-1-c"):
+        (cache / name).mkdir(parents=True)
+    worker("report(plan=[entry]); report(count=3)")
+    cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None)
+    assert {path.name for path in cache.iterdir()} == {alive, ".caching-elsewhere-1-c", "t", "t.log"}
+
+
 def _interrupt(*arguments: Any) -> None:
     raise KeyboardInterrupt
 
