@@ -202,6 +202,10 @@ def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[tuple[
             requests.put(protocol.receive(connection))
     except (EOFError, OSError):
         os._exit(0)
+    except BaseException:  # this thread alone would end, and the other side wait for ever
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ import pytest
 from t5xpg.batch import hash_batch
 from t5xpg.data import protocol
 from t5xpg.data.client import DataProcessError, DataService
+from t5xpg.data.manifest import Manifest, SplitRecord
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
+from t5xpg.files import write_json
 
 LENGTHS = {"inputs": 40, "targets": 24}
 
@@ -56,13 +58,13 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
     "settings",
     [
         config(),
-        config(pack=True, num_virtual_shards=2),
+        config("sample_plain", pack=True, num_virtual_shards=2),
         config("sample_cached", use_cached=True, pack=True),
-        config("sample_three", num_virtual_shards=4),
+        config("sample_three", num_virtual_shards=2),
         config("sample_mixture"),
-        config(split="validation", num_epochs=1, shuffle=False, num_virtual_shards=2),
+        config("sample_plain", split="validation", num_epochs=1, shuffle=False, num_virtual_shards=2, batch_size=2),
     ],
-    ids=["plain", "packed, two shards", "cached and packed", "three files, four shards", "mixture", "evaluation"],
+    ids=["plain", "packed, two shards", "cached and packed", "three files, two shards", "mixture", "evaluation"],
 )
 def test_a_fresh_process_goes_on_with_the_same_batches(
     first: DataService, second: DataService, settings: DatasetConfig
@@ -168,20 +170,33 @@ def test_mistakes_come_back_as_such(first: DataService, settings: DatasetConfig,
         first.open(settings)
 
 
+def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
+    first: DataService, sample_folder: Path
+) -> None:
+    folder = sample_folder / "data" / "torn"
+    folder.mkdir(parents=True)
+    (folder / "train.jsonl").write_text('{"text": "a line"}\n{"text": "torn\n')
+    manifest = Manifest("torn", {}, {}, None, 2, {"train": SplitRecord(documents=2, bytes=33, sha256="")})
+    write_json(folder / "manifest.json", manifest.to_json())
+    settings = config("torn_span_corruption", task_feature_lengths={"inputs": 40, "targets": 40}, module_import=())
+    stream = first.open(settings)
+    with pytest.raises(UserError, match=r'^The data cannot be read: This line is not .* \{"text": "torn$'):
+        next(stream)
+    with pytest.raises(UserError, match=r'\{"text": "torn$'):
+        stream.state()
+    stream.close()
+
+
 def test_a_dying_data_process_is_named_with_its_last_lines(sample_folder: Path, tmp_path: Path) -> None:
-    log = tmp_path / "data process.log"
-    (tmp_path / "fatal_tasks.py").write_text("import os, sys\nprint('the last line', file=sys.stderr)\nos._exit(3)\n")
-    sys.path.append(str(tmp_path))
-    try:
-        with service(sample_folder, log=log) as dying:
-            with pytest.raises(DataProcessError, match=rf"process {dying.pid}\) has ended with exit code 3") as caught:
-                dying.describe(config(module_import=("fatal_tasks",)))
-            assert str(caught.value).endswith("the last line")
-            with pytest.raises(DataProcessError, match="exit code 3"):
-                dying.open(config())
-    finally:
-        sys.path.remove(str(tmp_path))
-    assert log.read_text().endswith("the last line\n")
+    log = tmp_path / "folder" / "data process.log"
+    with service(sample_folder, log=log) as dying:
+        dying._connection.sendall(b"no frame, by any means")
+        with pytest.raises(DataProcessError, match=rf"process {dying.pid}\) has ended with exit code 1") as caught:
+            dying.describe(config())
+        assert str(caught.value).endswith("ValueError: not a frame: the two processes have lost step with each other")
+        with pytest.raises(DataProcessError, match="exit code 1"):
+            dying.open(config())
+    assert "ValueError: not a frame" in log.read_text()
 
 
 def test_a_killed_data_process_ends_the_stream(first: DataService, sample_folder: Path) -> None:

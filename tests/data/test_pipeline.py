@@ -51,7 +51,7 @@ def assert_same(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndar
             np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["sample_one", "sample_cached", "sample_mixture"])
+@pytest.mark.parametrize("name", ["sample_cached", "sample_mixture"])
 def test_one_shard_gives_what_plain_seqio_gives(name: str) -> None:
     """Over one epoch: SeqIO keeps small data in memory, and with it the order of the files of the first epoch."""
     settings = config(name, use_cached=name == "sample_cached", seed=3, pack=name == "sample_cached", num_epochs=1)
