@@ -55,7 +55,7 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
         "versions": last_start["versions"],
         "hardware": {**last_start["host"], "devices": last_start["devices"]},
         "identity": record["identity"],
-        "data": last_start.get("data") or record["identity"].get("data"),
+        "data": last_start.get("data"),
         "num_params": last_start.get("num_params"),
         "steps": max(line["step"] for line in metrics),
         "total_steps": last_start.get("total_steps"),

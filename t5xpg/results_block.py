@@ -118,10 +118,10 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
     yield "source", _source(results["git"])
-    data, read = results["data"], identity.get("data")
+    read = identity.get("data")
     if isinstance(read, Mapping) and isinstance(read.get("task"), str):
         yield "task", code(read["task"])
-    yield "data", "; ".join(_dataset(data) for data in _datasets(data))
+    yield "data", "; ".join(_dataset(data) for data in _datasets(_data(results)))
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
         yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
@@ -175,6 +175,11 @@ def _hardware(hardware: Mapping[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def _data(results: Results) -> Any:
+    """The record of the export where the run kept it, which says more than what identifies it."""
+    return results.get("data") or results["identity"].get("data")
+
+
 def _datasets(data: Any) -> Iterator[Mapping[str, Any]]:
     """The descriptions of datasets in a data identity, as "name", "source", "limit" and "splits".
 
@@ -209,7 +214,7 @@ def _scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> st
 def _splits(results: Results) -> str:
     rows = []
     names: list[str] = []
-    for data in _datasets(results["data"]):
+    for data in _datasets(_data(results)):
         for split, facts in data["splits"].items():
             facts = facts if isinstance(facts, Mapping) else {"sha256": facts}
             names += [name for name in facts if name not in names]
@@ -274,7 +279,7 @@ def _cut(text: str) -> str:
 
 
 def _title(results: Results) -> str:
-    names = [data["name"] for data in _datasets(results["data"]) if data.get("name")]
+    names = [data["name"] for data in _datasets(_data(results)) if data.get("name")]
     return f"{results['experiment']} on {', '.join(names)}" if names else str(results["experiment"])
 
 

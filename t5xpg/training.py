@@ -221,7 +221,7 @@ def _print_header(loaded: LoadedConfig, built: Assembly) -> None:
         if devices["count"] > 1:
             on += f" as {devices['count']} simulated devices"
     print(
-        f"{loaded.name}: {model.num_params / 1e6:,.1f} million parameters, {model.config.dtype}, "
+        f"{loaded.name}: {_count_text(model.num_params)} parameters, {model.config.dtype}, "
         f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
         f"{'/'.join(str(length) for length in lengths.values())} tokens, {experiment.total_steps:,} steps, "
         f"seed {experiment.random_seed}\ndevice: {on}",
@@ -238,6 +238,10 @@ def _print_data(description: TaskDescription, experiment: Experiment) -> None:
     print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
 
 
+def _count_text(count: int) -> str:
+    return f"{count / 1e6:,.1f} million" if count >= 10**6 else f"{count:,}"
+
+
 def _vocabulary_text(vocabulary: Vocabulary) -> str:
     what = "bytes" if vocabulary.kind == "bytes" else f"SentencePiece {vocabulary.model_file}"
     return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
@@ -248,7 +252,7 @@ def parameters_and_vocabulary(
 ) -> tuple[Any, Vocabulary, int]:
     """The parameters of a run's last (or a certain) checkpoint on the mesh, its vocabulary, and the step."""
     directory.read()
-    with Checkpointer(directory.checkpoints, experiment.checkpoints) as checkpointer:
+    with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         at = checkpointer.latest() if step is None else step
         params, meta = checkpointer.restore_params(at, built.abstract_state.params)
     assert at is not None

@@ -332,7 +332,7 @@ def test_results_json_keeps_lists_of_numbers_on_a_line(tmp_path: Path) -> None:
     write_report(make_run(tmp_path / "run"), tmp_path / "report")
     text = (tmp_path / "report" / "results.json").read_text(encoding="utf-8")
     assert '"step": [0, 100, 200, 300, 400, 500, 600]' in text
-    assert len(text.splitlines()) < 150
+    assert not [line for line in text.splitlines() if line.strip().rstrip(",").replace(".", "").isdigit()]
     assert json.loads(text) == read_results(tmp_path / "report" / "results.json")
 
 

@@ -1,0 +1,212 @@
+"""The program as its users type it: data, cache, train, stop, go on, evaluate, predict, report."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import REPOSITORY, Workplace
+
+
+def checkpoint_arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
+    """All arrays of a checkpoint's parameters and optimiser, by path."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    arrays: dict[str, np.ndarray] = {}
+    for item in ("params", "optimizer"):
+        with ocp.StandardCheckpointer() as reader:
+            tree = reader.restore(folder / str(step) / item)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            arrays[item + jax.tree_util.keystr(path)] = np.asarray(leaf)
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def unbroken(workplace: Workplace) -> tuple[Path, str]:
+    """A run that nothing interrupted, and what it printed."""
+    folder = workplace.folder / "runs" / "unbroken"
+    return folder, workplace.run("train", str(workplace.experiment), "--run=unbroken")
+
+
+def test_training_says_what_it_does_in_few_lines(unbroken: tuple[Path, str]) -> None:
+    folder, printed = unbroken
+    lines = printed.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("train "))
+    assert first < 30
+    assert "small: 49,504 parameters, float32, AdamW, batch 4 x 64/32 tokens, 12 steps, seed 7" in lines
+    assert any(line.startswith("step 0: validation loss") for line in lines)
+    assert not [line for line in lines if "warning" in line.lower()], printed
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.gin", "operative.gin", "run.json", "metrics.jsonl", "timing.jsonl", "checkpoints", "tensorboard",
+    }  # fmt: skip
+
+
+def test_records_hold_what_the_run_determines(unbroken: tuple[Path, str]) -> None:
+    folder, _ = unbroken
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["split"]) for line in metrics] == [
+        (0, "validation"), (5, "train"), (6, "validation"), (10, "train"), (12, "train"), (12, "validation"),
+    ]  # fmt: skip
+    assert metrics[0]["loss"] > metrics[-1]["loss"]
+    assert metrics[0]["loss"] == pytest.approx(np.log(384), rel=0.2)
+    assert not {"time", "seconds_per_step"} & {name for line in metrics for name in line}
+    run = json.loads((folder / "run.json").read_text())
+    assert run["identity"]["vocabulary"]["sentinels"] == "seqio"
+    assert run["identity"]["data"]["dataset"] == "small"
+    assert set(run["identity"]["data"]["sha256"]) == {"train", "validation"}
+    assert run["identity"]["cache"]
+    assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_a_second_call_does_nothing(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+    before = (unbroken[0] / "metrics.jsonl").read_bytes()
+    assert "already trained for 12 steps" in workplace.run("train", str(workplace.experiment), "--run=unbroken")
+    assert (unbroken[0] / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_killed_run_goes_on_to_the_same_numbers(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+    folder = workplace.folder / "runs" / "killed"
+    process = subprocess.Popen(
+        workplace.command("train", str(workplace.experiment), "--run=killed"),
+        env=workplace.environment,
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 200
+    while not (folder / "checkpoints" / "4").is_dir() and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert (folder / "checkpoints" / "4").is_dir()
+    assert not (folder / "checkpoints" / "12").is_dir(), "it ended before it was killed"
+    printed = workplace.run("train", str(workplace.experiment), "--run=killed")
+    assert re.search(r"continues after step [48]\b", printed)
+    assert (folder / "metrics.jsonl").read_bytes() == (unbroken[0] / "metrics.jsonl").read_bytes()
+    ours, theirs = (checkpoint_arrays(path / "checkpoints", 12) for path in (folder, unbroken[0]))
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert array.tobytes() == theirs[name].tobytes(), name
+
+
+def test_a_signal_stops_after_the_step_and_saves_it(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+    folder = workplace.folder / "runs" / "stopped"
+    process = subprocess.Popen(
+        workplace.command("train", str(workplace.experiment), "--gin.TRAIN_STEPS=100000", "--run=stopped"),
+        env=workplace.environment,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 200
+    while not (folder / "checkpoints" / "4").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.SIGTERM, printed
+    step = int(re.search(r"stopped after step ([\d,]+), which is saved", printed)[1].replace(",", ""))  # type: ignore[index]
+    assert (folder / "checkpoints" / str(step)).is_dir()
+
+
+def test_other_settings_are_refused_in_the_same_run_directory(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+    printed = workplace.run("train", str(workplace.experiment), "--run=unbroken", "--gin.BATCH_SIZE=8", code=1)
+    assert "train_dataset.batch_size" in printed
+    assert "4 in the run, 8 now" in printed
+    assert "Traceback" not in printed
+
+
+def test_evaluation_prediction_and_report(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+    folder, _ = unbroken
+    experiment = str(workplace.experiment)
+    printed = workplace.run("eval", experiment, "--run=unbroken")
+    assert re.search(r"small after step 12 on validation: loss \d\.\d+ nats per target token", printed)
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert evaluation["target_tokens"] > last["target_tokens"]  # the whole split, not EVAL_STEPS batches
+    samples = json.loads((folder / "samples.json").read_text())
+    assert len(samples) == 8
+    assert all("<extra_id_0>" in sample["target"] for sample in samples)
+
+    prompt = "the dog <extra_id_0> the river, and it's the <extra_id_1> that counts"
+    printed = workplace.run("infer", experiment, "--run=unbroken", f"--prompt={prompt}")
+    assert prompt in printed
+    source, target = workplace.folder / "in.jsonl", workplace.folder / "out.jsonl"
+    source.write_text("".join(json.dumps({"id": n, "inputs": prompt[n:]}) + "\n" for n in range(6)))
+    workplace.run("infer", experiment, "--run=unbroken", f"--input={source}", f"--output={target}")
+    records = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [record["id"] for record in records] == list(range(6))
+    assert all({"prediction", "filled", "inputs"} <= record.keys() for record in records)
+
+    # `make report` publishes into the folder of the experiment of that name.
+    published = workplace.folder / "small"
+    published.mkdir()
+    shutil.copy(workplace.experiment, published)
+    printed = workplace.run("report", str(published / "small.gin"), "--run=unbroken")
+    assert {path.name for path in published.iterdir()} == {"small.gin", "README.md", "results.json", "curve.svg"}
+    assert "<extra_id_0>" not in printed
+
+
+def test_simulated_devices_give_the_same_losses(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+    """Data and tensor parallel on four simulated devices; dropout off, as its masks are drawn device by device."""
+    losses = []
+    for name, files, count in (
+        ("one", [], "1"),
+        ("data", ["--gin_file=gin/partitioning/data_parallel.gin"], "4"),
+        ("tensor", ["--gin_file=gin/partitioning/tensor_parallel.gin"], "4"),
+    ):
+        more = ["--gin.DROPOUT_RATE=0.0", "--gin.TRAIN_STEPS=6", f"--run=mesh_{name}", *files]
+        printed = workplace.run("train", str(workplace.experiment), *more, JAX_NUM_CPU_DEVICES=count)
+        assert ("4 simulated devices" in printed) == (count == "4")
+        lines = (workplace.folder / "runs" / f"mesh_{name}" / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "no_such_experiment"], "There is no experiment 'no_such_experiment'"),
+        (["train", "SMALL", "--gin.TRAIN_STPES=3"], "Did you mean TRAIN_STEPS"),
+        (["train", "SMALL", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruptoin"], "Did you mean small_span_corruption"),
+        (["train", "SMALL", "--gin.MODULE_IMPORT=no.such.module", "--run=other"], "no.such.module"),
+        (["train", "SMALL", "--gin.NOISE_DENSITY=0.7", "--run=other"], "targets"),
+        (["cache", "smal_span_corruption"], "Did you mean small_span_corruption"),
+        (["data", "wikitxt"], "Did you mean wikitext"),
+        (["data", "mine", "--files=train=nowhere.txt"], "nowhere.txt"),
+        (["eval", "SMALL", "--run=never"], "holds no run"),
+        (["infer", "SMALL", "--run=never"], "Give one of PROMPT"),
+        (["infer", "SMALL", "--run=never", "--prompt=no blank"], "The prompt has no blank"),
+        (["report", "byt5_tiny_demo", "--run=never"], "holds no run"),
+    ],
+)
+def test_mistakes_are_one_message(workplace: Workplace, arguments: list[str], message: str) -> None:
+    arguments = [str(workplace.experiment) if argument == "SMALL" else argument for argument in arguments]
+    printed = workplace.run(*arguments, code=1)
+    assert message in printed
+    assert "t5xpg: error: " in printed
+    assert "Traceback" not in printed
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from t5xpg import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print({'jax', 'tensorflow', 'numpy', 'gin', 'optax'} & set(sys.modules))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert printed.stdout.splitlines()[-1] == "set()"
+    assert "continue it where it stopped" in printed.stdout
