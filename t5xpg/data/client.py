@@ -33,6 +33,14 @@ from t5xpg.vocabularies import Vocabulary
 Arrays = dict[str, np.ndarray]
 
 _TAIL_LINES = 20
+# what the data process needs to be there before its first import
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
+    "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # what is left of the log are errors
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
 
 
 class DataProcessError(UserError):
@@ -78,11 +86,15 @@ class DataService:
         self._connection, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
-        environment = os.environ | {
-            "T5XPG_DATA_DIR": str(Path(data_dir).resolve()),
-            "T5XPG_CACHE_DIR": str(Path(cache_dir).resolve()),
-            "PYTHONPATH": root + (os.pathsep + path if path else ""),
-        }
+        environment = (
+            os.environ
+            | _ENVIRONMENT
+            | {
+                "T5XPG_DATA_DIR": str(Path(data_dir).resolve()),
+                "T5XPG_CACHE_DIR": str(Path(cache_dir).resolve()),
+                "PYTHONPATH": root + (os.pathsep + path if path else ""),
+            }
+        )
         self._lock = threading.Lock()
         self._streams: list[Stream] = []
         self._closed = False

@@ -14,7 +14,8 @@ seeds of `seqio.map_over_dataset(num_seeds=...)`.
 
 Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline (shuffle buffer, open files, states
 of generators). It is written in full, not symbolically: a symbolic one replays the stream from its start. Nothing is
-cached in memory (`try_in_mem_cache=False`): the cache would be part of every checkpoint.
+cached in memory (`try_in_mem_cache=False`): the cache would be part of every checkpoint. The names of open files are
+part of it: see `t5xpg.data.steady_paths`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -246,4 +248,13 @@ def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
         prefix = os.path.join(folder, "position")
         Path(f"{prefix}.index").write_bytes(arrays["index"].tobytes())
         Path(f"{prefix}.data-00000-of-00001").write_bytes(arrays["data"].tobytes())
-        tf.train.Checkpoint(iterator=iterator).read(prefix).assert_existing_objects_matched()
+        try:
+            tf.train.Checkpoint(iterator=iterator).read(prefix).assert_existing_objects_matched()
+        except tf.errors.NotFoundError as error:
+            found = re.search(r"from checkpoint: (.*?); No such file", error.message)
+            if found is None:
+                raise
+            raise UserError(
+                f"The saved position of the data was taken while reading {found.group(1)}, which is not there. "
+                "Put the file back to where it lay (a link will do)."
+            ) from error

@@ -47,12 +47,20 @@ def find_provider(config: DatasetConfig) -> Provider:
         names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
         raise UserError(f"There is no task or mixture named {name}.{nearest(name, names)}{_how_to_get(name)}")
     provider = seqio.get_mixture_or_task(name)
-    if config.objective is None:
-        return provider
+    objective = config.objective
+    return provider if objective is None else map_tasks(provider, lambda task: _with_objective(task, objective))
+
+
+def map_tasks(provider: Provider, function: Callable[[seqio.Task], seqio.Task]) -> Provider:
+    """`function` of the task; of a mixture, the mixture of `function` of its tasks at the same rates."""
     if isinstance(provider, seqio.Task):
-        return _with_objective(provider, config.objective)
-    rates = [(_with_objective(task, config.objective), provider.get_rate(task)) for task in provider.tasks]
+        return function(provider)
+    rates = [(function(task), functools.partial(_rate, provider, task)) for task in provider.tasks]
     return seqio.Mixture(provider.name, rates, sample_fn=provider._sample_fn)
+
+
+def _rate(mixture: seqio.Mixture, task: seqio.Task, _: seqio.Task) -> float:
+    return mixture.get_rate(task)
 
 
 def tasks_of(provider: Provider) -> list[seqio.Task]:

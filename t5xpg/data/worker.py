@@ -28,25 +28,11 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
-    "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-    "OMP_NUM_THREADS": "1",
-}
-
-
-def environment() -> dict[str, str]:
-    """The variables that the process must be started with, beside the user's own."""
-    return dict(_ENVIRONMENT)
-
 
 def main() -> None:
     """Answer requests until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    os.environ.update(_ENVIRONMENT)
     connection = socket.socket(fileno=int(sys.argv[1]))
     requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(connection, requests), daemon=True).start()
@@ -125,10 +111,12 @@ class Streams:
         """Build a stream that stands before its first batch."""
         from t5xpg.data import providers
         from t5xpg.data.pipeline import ShardedBatches, stream_identity
+        from t5xpg.data.steady_paths import with_steady_paths
 
         dataset, provider = self._provider(config)
         providers.check(provider, dataset)
         number = next(self._numbers)
+        provider = with_steady_paths(provider)
         self._streams[number] = ShardedBatches(provider, dataset, shards)
         sizes = [int(provider.output_features[name].vocabulary.vocab_size) for name in ("inputs", "targets")]
         return {"stream": number, "vocab_size": max(sizes), "identity": stream_identity(provider, dataset)}, {}
@@ -178,11 +166,13 @@ def _examples(provider: Any, split: str) -> int | None:
 
 def _failure(error: Exception) -> dict[str, Any]:
     """An error as a message: of the user's making, of the data, or ours with its traceback."""
+    steady_paths = sys.modules.get("t5xpg.data.steady_paths")
+    readable = steady_paths.readable if steady_paths is not None else str
     if isinstance(error, UserError):
-        return {"error": "user", "text": str(error)}
+        return {"error": "user", "text": readable(str(error))}
     tensorflow = sys.modules.get("tensorflow")  # the error may be that it cannot be imported
     if tensorflow is not None and hasattr(tensorflow, "errors") and isinstance(error, tensorflow.errors.OpError):
-        return {"error": "user", "text": f"The data cannot be read: {_without_machinery(error.message)}"}
+        return {"error": "user", "text": readable(f"The data cannot be read: {_without_machinery(error.message)}")}
     return {"error": "failure", "text": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
 
 
