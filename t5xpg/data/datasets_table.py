@@ -129,7 +129,7 @@ def built_in() -> dict[str, Dataset]:
     """The datasets known by name."""
     return {
         "pydocs": Dataset(
-            InstalledText(DOCUMENTATION_PACKAGES, documentation_text.documents, extraction=1),
+            InstalledText(DOCUMENTATION_PACKAGES, documentation_text.documents, extraction=2),
             sha256={
                 "train": "cd7f18071732df98d9bb83bf9f0a0bc7d2a553bf2d36c6203ff4e0b9089f7334",
                 "validation": "0ee469f66ac04bdab7b47d6c3942e4c169cd3b65e7ed5121795bc638b322e166",

@@ -37,10 +37,10 @@ def _joined(texts: Iterable[str]) -> Iterator[str]:
         parts.append(text)
         size += len(text)
         if size >= _DOCUMENT_CHARACTERS:
-            yield "\n\n".join(parts)
+            yield "\n".join(parts)
             parts, size = [], 0
     if parts:
-        yield "\n\n".join(parts)
+        yield "\n".join(parts)
 
 
 def _docstrings(source: str) -> list[str]:
@@ -89,7 +89,9 @@ def _new_prose(docstring: str, seen: set[bytes]) -> str:
     while paragraphs and _is_heading(paragraphs[-1]):
         paragraphs.pop()
     kept = [p for i, p in enumerate(paragraphs) if not (_is_heading(p) and _is_heading(paragraphs[i + 1]))]
-    text = "\n\n".join(kept)
+    # A paragraph is a line: a fifth of the characters would be indentation and line breaks otherwise, which are soon
+    # learned and teach nothing.
+    text = "\n".join(" ".join(paragraph.split()) for paragraph in kept)
     return text if len(text) >= _REPEATABLE_CHARACTERS else ""
 
 
