@@ -131,9 +131,9 @@ def built_in() -> dict[str, Dataset]:
         "pydocs": Dataset(
             InstalledText(DOCUMENTATION_PACKAGES, documentation_text.documents, extraction=2),
             sha256={
-                "train": "cd7f18071732df98d9bb83bf9f0a0bc7d2a553bf2d36c6203ff4e0b9089f7334",
-                "validation": "0ee469f66ac04bdab7b47d6c3942e4c169cd3b65e7ed5121795bc638b322e166",
-                "test": "35b2ed150a6e2225c76b6a5c67c1565e14a97d753e9c20068c98db06d8ebfbef",
+                "train": "33c174e3192786a0969431c6248ac335c6425f2ebcd33a35cfd91448abf6eee6",
+                "validation": "474545accdfa55528668a27598e3a212457e1dda9f7c88915fc78139c2deb1fb",
+                "test": "a343e96b3098c3a4e6e5b805a3591e698bba8deb9a62e8fb93e548cddf0017d1",
             },
         ),
         "pycode": Dataset(
