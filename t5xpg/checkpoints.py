@@ -59,6 +59,12 @@ class CheckpointConfig:
     keep_best: str | None = "validation_loss"
     asynchronous: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("period", "keep"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UserError(f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1.")
+
 
 class Checkpointer:
     """Writes and reads the checkpoints of one run. A context manager; leaving it waits for what is being written.
@@ -68,8 +74,6 @@ class Checkpointer:
     """
 
     def __init__(self, directory: Path, config: CheckpointConfig, *, read_only: bool = False) -> None:
-        if config.keep < 1:
-            raise UserError(f"CheckpointConfig.keep is {config.keep}; at least the last checkpoint has to stay: 1.")
         # orbax logs its inner workings, and every error once in each of its threads; errors reach the caller anyway.
         absl.logging.set_verbosity(absl.logging.FATAL)
         self._config = config

@@ -30,19 +30,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides, rest = _take_overrides(arguments)
     options = _parser().parse_args(rest)
     options.overrides = overrides
+    # Cleaning up is left to the blocks that the exception passes; training takes the signal over while it runs.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         return options.function(options) or 0
-    except UserError as error:
-        if options.traceback or os.environ.get(TRACEBACK_VARIABLE):
+    except (UserError, OSError, RuntimeError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output went away
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
+        message = _message(error)
+        if message is None or options.traceback or os.environ.get(TRACEBACK_VARIABLE):
             raise
-        print(f"t5xpg: error: {error}", file=sys.stderr)
+        print(f"t5xpg: error: {message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("t5xpg: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of our output went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+
+
+def _message(error: Exception) -> str | None:
+    """What the user is told of an error; None for one that only we can mend."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{where}."
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
+        return (
+            "The device has not enough memory for the model and a batch. Lower BATCH_SIZE or TASK_FEATURE_LENGTHS, "
+            f"or raise NUM_MICROBATCHES. ({text.splitlines()[0]})"
+        )
+    if "Unable to initialize backend" in text or "Unknown backend" in text:
+        return f"{text.splitlines()[0]} Set JAX_PLATFORMS to what is installed here, or leave it out."
+    return None
 
 
 def _take_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -128,7 +149,7 @@ def _demo(options: argparse.Namespace) -> int:
 
     options.experiment = demo.EXPERIMENT
     loaded = _load(options)
-    return demo.run(loaded, _run_directory(options, loaded.name))
+    return demo.run(loaded, _run_directory(options, loaded.name, loaded.experiment.model_dir))
 
 
 def _data(options: argparse.Namespace) -> int:
@@ -191,11 +212,12 @@ def _infer(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from t5xpg import config, report
+    from t5xpg import report
     from t5xpg.rundir import RunDirectory
 
-    name, file = config.find_experiment(options.experiment)
-    report.publish(RunDirectory(_run_directory(options, name)), file.parent)
+    loaded = _load(options)
+    directory = _run_directory(options, loaded.name, loaded.experiment.model_dir)
+    report.publish(RunDirectory(directory), loaded.gin_file.parent)
     return 0
 
 

@@ -12,13 +12,14 @@ from t5xpg.losses import LossConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.optimizers import Optimizer
 from t5xpg.partitioning import MeshConfig
+from t5xpg.seeds import check_seed
 
 
 @dataclass(frozen=True)
 class Experiment:
     """Everything that determines a run. Configured by gin at the root (`gin/runs/*.gin`), read by the command line.
 
-    Periods and steps count optimiser updates. `eval_steps` None means the whole validation split.
+    Periods and steps count optimiser updates.
     """
 
     model: EncoderDecoderModel
@@ -31,7 +32,6 @@ class Experiment:
     random_seed: int
     total_steps: int
     eval_period: int
-    eval_steps: int | None = None
     stats_period: int = 10
     num_microbatches: int = 1
     model_dir: str | None = None
@@ -42,10 +42,17 @@ class Experiment:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"Experiment.{name} must be a positive integer, not {value!r}.")
-        if self.eval_steps is not None and (not isinstance(self.eval_steps, int) or self.eval_steps < 1):
-            raise UserError(f"Experiment.eval_steps must be a positive integer or None, not {self.eval_steps!r}.")
-        if not isinstance(self.random_seed, int) or not 0 <= self.random_seed < 2**31:
-            raise UserError(f"RANDOM_SEED must be an integer from 0 to 2147483647, not {self.random_seed!r}.")
+        check_seed(self.random_seed)
+        if set(self.lengths) != {"inputs", "targets"}:
+            raise UserError(
+                f"TASK_FEATURE_LENGTHS gives lengths of {', '.join(map(repr, self.lengths))}: expected "
+                "{'inputs': …, 'targets': …}."
+            )
+        if self.train_dataset.num_epochs is not None or self.train_dataset.max_batches is not None:
+            raise UserError(
+                "Training repeats its data until TRAIN_STEPS: train/DatasetConfig.num_epochs and max_batches must be "
+                "None."
+            )
         if self.train_dataset.batch_size % self.num_microbatches:
             raise UserError(
                 f"BATCH_SIZE {self.train_dataset.batch_size} does not divide into "

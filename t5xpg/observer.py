@@ -56,8 +56,8 @@ class RunObserver:
         self._tensorboard = TensorBoardWriter(directory.tensorboard, after_step=kept)
         self._validation: tuple[int, Mapping[str, Any]] | None = None
         self._waited = stream.waited
-        self._rate = ""
-        self._first = time.perf_counter()
+        self._last_step_ended: float | None = None
+        self._seconds_per_step: float | None = None  # a moving average, for the progress line alone
 
     def close(self) -> None:
         """Close the records."""
@@ -76,7 +76,7 @@ class RunObserver:
         tokens = max(metrics["weights"], 1.0)
         loss, accuracy = metrics["cross_entropy"] / tokens, metrics["correct"] / tokens
         validation = f"  validation {self._validation[1]['loss']:.3f}" if self._validation else ""
-        self._progress.advance(1, f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rate}{validation}")
+        self._progress.advance(1, f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rate()}{validation}")
 
     def stats(self, step: int, window: Window, seconds: float, steps: int) -> None:
         """Record the means of a window, and the speed of the updates since the last one."""
@@ -101,11 +101,25 @@ class RunObserver:
         }
         self._timing.write(timing)
         self._tensorboard.scalars(step, _numbers(timing), prefix="timing")
-        share = f" ({timing['share_of_peak']:.0%} of peak)" if timing["share_of_peak"] else ""
-        self._rate = f"  {tokens_per_second:,.0f} tokens/s{share}"
+
+    def _rate(self) -> str:
+        """Tokens a second and share of the peak, of the last steps."""
+        now = time.perf_counter()
+        if self._last_step_ended is not None:
+            seconds = now - self._last_step_ended
+            before = self._seconds_per_step
+            self._seconds_per_step = seconds if before is None else 0.9 * before + 0.1 * seconds
+        self._last_step_ended = now
+        if not self._seconds_per_step:
+            return ""
+        text = f"  {self._cost.tokens / self._seconds_per_step:,.0f} tokens/s"
+        if self._cost.peak_flops:
+            text += f" ({self._cost.flops / self._seconds_per_step / self._cost.peak_flops:.0%} of peak)"
+        return text
 
     def evaluate(self, step: int, state: Any) -> None:
         """Measure the validation split and record it."""
+        self._last_step_ended = None
         summary = self._measure(state)
         self._validation = (step, summary)
         record = {"step": step, "split": "validation", **summary}
@@ -119,6 +133,7 @@ class RunObserver:
 
     def save(self, step: int, state: Any, window: Window) -> None:
         """Write a checkpoint in the background: the state, the position in the data, the unfinished window."""
+        self._last_step_ended = None
         fresh = self._validation is not None and self._validation[0] == step
         metrics = {"validation_loss": float(self._validation[1]["loss"])} if fresh and self._validation else None
         self._checkpointer.save(step, state, self._stream.state(), {**self._meta, "window": window.to_json()}, metrics)

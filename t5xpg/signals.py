@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ class StopRequest:
         if self.number is not None:
             raise KeyboardInterrupt
         self.number = number
+        os.write(2, b"\nstopping after this step; once more stops at once, without saving\n")
 
     @property
     def requested(self) -> bool:

@@ -34,6 +34,7 @@ def train(loaded: LoadedConfig, path: Path) -> int:
     """Train `loaded` in the run directory `path`, or continue there. Returns the exit code.
 
     0 at the end; 128 + n where signal n asked to stop: the step was finished and saved, and the run can go on.
+    Raises UserError for what the user can mend.
     """
     experiment = loaded.experiment
     directory = RunDirectory(path)
@@ -57,8 +58,7 @@ def train(loaded: LoadedConfig, path: Path) -> int:
                 reached = run.loop(stop)
         if stop.requested and reached < experiment.total_steps:
             print(f"stopped after step {reached:,}, which is saved; the same command goes on from there")
-            return stop.exit_code
-    return 0
+    return stop.exit_code
 
 
 def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class _Run:
             progress=progress,
         )
         try:
-            if self.step == 0:
+            if self.step == 0 and not stop.requested:
                 observer.evaluate(0, self.state)
             with progress:
                 self.state, reached = loop.run(

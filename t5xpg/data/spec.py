@@ -52,7 +52,8 @@ class DatasetConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task_feature_lengths", dict(self.task_feature_lengths))
-        names = (self.module_import,) if isinstance(self.module_import, str) else tuple(self.module_import)
+        given = self.module_import
+        names = tuple(given.replace(",", " ").split()) if isinstance(given, str) else tuple(given)
         object.__setattr__(self, "module_import", names)
         for feature, length in self.task_feature_lengths.items():
             _at_least_one(f"task_feature_lengths[{feature!r}]", length)

@@ -31,7 +31,10 @@ Arrays = dict[str, np.ndarray]
 
 def main() -> None:
     """Answer requests until the other side closes."""
+    # It ends when its connection does. Whoever stops all processes of a job at once must not take the position of the
+    # data from a trainer that is about to save it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
     connection = socket.socket(fileno=int(sys.argv[1]))
     requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]] = queue.SimpleQueue()
