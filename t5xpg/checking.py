@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,9 +13,11 @@ from t5xpg.assembly import Assembly
 from t5xpg.batch import BatchSpec
 from t5xpg.config import LoadedConfig
 from t5xpg.data.client import DataService
+from t5xpg.data.task_names import NOT_CACHED
 from t5xpg.errors import UserError
+from t5xpg.paths import shown
 from t5xpg.progress import duration
-from t5xpg.training import data_config, shown
+from t5xpg.training import data_config
 
 
 def check(loaded: LoadedConfig) -> int:
@@ -45,12 +48,18 @@ def _check_data(loaded: LoadedConfig, service: DataService) -> str | None:
         print(f"data     not there yet; `make train` makes it first: {', '.join(missing)}")
         return None
     for dataset in (experiment.train_dataset, experiment.eval_dataset):
-        description = service.describe(data_config(dataset, experiment.random_seed))
+        config = data_config(dataset, experiment.random_seed)
+        try:
+            description = service.describe(config)
+        except UserError as error:
+            if preparation.dataset_of(config.mixture_or_task_name) or NOT_CACHED not in str(error):
+                raise
+            description = service.describe(dataclasses.replace(config, use_cached=False))
         assembly.check_vocabulary(description.vocabulary, experiment)
         count = description.examples.get(dataset.split)
         print(
             f"data     ok: {description.name}, {dataset.split}, "
-            f"{'cached' if description.cached else 'not cached'}" + (f", {count:,} documents" if count else "")
+            f"{_cached_text(description.cached, dataset.use_cached)}" + (f", {count:,} documents" if count else "")
         )
     spans = description.objective
     if spans is not None:
@@ -59,6 +68,12 @@ def _check_data(loaded: LoadedConfig, service: DataService) -> str | None:
             f"{spans.target_tokens} target tokens of {experiment.lengths['targets']}"
         )
     return None
+
+
+def _cached_text(cached: bool, wanted: bool) -> str:
+    if wanted and not cached:
+        return "no cache yet (`make train` makes it first, where the task can be cached)"
+    return "cached" if cached else "not cached"
 
 
 def _print_devices(built: Assembly) -> None:

@@ -9,9 +9,9 @@ from t5xpg import evaluation, inference, paths, report, training
 from t5xpg.config import LoadedConfig
 from t5xpg.files import read_json
 from t5xpg.filling import excerpt
+from t5xpg.paths import shown
 from t5xpg.progress import duration
 from t5xpg.rundir import RunDirectory
-from t5xpg.training import shown
 
 EXPERIMENT = "byt5_tiny_demo"
 NUM_SHOWN = 4
@@ -32,7 +32,7 @@ def run(loaded: LoadedConfig, path: Path) -> int:
     print("\nblanks in text of the validation split, which it has not seen:")
     for sample in read_json(directory.samples_json)[:NUM_SHOWN]:
         inference.print_sample(excerpt(sample["input"], CONTEXT), sample["prediction"], sample["target"])
-    readme = report.write_report(directory, path / "report", paths.EXPERIMENTS / loaded.name / report.RESULTS_FILE)
-    print(f"\nreport: {shown(readme)}\ncurve:  {shown(readme.parent / report.CURVE_FILE)}")
+    print()
+    report.write_report(directory, directory.report, paths.EXPERIMENTS / loaded.name / report.RESULTS_FILE)
     print(f"done in {duration(time.perf_counter() - began)}", flush=True)
     return 0

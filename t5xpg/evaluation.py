@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +13,42 @@ from t5xpg import assembly, paths, preparation, training
 from t5xpg.config import LoadedConfig
 from t5xpg.data.client import DataService, Stream
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.errors import UserError
 from t5xpg.files import read_json, write_json
 from t5xpg.filling import fill
 from t5xpg.inference import Predictor
-from t5xpg.rundir import RunDirectory
-from t5xpg.training import data_config, shown
+from t5xpg.paths import shown
+from t5xpg.rundir import RunDirectory, differing
+from t5xpg.training import data_config
 from t5xpg.validation import Validation
+from t5xpg.vocabularies import Vocabulary
 from t5xpg.writers import to_json
 
 NUM_SAMPLES = 8
 
 
 def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
-    """Measure a run's last checkpoint on its whole validation split; writes evaluation.json and samples.json.
+    """Measure a run's last checkpoint on its whole validation split; writes samples.json and evaluation.json.
+
+    Raises UserError, before anything is exported or measured, where the run is not one of this experiment with these
+    settings; what was measured would stand for another run.
 
     The metrics of the task (`metric_fns`), where it has any, are computed by `seqio.Evaluator` on greedy predictions.
     """
     experiment = loaded.experiment
     directory = RunDirectory(path)
     directory.read()
-    source = preparation.prepare(experiment.eval_dataset)
+    source = _prepared(loaded, directory)
     config = data_config(experiment.eval_dataset, experiment.random_seed)
     config = dataclasses.replace(config, max_batches=None)
     built = assembly.assemble(experiment)
     params, vocabulary, step = training.parameters_and_vocabulary(directory, experiment, built)
     with DataService(
-        data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=path / "data.log"
+        data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.evaluation_log
     ) as service:
         description = service.describe(config)
+        _check_vocabulary(description.vocabulary, vocabulary, directory)
+        assembly.check_vocabulary(vocabulary, experiment)
         stream = service.open(config)
         step_function = built.eval_step(vocabulary.token_bytes())
         summary = Validation(stream, step_function, built.on_devices).measure(params)
@@ -57,8 +65,9 @@ def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
     }
     if description.has_metrics:
         result["metrics"] = task_metrics(config, predictor, step)
-    write_json(directory.evaluation_json, to_json(result))
+    # evaluation.json names the step: it comes last, so that the samples beside it are of the same
     write_json(directory.samples_json, samples)
+    write_json(directory.evaluation_json, to_json(result))
     print(
         f"{loaded.name} after step {step:,} on {config.split}: loss {summary['loss']:.3f} nats per target token, "
         f"{summary['nats_per_byte']:.3f} nats and {summary['bits_per_byte']:.3f} bits per target byte, "
@@ -70,6 +79,29 @@ def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
     return result
 
 
+def _prepared(loaded: LoadedConfig, directory: RunDirectory) -> preparation.Source:
+    """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
+    experiment = loaded.experiment
+    identity = training.run_identity(experiment, preparation.Source({}))
+    known = {name: value for name, value in identity.items() if name not in ("data", "cache")}
+    directory.check(loaded.name, known)
+    source = preparation.prepare(experiment.eval_dataset)
+    if experiment.eval_dataset.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
+        directory.check(loaded.name, training.run_identity(experiment, source))
+    return source
+
+
+def _check_vocabulary(task: Vocabulary, trained: Vocabulary, directory: RunDirectory) -> None:
+    """Raise UserError if the task's ids mean something else than those that the run was trained with."""
+    ours, theirs = task.to_json(), trained.to_json()
+    ours.pop("model_file", None)  # where it lies; its digest is compared
+    theirs.pop("model_file", None)
+    differences = differing(theirs, ours)
+    if differences:
+        listed = ", ".join(f"{name} {old} in the run, {new} now" for name, (old, new) in differences.items())
+        raise UserError(f"{directory.path} was trained with another vocabulary than the task has: {listed}.")
+
+
 def is_up_to_date(directory: RunDirectory, step: int) -> bool:
     """Whether evaluation.json and samples.json tell of the checkpoint of `step`."""
     if not directory.evaluation_json.exists() or not directory.samples_json.exists():
@@ -78,41 +110,63 @@ def is_up_to_date(directory: RunDirectory, step: int) -> bool:
 
 
 def task_metrics(config: DatasetConfig, predictor: Predictor, step: int) -> dict[str, dict[str, float]]:
-    """The scalar metrics of every task of a mixture, by `seqio.Evaluator`: {task: {metric: value}}."""
+    """The scalar metrics of every task of a mixture, by `seqio.Evaluator`: {task: {metric: value}}.
+
+    Of the model's outputs there are greedy predictions: where a task has a metric of other outputs (scores), a line
+    says so and there are none.
+    """
     # TensorFlow comes with seqio; nothing else of the program needs it in this process.
     import seqio
+    import tensorflow as tf
+    from absl import logging
 
+    tf.config.set_visible_devices([], "GPU")
+    logging.set_verbosity(logging.ERROR)  # seqio warns that nobody gets the metrics but us
+    import t5xpg.tasks  # noqa: F401  # the table, and the cache folder
     from t5xpg.data import providers
 
     providers.import_modules(config.module_import)
     provider = providers.find_provider(config)
+    needed = {metric.model_output_type for task in providers.tasks_of(provider) for metric in task.metric_objs}
+    if needed - {seqio.metrics.ModelOutputType.PREDICTION}:
+        print(f"{provider.name} has metrics of scores; only metrics of predictions are computed: none are shown")
+        return {}
+    # The evaluator takes names alone. With the experiment's objective the task is another than that of its name.
+    registry = seqio.TaskRegistry if isinstance(provider, seqio.Task) else seqio.MixtureRegistry
+    registry.remove(provider.name)
+    registry.add_provider(provider.name, provider)
     evaluator = seqio.Evaluator(
-        mixture_or_task_name=provider,
+        mixture_or_task_name=provider.name,
         feature_converter=seqio.EncDecFeatureConverter(pack=False),
         eval_split=config.split,
         use_cached=config.use_cached,
         seed=config.seed,
         sequence_length=dict(config.task_feature_lengths),
+        async_compute_metrics=False,
     )
 
-    def predict(dataset: Iterable[Any], model_feature_lengths: Any = None) -> list[tuple[int, list[int]]]:
+    def predict(dataset: Any) -> list[tuple[int, list[int]]]:
         found: list[tuple[int, list[int]]] = []
-        for rows in _parts(dataset.as_numpy_iterator(), predictor.batch_size):  # type: ignore[attr-defined]
+        for rows in _parts(dataset.as_numpy_iterator(), predictor.batch_size):
             tokens = np.stack([features["encoder_input_tokens"] for _, features in rows])
+            # the last part is filled up: its shape is compiled already, and divides over the devices
+            tokens = np.pad(tokens, ((0, predictor.batch_size - len(rows)), (0, 0)))
             predictions = predictor.tokens(tokens)
             found += [(int(index), row.tolist()) for (index, _), row in zip(rows, predictions, strict=False)]
         return found
 
     metrics, _ = evaluator.evaluate(compute_metrics=True, step=step, predict_fn=predict)
-    results = metrics.result() if hasattr(metrics, "result") else metrics
+    return {task: _scalars(values) for task, values in metrics.result().items()}
+
+
+def _scalars(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those metrics that are one number; others are texts, pictures, histograms, arrays."""
+    numbers = {name: getattr(value, "value", value) for name, value in values.items()}
     return {
-        task: {name: float(value) for name, value in values.items() if np.ndim(_scalar(value)) == 0}
-        for task, values in (results or {}).items()
+        name: float(number)
+        for name, number in numbers.items()
+        if isinstance(number, int | float | np.number) or getattr(number, "shape", None) == ()
     }
-
-
-def _scalar(value: Any) -> Any:
-    return getattr(value, "value", value)
 
 
 def _parts(rows: Iterable[Any], size: int) -> Iterable[list[Any]]:

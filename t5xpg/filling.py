@@ -5,7 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 
-SENTINEL = re.compile(r"<extra_id_(\d+)>")
+# Written in one way only: `<extra_id_07>` is ordinary text, to vocabularies too. No vocabulary has 10**9 sentinels.
+SENTINEL = re.compile(r"<extra_id_(0|[1-9][0-9]{0,8})>")
+
+
+def one_line(text: str) -> str:
+    """A text as a terminal shows it on one line: line ends as ⏎, white space as spaces, control characters as �."""
+    shown = text.replace("\r\n", "\n").replace("\n", "⏎")
+    shown = "".join(" " if character.isspace() else character for character in shown)
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown)
 
 
 def blanks_of(text: str) -> list[int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,17 +15,21 @@ import jax
 import numpy as np
 
 from t5xpg import assembly, decoding, training
-from t5xpg.config import LoadedConfig
+from t5xpg.config import LoadedConfig, settings
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
 from t5xpg.files import write_atomically
-from t5xpg.filling import blanks_of, fill
+from t5xpg.filling import blanks_of, fill, one_line
 from t5xpg.progress import Progress
 from t5xpg.rundir import RunDirectory
 from t5xpg.vocabularies import Vocabulary
 
 # Input lengths are padded up to a multiple of this, so that few lengths are compiled.
 LENGTH_MULTIPLE = 64
+# What may differ from training: how precisely is computed, and what happens only in training.
+_FREE_MODEL_SETTINGS = (".dtype", ".float32_attention_logits", ".dropout_rate")
+# Characters that JSON does not escape and terminals act on.
+_CONTROLS = re.compile("[\x7f-\x9f]")
 
 
 class Predictor:
@@ -46,7 +52,11 @@ class Predictor:
 
     @classmethod
     def from_run(cls, loaded: LoadedConfig, path: Path) -> tuple[Predictor, int]:
-        """The predictor of a run's last checkpoint, and its step. Raises UserError where there is none."""
+        """The predictor of a run's last checkpoint, and its step.
+
+        Raises UserError where there is none, or where it is of another model.
+        """
+        _check_model(RunDirectory(path), loaded.experiment)
         built = assembly.assemble(loaded.experiment)
         params, vocabulary, step = training.parameters_and_vocabulary(RunDirectory(path), loaded.experiment, built)
         return cls(loaded.experiment, params, vocabulary), step
@@ -66,6 +76,19 @@ class Predictor:
         return [self.vocabulary.decode(row) for row in self.tokens(tokens)]
 
 
+def _check_model(directory: RunDirectory, experiment: Experiment) -> None:
+    """Raise UserError if the run is of another model: parameters may fit one that computes something else with them."""
+    record = directory.read()
+    recorded = record["identity"].get("settings", {})
+    now = {name: value for name, value in settings(experiment).items() if _decides_predictions(name)}
+    others = {name: value for name, value in recorded.items() if not _decides_predictions(name)}
+    directory.check(record["experiment"], {"settings": {**others, **now}})
+
+
+def _decides_predictions(setting: str) -> bool:
+    return setting.split(".")[0] == "model" and not setting.endswith(_FREE_MODEL_SETTINGS)
+
+
 def fill_in(loaded: LoadedConfig, path: Path, prompt: str) -> None:
     """Print the prediction for one prompt, and the prompt with its blanks filled in."""
     _check_blanks(prompt)
@@ -77,15 +100,20 @@ def fill_in(loaded: LoadedConfig, path: Path, prompt: str) -> None:
 
 def print_filled(prompt: str, prediction: str) -> None:
     """Three lines: the prompt, the prediction, the prompt with its blanks filled in."""
-    print(f"input       {_one_line(prompt)}")
-    print(f"prediction  {_one_line(prediction)}")
-    print(f"filled in   {_one_line(fill(prompt, prediction, *_marks()))}", flush=True)
+    print(f"input       {one_line(prompt)}")
+    print(f"prediction  {one_line(prediction)}")
+    print(f"filled in   {_filled(prompt, prediction)}", flush=True)
 
 
 def print_sample(text: str, prediction: str, target: str) -> None:
     """The text with its blanks as the model fills them in, and as they were."""
-    print(f"\nfilled in  {_one_line(fill(text, prediction, *_marks()))}")
-    print(f"was        {_one_line(fill(text, target, *_marks()))}", flush=True)
+    print(f"\nfilled in  {_filled(text, prediction)}")
+    print(f"was        {_filled(text, target)}", flush=True)
+
+
+def _filled(text: str, prediction: str) -> str:
+    """On one line. What the texts hold is cleaned before the marks, which are control characters, stand between it."""
+    return fill(one_line(text), one_line(prediction), *_marks())
 
 
 def _marks() -> tuple[str, str]:
@@ -93,14 +121,30 @@ def _marks() -> tuple[str, str]:
     return ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
 
 
+@dataclass(frozen=True)
+class _Record:
+    """A line of an input file: its number, all that it holds, and the text with blanks."""
+
+    number: int
+    content: dict[str, Any]
+    text: str
+
+
 def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | None) -> None:
     """Predict for every line of a JSONL file; write each record with "prediction" and "filled" added.
 
     A line holds {"inputs": text} (or "text"). To the standard output where `target` is None; else the file appears
-    when all of it is written. Raises UserError that names the line for what is no such record.
+    when all of it is written. Raises UserError that names the line, before the first prediction, for what is no such
+    record or has a blank that the vocabulary has no sentinel for.
     """
     records = list(_read_records(source))
     predictor, _ = Predictor.from_run(loaded, path)
+    for record in records:
+        for blank in blanks_of(record.text):
+            try:
+                predictor.vocabulary.sentinel_id(blank)
+            except UserError as error:
+                raise UserError(f"{source}, line {record.number}: {error}") from error
     if target is None:
         _predict_records(predictor, records, sys.stdout.buffer)
         return
@@ -109,21 +153,27 @@ def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | 
     print(f"{len(records):,} predictions in {target}", file=sys.stderr)
 
 
-def _predict_records(predictor: Predictor, records: Sequence[tuple[dict[str, Any], str]], file: BinaryIO) -> None:
+def _predict_records(predictor: Predictor, records: Sequence[_Record], file: BinaryIO) -> None:
     size = predictor.batch_size
     with Progress("predict", len(records), "records") as progress:
         for start in range(0, len(records), size):
             part = records[start : start + size]
             # The last part is filled up, so that its shape is one that is compiled already.
-            texts = [text for _, text in part] + [""] * (size - len(part) if start else 0)
-            for (record, text), prediction in zip(part, predictor.texts(texts), strict=False):
-                completed = {**record, "prediction": prediction, "filled": fill(text, prediction)}
-                file.write((json.dumps(completed, ensure_ascii=False) + "\n").encode("utf-8"))
+            texts = [record.text for record in part] + [""] * (size - len(part) if start else 0)
+            for record, prediction in zip(part, predictor.texts(texts), strict=False):
+                filled = fill(record.text, prediction)
+                file.write(_json_line({**record.content, "prediction": prediction, "filled": filled}))
             file.flush()
             progress.advance(len(part))
 
 
-def _read_records(source: Path) -> Iterator[tuple[dict[str, Any], str]]:
+def _json_line(value: dict[str, Any]) -> bytes:
+    """JSON in UTF-8. Half characters, which JSON may hold and UTF-8 may not, stay escapes, as control characters do."""
+    text = _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
+    return (text + "\n").encode("utf-8", errors="backslashreplace")
+
+
+def _read_records(source: Path) -> Iterator[_Record]:
     if not source.is_file():
         raise UserError(f"There is no file {source}.")
     with source.open("rb") as file:
@@ -131,13 +181,13 @@ def _read_records(source: Path) -> Iterator[tuple[dict[str, Any], str]]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line.decode("utf-8"))
-            except ValueError as error:
+                content = json.loads(line.decode("utf-8"))
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{source}, line {number}: not JSON ({error}).") from error
-            text = record.get("inputs", record.get("text")) if isinstance(record, dict) else None
+            text = content.get("inputs", content.get("text")) if isinstance(content, dict) else None
             if not isinstance(text, str):
                 raise UserError(f'{source}, line {number}: expected {{"inputs": "a text with <extra_id_0>"}}.')
-            yield record, text
+            yield _Record(number, content, text)
 
 
 def _check_blanks(prompt: str) -> None:
@@ -149,7 +199,3 @@ def _check_blanks(prompt: str) -> None:
             f"The blanks of the prompt are numbered {', '.join(map(str, blanks))}: the first is <extra_id_0>, "
             "and each next one counts one up, as in training."
         )
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", "⏎").replace("\r", " ")

@@ -24,3 +24,11 @@ def cache_directory() -> Path:
 def runs_directory() -> Path:
     """The folder of run directories: T5XPG_RUNS_DIR, or `runs` of the checkout."""
     return Path(os.environ.get("T5XPG_RUNS_DIR") or REPOSITORY / "runs")
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

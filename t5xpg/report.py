@@ -7,10 +7,13 @@ anywhere else, with the published results beside the run's own.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from t5xpg.errors import UserError
-from t5xpg.files import write_text
+from t5xpg.files import read_json, write_text
+from t5xpg.paths import shown
 from t5xpg.results import collect, read_results, write_results
 from t5xpg.results_block import BEGIN, CURVE_FILE, END, block, curve_svg
 from t5xpg.rundir import RunDirectory
@@ -22,6 +25,7 @@ README_FILE = "README.md"
 def write_report(run: RunDirectory, destination: Path, published: Path | None = None) -> Path:
     """Write results.json, curve.svg and the README's results block into `destination`; returns the README's path.
 
+    Prints the paths, and what the report lacks because the run's last checkpoint was not evaluated.
     A README that is there keeps everything outside its block; one without a block gets it at its end; where there
     is none, one is made. `published` is a results.json to compare with; a path where nothing is counts as None.
     Raises UserError where the run has nothing to report.
@@ -33,7 +37,24 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
     write_results(destination / RESULTS_FILE, results)
     write_text(destination / CURVE_FILE, curve_svg(results))
     write_text(readme, text)
+    lacking = not_evaluated(run, results)
+    if lacking:
+        print(lacking)
+    for path in (readme, destination / RESULTS_FILE, destination / CURVE_FILE):
+        print(f"report: {shown(path)}", flush=True)
     return readme
+
+
+def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:
+    """A line that says why the results have no evaluation and no samples; "" where they have."""
+    if results["evaluation"] is not None:
+        return ""
+    named = "" if run.path.name == results["experiment"] else f" RUN={run.path.name}"
+    command = f"make eval EXP={results['experiment']}{named}"
+    if not run.evaluation_json.exists():
+        return f"without evaluation and samples, as the run was not evaluated: {command}"
+    step = read_json(run.evaluation_json).get("step", "an unknown one")
+    return f"without evaluation and samples: those are of step {step}, and the run is at {results['steps']}: {command}"
 
 
 def publish(run: RunDirectory, experiment_dir: Path) -> Path:

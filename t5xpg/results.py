@@ -42,6 +42,8 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
     # A start from step 0 drops what was recorded before it: only the last of them and those after it count.
     began = max((index for index, start in enumerate(record["starts"]) if start["step"] == 0), default=0)
     starts = record["starts"][began:]
+    steps = max(line["step"] for line in metrics)
+    evaluated = evaluation_of(run, steps)
     last_start = starts[-1]
     results: dict[str, Any] = {
         "format": FORMAT,
@@ -57,21 +59,27 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
         "identity": record["identity"],
         "data": last_start.get("data"),
         "num_params": last_start.get("num_params"),
-        "steps": max(line["step"] for line in metrics),
+        "steps": steps,
         "total_steps": last_start.get("total_steps"),
         "target_tokens": _sum(train, "target_tokens"),
-        "examples": _sum(train, "examples"),
+        "examples": _examples(record["identity"], steps),
         "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
         "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
         "best_validation": _point([min(validation, key=_loss_or_infinity)]),
         "curves": {"validation": _columns(validation), "train": _columns(thinned(train, TRAIN_POINTS))},
-        "samples": _optional(run.samples_json),
-        "evaluation": _optional(run.evaluation_json),
+        "samples": None if evaluated is None else _optional(run.samples_json),
+        "evaluation": evaluated,
         "timing": _timing(read_jsonl(run.timing_jsonl), starts),
     }
     if published is not None:
         results["published"] = published_part(read_results(published))
     return results
+
+
+def evaluation_of(run: RunDirectory, step: int) -> dict[str, Any] | None:
+    """evaluation.json where it is of the state after `step`, and then samples.json is, too; else None."""
+    evaluation = _optional(run.evaluation_json)
+    return evaluation if isinstance(evaluation, dict) and evaluation.get("step") == step else None
 
 
 def published_part(results: Record) -> dict[str, Any]:
@@ -160,6 +168,13 @@ def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
 def _sum(lines: Sequence[Record], name: str) -> int | None:
     values = [line[name] for line in lines if line.get(name) is not None]
     return round(sum(values)) if values else None
+
+
+def _examples(identity: Record, steps: int) -> int | None:
+    """Rows of the batches of all updates; None where they are not examples, as they are packed, or not known."""
+    settings = identity.get("settings") or {}
+    batch_size, packed = (settings.get(f"train_dataset.{name}") for name in ("batch_size", "pack"))
+    return None if batch_size is None or packed else steps * batch_size
 
 
 def _loss_or_infinity(line: Record) -> float:

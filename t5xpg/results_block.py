@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t5xpg.curves import Curve, draw
+from t5xpg.filling import one_line
 from t5xpg.progress import duration
 
 BEGIN = "<!-- results:begin -->"
@@ -75,10 +76,7 @@ def escape(text: str) -> str:
     reads as markup. Line ends are shown as ⏎, other white space as spaces, of which runs are kept, and control
     characters as �.
     """
-    shown = text.replace("\r\n", "\n").replace("\n", "⏎")
-    shown = "".join(" " if character.isspace() else character for character in shown)
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown)
-    shown = _MARKUP.sub(lambda match: _ENTITIES.get(match[0], f"&#{ord(match[0])};"), shown)
+    shown = _MARKUP.sub(lambda match: _ENTITIES.get(match[0], f"&#{ord(match[0])};"), one_line(text))
     return re.sub(r"^ +| +$|(?<= ) +", lambda match: "&nbsp;" * len(match[0]), shown)
 
 

@@ -40,6 +40,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
         self.data_log = path / "data.log"  # what the data process had to say
+        self.evaluation_log = path / "evaluation.log"  # and that of the last evaluation
         self.report = path / "report"
 
     def exists(self) -> bool:

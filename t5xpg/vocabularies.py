@@ -15,7 +15,6 @@ the convention is a property of the vocabulary:
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 
 from t5xpg.errors import UserError, nearest
 from t5xpg.files import sha256_of_file
+from t5xpg.filling import SENTINEL
 
 KINDS = ("bytes", "sentencepiece")
 SEQIO = "seqio"
@@ -42,8 +42,6 @@ _FIRST_BYTE = 3
 _NUM_BYTES = 256
 # the bytes that no UTF-8 text holds and that stand together at the end: 0xF5 to 0xFF
 _NUM_BYTES_OUTSIDE_UTF8 = 11
-
-_SENTINEL_TEXT = re.compile(r"<extra_id_(0|[1-9][0-9]*)>")
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class Vocabulary:
         """
         ids: list[int] = []
         end = 0
-        for match in _SENTINEL_TEXT.finditer(text):
+        for match in SENTINEL.finditer(text):
             ids += self._encode_plain(text[end : match.start()])
             ids.append(self.sentinel_id(int(match.group(1))))
             end = match.end()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from t5xpg.filling import blanks_of, fill, fillings
+from t5xpg.filling import blanks_of, fill, fillings, one_line
+from t5xpg.vocabularies import Vocabulary
 
 
 def test_fill() -> None:
@@ -19,3 +20,15 @@ def test_blanks_that_a_prediction_leaves_out_stay() -> None:
 
 def test_the_first_mention_counts() -> None:
     assert fillings("before<extra_id_0>one<extra_id_0>two<extra_id_2>") == {0: "one", 2: ""}
+
+
+def test_a_sentinel_is_to_the_vocabulary_what_it_is_here() -> None:
+    vocabulary = Vocabulary()
+    for text in ("<extra_id_0>", "<extra_id_00>", "<extra_id_07>", "<extra_id_7>", "<extra_id_-1>", "<extra_id_>"):
+        assert len(blanks_of(text)) == (len(vocabulary.encode(text)) == 1), text
+
+
+def test_nothing_that_a_terminal_acts_on_is_shown() -> None:
+    text = "a\x1b[31mb\x07c\x9b2Jd\r\ne\rf\tg\x00\ud800\u202eh"
+    assert one_line(text) == "a�[31mb�c�2Jd⏎e f g���h"
+    assert one_line("naïve — 漢字 ⏎ 🙂") == "naïve — 漢字 ⏎ 🙂"

@@ -57,7 +57,7 @@ ONLY: dict[str, set[str]] = {
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "tfds"}
 # Modules that import TensorFlow with them, or that reach it through others; all other modules do without.
 MAY_LOAD_TENSORFLOW = {"t5xpg.tasks"}  # and modules of t5xpg.data that are not named below
-TENSORFLOW_FREE_DATA = {"", "client", "spec", "manifest", "export", "caching", "protocol"}
+TENSORFLOW_FREE_DATA = {"", "client", "spec", "manifest", "export", "caching", "protocol", "task_names"}
 LATE_TENSORFLOW = {"t5xpg.evaluation"}  # inside a function
 # They import TensorFlow (the first three), are of the goldens only, or belong to another framework.
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch")

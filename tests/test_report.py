@@ -40,6 +40,7 @@ def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: 
                 "validation": {"documents": 400, "bytes": 300_000, "sha256": "cd" * 32},
             },
         },
+        "settings": {"train_dataset.batch_size": 16, "train_dataset.pack": False},
         "vocabulary": {"kind": "bytes", "size": 384, "extra_ids": 125, "sentinels": "seqio", "model_file": None},
     }
     for number in range(starts):
@@ -64,12 +65,13 @@ def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: 
             if step % 100 == 0:
                 metrics.write({"step": step, "split": "validation", **measures(2.1 + 80 / (20 + step))})
     write_json(run.samples_json, SAMPLES)
+    write_json(run.evaluation_json, {"step": steps})
     return run
 
 
 def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    write_json(run.evaluation_json, {"pydocs_span_corruption": {"accuracy": 0.25, "examples": 400}})
+    write_json(run.evaluation_json, {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}})
     results = collect(run)
     record = run.read()
     assert results["command"] == "make train EXP=tiny"
@@ -81,7 +83,7 @@ def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     }
     assert results["steps"] == 600
     assert results["target_tokens"] == 300 * 500
-    assert results["examples"] is None
+    assert results["examples"] == 600 * 16
     assert results["first"]["validation"] == {"step": 0, **measures(2.1 + 4)}
     assert results["final"]["validation"] == {"step": 600, **measures(2.1 + 80 / 620)}
     assert results["best_validation"] == results["final"]["validation"]
@@ -90,7 +92,7 @@ def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     assert results["curves"]["validation"]["step"] == [0, 100, 200, 300, 400, 500, 600]
     assert len(results["curves"]["train"]["step"]) == 150
     assert results["samples"] == SAMPLES
-    assert results["evaluation"] == {"pydocs_span_corruption": {"accuracy": 0.25, "examples": 400}}
+    assert results["evaluation"] == {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}}
     assert results["timing"]["training_seconds"] == 2 * 2.0 + 598 * 0.25
     assert results["timing"]["wall_seconds"] == pytest.approx(600)
     assert results["timing"]["seconds_per_step"] == 0.25
@@ -275,6 +277,39 @@ def test_the_evaluation_is_shown(tmp_path: Path) -> None:
         "| target_tokens | 12,345 |",
         "| metrics / squad / f1 | 0.5 |",
     ]
+
+
+def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "report"
+    written = [f"report: {folder / name}" for name in ("README.md", "results.json", "curve.svg")]
+    run = make_run(tmp_path / "mine", steps=400)
+    for evaluation, said in (
+        ({"step": 400}, []),
+        (
+            {"step": 200},
+            ["without evaluation and samples: those are of step 200, and the run is at 400: "
+             "make eval EXP=tiny RUN=mine"],
+        ),
+        (None, ["without evaluation and samples, as the run was not evaluated: make eval EXP=tiny RUN=mine"]),
+    ):  # fmt: skip
+        if evaluation is None:
+            run.evaluation_json.unlink()
+        else:
+            write_json(run.evaluation_json, evaluation)
+        text = write_report(run, folder).read_text(encoding="utf-8")
+        assert capsys.readouterr().out.splitlines() == said + written
+        results = read_results(folder / "results.json")
+        assert results["evaluation"] == (None if said else evaluation)
+        assert results["samples"] == (None if said else SAMPLES)
+        assert ("| prediction |" in text) == (not said)
+
+
+def test_packed_rows_are_not_counted_as_examples(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=100)
+    record = run.read()
+    record["identity"]["settings"]["train_dataset.pack"] = True
+    write_json(run.run_json, record)
+    assert collect(run)["examples"] is None
 
 
 def test_without_a_validation_loss_there_is_nothing_to_report(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ def main(pipe: int) -> int:
     """Serve one request. Returns the exit code."""
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    from t5xpg.data.caching import MissingTextError
+
     with os.fdopen(pipe, "w", encoding="utf-8") as reports:
         report = functools.partial(_report, reports)
         try:
@@ -40,6 +42,8 @@ def main(pipe: int) -> int:
             names = [entry["task"] for entry in plan if not entry["up_to_date"]]
             if names:
                 _cache(names, request, report)
+        except MissingTextError as error:
+            report(user_error=str(error), datasets=error.datasets)
         except UserError as error:
             report(user_error=str(error))
     return 0
@@ -57,10 +61,8 @@ def _report(reports: TextIO, **message: Any) -> None:
 
 def _plan(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is to be done for each task: its definition, and whether the cache that is there was made from the same."""
-    import seqio
-
     import t5xpg.tasks  # noqa: F401
-    from t5xpg.data.caching import read_identity
+    from t5xpg.data.caching import MissingTextError
     from t5xpg.data.providers import find_provider, import_modules, tasks_of
     from t5xpg.data.spec import DatasetConfig
 
@@ -68,40 +70,75 @@ def _plan(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = request["task"]
     tasks = tasks_of(find_provider(DatasetConfig(name, {})))
     cacheable = [task for task in tasks if task.supports_caching]
-    if not cacheable:
+    if not cacheable and not request["only_missing"]:
         raise UserError(
             f"{name} has nothing to cache: its preprocessors hold no seqio.CacheDatasetPlaceholder. "
-            "Train from the source: USE_CACHED = False."
+            "Train from the source: USE_CACHED_TASKS = False."
         )
     plan = []
+    missing: list[MissingTextError] = []
     for task in cacheable:
-        sources = {split: _files(task, split) for split in sorted(task.splits)}
-        definition = {
-            "task": task.name,
-            "source": {"kind": type(task.source).__name__, "splits": sources},
-            "preprocessors": [_describe(step) for step in _steps_before_cache(task)],
-            "features": {key: _feature(feature) for key, feature in sorted(task.output_features.items())},
-        }
-        # as it will be read from the file
-        definition = json.loads(json.dumps(definition))
-        folder = seqio.get_task_dir_from_name(task.name)
-        counts = [task.num_input_examples(split) for split in task.splits]
-        dataset, export = _export_of(task, Path(request["data_dir"]))
-        plan.append(
-            {
-                "task": task.name,
-                "folder": folder,
-                "definition": definition,
-                "dataset": dataset,
-                "export": export,
-                "examples": sum(counts) if None not in counts else None,
-                "versions": {
-                    package: importlib.metadata.version(package) for package in ("seqio", "t5", "apache-beam")
-                },
-                "up_to_date": not request["force"] and read_identity(Path(request["caches"]) / folder) == definition,
-            }
-        )
+        found = _made_by_others(task, Path(request["caches"])) if request["only_missing"] else None
+        if found is not None:
+            plan.append({"task": task.name, "definition": found, "up_to_date": True, "others": True})
+            continue
+        try:
+            plan.append(_planned(task, request))
+        except MissingTextError as error:
+            missing.append(error)
+    if missing:
+        datasets = sorted({name for error in missing for name in error.datasets})
+        raise MissingTextError("\n".join(str(error) for error in missing), datasets)
     return plan
+
+
+def _planned(task: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition of one task as JSON, and whether our cache of it was made from the same."""
+    import seqio
+
+    from t5xpg.data.caching import read_identity
+
+    definition = {
+        "task": task.name,
+        "source": {"kind": type(task.source).__name__, "splits": {s: _files(task, s) for s in sorted(task.splits)}},
+        "preprocessors": [_describe(step) for step in _steps_before_cache(task)],
+        "features": {key: _feature(feature) for key, feature in sorted(task.output_features.items())},
+    }
+    # as it will be read from the file
+    definition = json.loads(json.dumps(definition))
+    folder = seqio.get_task_dir_from_name(task.name)
+    counts = [task.num_input_examples(split) for split in task.splits]
+    dataset, export = _export_of(task, Path(request["data_dir"]))
+    return {
+        "task": task.name,
+        "folder": folder,
+        "definition": definition,
+        "dataset": dataset,
+        "export": export,
+        "examples": sum(counts) if None not in counts else None,
+        "versions": {package: importlib.metadata.version(package) for package in ("seqio", "t5", "apache-beam")},
+        "up_to_date": not request["force"] and read_identity(Path(request["caches"]) / folder) == definition,
+        "others": False,
+    }
+
+
+def _made_by_others(task: Any, caches: Path) -> dict[str, Any] | None:
+    """What is known of a cache that was not made by this program: its files and their sizes; None where it was.
+
+    The tasks of the table are ours to cache, whoever did it before.
+    """
+    import tensorflow as tf
+
+    from t5xpg.data.caching import IDENTITY
+    from t5xpg.tasks import TASKS
+
+    folder = task.cache_dir
+    if not folder or task.name in TASKS:
+        return None
+    if Path(folder).parent.resolve() == caches.resolve() and (Path(folder) / IDENTITY).exists():
+        return None
+    names = sorted(tf.io.gfile.listdir(folder))
+    return {"task": task.name, "files": {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}}
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..., None]) -> None:
@@ -181,21 +218,32 @@ def _steps_before_cache(task: Any) -> list[Any]:
 
 
 def _files(task: Any, split: str) -> list[Any] | str:
-    """Digests of the files of a split. Raises UserError where they are not there."""
+    """Digests of the files of a split, or what else says what the source reads.
+
+    Raises UserError where files are not there: MissingTextError where an export would bring them.
+    """
     import seqio
 
+    from t5xpg.data.caching import MissingTextError
+    from t5xpg.data.task_names import possible_dataset
     from t5xpg.files import sha256_of_file
+    from t5xpg.tasks import TASKS
 
-    if not isinstance(task.source, seqio.FileDataSource):
-        return str(task.source)  # TFDS: name and version; functions: their names
-    names = task.source.list_shards(split)
-    paths = [Path(name) for name in names]
+    source = task.source
+    if isinstance(source, seqio.TfdsDataSource):
+        read = source.tfds_dataset
+        return f"{read.name} {split}={(read._split_map or {}).get(split, split)}"
+    if isinstance(source, seqio.FunctionDataSource):
+        return [_describe(source._dataset_fn)]
+    if not isinstance(source, seqio.FileDataSource):
+        return _without_addresses(str(source))
+    paths = [Path(name) for name in source.list_shards(split)]
     if not paths or not all(path.is_file() for path in paths):
-        dataset = task.name.partition("_span_corruption")[0]
-        raise UserError(
-            f"The text of {task.name}, split {split}, is not there ({task.source._split_to_filepattern[split]}). "
-            f"Type: make data DATASET={dataset}"
-        )
+        message = f"The text of {task.name}, split {split}, is not there ({source._split_to_filepattern[split]})."
+        dataset = possible_dataset(task.name) if task.name in TASKS else None
+        if dataset is None:
+            raise UserError(message)
+        raise MissingTextError(f"{message} Type: make data DATASET={dataset}", [dataset])
     return [{"bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths]
 
 
@@ -237,7 +285,11 @@ def _describe_value(value: Any) -> Any:
         return [_describe_value(item) for item in value]
     if callable(value):
         return _describe(value)
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return _without_addresses(repr(value))
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _feature(feature: Any) -> dict[str, Any]:
@@ -247,7 +299,7 @@ def _feature(feature: Any) -> dict[str, Any]:
         vocabulary: Any = from_seqio(feature.vocabulary).to_json()
         vocabulary.pop("model_file", None)  # where it lies is no part of what it is
     except UserError:
-        vocabulary = re.sub(r" at 0x[0-9a-f]+", "", str(feature.vocabulary))
+        vocabulary = _without_addresses(str(feature.vocabulary))
     return {"vocabulary": vocabulary, "add_eos": feature.add_eos, "dtype": str(feature.dtype), "rank": feature.rank}
 
 

@@ -36,11 +36,20 @@ _WORKER = "t5xpg.data.cache_worker"
 
 # The modules that decide what a task of the table caches.
 _DEFINING_FILES = (
+    "data/task_names.py",
     "data/task_table.py",
     "data/preprocessors.py",
     "data/seqio_vocabularies.py",
     "vocabularies.py",
 )
+
+
+class MissingTextError(UserError):
+    """Tasks of the table whose exports are not there; `datasets` are those to export."""
+
+    def __init__(self, message: str, datasets: Sequence[str]) -> None:
+        super().__init__(message)
+        self.datasets = tuple(datasets)
 
 
 def cache_task(
@@ -52,17 +61,21 @@ def cache_task(
     beam_options: Sequence[str] = (),
     force: bool = False,
     module_import: Sequence[str] = (),
+    only_missing: bool = False,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Cache a task, or each task of a mixture, below `cache_dir` unless an up-to-date cache is there.
 
     `runner` is any Apache Beam runner, `beam_options` further options of its pipeline ("--name=value"); `module_import`
     names modules that register tasks. `force` caches again what is up to date. `log` gets a line a task. Returns the
-    identity of the cache (of a mixture: task to identity): what was cached, by digests.
+    identity of the cache (of a mixture: task to identity): what was cached, by digests. `only_missing` leaves caches
+    that others made with SeqIO, in any of its cache folders, as they are, and tasks alone that cannot be cached: its
+    result lacks those.
 
     With a local runner the same task and text give the same bytes; elsewhere the order of the documents is Beam's. A
     cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`. Raises UserError
-    where the task is unknown, its text is missing, it has nothing to cache, or the process failed.
+    where the task is unknown, its text is missing (MissingTextError where that is an export), it has nothing to cache,
+    or the process failed.
     """
     cache_dir.mkdir(parents=True, exist_ok=True)
     if not force and not module_import:
@@ -84,6 +97,7 @@ def cache_task(
             "put_in_order": runner in _LOCAL_RUNNERS,
             "module_import": list(module_import),
             "force": force,
+            "only_missing": only_missing,
         }
         plan: list[dict[str, Any]] = []
         progress: Progress | None = None
@@ -91,6 +105,8 @@ def cache_task(
         # closed, which ends the child, before its scratch folder is removed
         messages = stack.enter_context(contextlib.closing(_messages(request, log_file, directories)))
         for message in messages:
+            if message.get("datasets"):
+                raise MissingTextError(message["user_error"], message["datasets"])
             if "user_error" in message:
                 raise UserError(message["user_error"])
             if "plan" in message:
@@ -101,6 +117,8 @@ def cache_task(
                     progress = stack.enter_context(Progress(f"cache {task}", total or None, "documents"))
                 progress.advance(message["count"], message.get("note", ""))
         for entry in plan:
+            if entry["others"]:
+                continue
             folder = cache_dir / entry["folder"]
             quick = {"dataset": entry["dataset"], "export": entry["export"], **_code()}
             identity = entry["definition"]

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t5xpg.data.seqio_vocabularies import from_seqio
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
+from t5xpg.data.task_names import NOT_CACHED, cache_command, possible_dataset
 from t5xpg.errors import UserError, nearest
 
 Provider: TypeAlias = seqio.Task | seqio.Mixture
@@ -116,11 +117,12 @@ def span_corruption_lengths(inputs_length: int, objective: SpanCorruption) -> tu
 
 
 def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
+    modules = config.module_import
     if config.use_cached and task.supports_caching:
         if not task.cache_dir:
             raise UserError(
-                f"{task.name} is not cached. Type: make cache TASK={task.name}  (or read it without a cache: "
-                "USE_CACHED = False)"
+                f"{task.name} {NOT_CACHED}. Type: {cache_command(task.name, modules)}  (or read it without a cache: "
+                "USE_CACHED_TASKS = False)"
             )
         cached = sorted(task.source.splits)
         try:
@@ -128,15 +130,15 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
         except Exception as error:  # seqio opens the info and stats files of the split: gone or torn
             raise UserError(
                 f"The cache of {task.name} cannot be read for the split {config.split!r} (splits of the task: "
-                f"{', '.join(cached)}): {error}. Type: make cache TASK={task.name} FORCE=1"
+                f"{', '.join(cached)}): {error}. Type: {cache_command(task.name, modules, force=True)}"
             ) from error
         if not readable:
             raise UserError(
                 f"The cache of {task.name} has no files for the split {config.split!r}. "
-                f"Type: make cache TASK={task.name} FORCE=1"
+                f"Type: {cache_command(task.name, modules, force=True)}"
             )
     elif task.requires_caching:
-        raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED = True.")
+        raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED_TASKS = True.")
     elif isinstance(task.source, seqio.FileDataSource) and not _has_files(task.source, config.split):
         raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_how_to_get(task.name)}")
 
@@ -202,5 +204,5 @@ def _is_span_corruption(function: Any) -> bool:
 
 def _how_to_get(name: str) -> str:
     """The command that exports the dataset of one of our own tasks."""
-    dataset, suffix, _ = name.partition("_span_corruption")
-    return f" To export its text, type: make data DATASET={dataset}" if suffix and dataset else ""
+    dataset = possible_dataset(name)
+    return f" To export its text, type: make data DATASET={dataset}" if dataset else ""

@@ -6,7 +6,6 @@ import functools
 import glob
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,11 @@ from t5xpg.data.manifest import SPLITS, find_manifests, read_manifest
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.seqio_vocabularies import to_seqio
 from t5xpg.data.spec import SpanCorruption
+from t5xpg.data.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
 from t5xpg.errors import UserError
-from t5xpg.vocabularies import Vocabulary
 
 Steps = list[Callable[..., Any]]
-_TASK_NAME = re.compile(r"[A-Za-z0-9_]+")
-
-
-@dataclass(frozen=True)
-class NamedVocabulary:
-    """A vocabulary of the table: what it adds to the names of its tasks, and the objective's numbers for its tokens."""
-
-    suffix: str
-    vocabulary: Vocabulary
-    span_corruption: SpanCorruption
-
-
-VOCABULARIES: tuple[NamedVocabulary, ...] = (
-    # bytes, with the mean span of ByT5 (Xue et al. 2022): the tasks that are meant where no vocabulary is named
-    NamedVocabulary("", Vocabulary("bytes", extra_ids=125), SpanCorruption(0.15, 20.0)),
-)
+_DATASET_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
 def _span_corruption(objective: SpanCorruption) -> Steps:
@@ -52,7 +36,7 @@ def _span_corruption(objective: SpanCorruption) -> Steps:
 
 
 # name of an objective to the steps from tokens ("targets") to inputs and targets
-OBJECTIVES: Mapping[str, Callable[[SpanCorruption], Steps]] = {"span_corruption": _span_corruption}
+_STEPS: Mapping[str, Callable[[SpanCorruption], Steps]] = {SPAN_CORRUPTION: _span_corruption}
 
 
 def register_tasks(data_dir: Path, objective: SpanCorruption | None = None) -> list[str]:
@@ -64,12 +48,12 @@ def register_tasks(data_dir: Path, objective: SpanCorruption | None = None) -> l
     folders = {name: data_dir / name for name in built_in()} | find_manifests(data_dir)
     names: list[str] = []
     for dataset, folder in folders.items():
-        if not _TASK_NAME.fullmatch(dataset):
+        if not _DATASET_NAME.fullmatch(dataset):
             continue  # not made by an export
         source = _source(folder)
-        for objective_name, steps in OBJECTIVES.items():
+        for objective_name, steps in _STEPS.items():
             for entry in VOCABULARIES:
-                name = "_".join(filter(None, (dataset, objective_name, entry.suffix)))
+                name = task_name(dataset, objective_name, entry.suffix)
                 seqio.TaskRegistry.remove(name)
                 feature = seqio.Feature(to_seqio(entry.vocabulary), add_eos=True)
                 seqio.TaskRegistry.add(

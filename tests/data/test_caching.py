@@ -120,7 +120,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
             "request = json.loads(sys.stdin.readline())\n"
             "def report(**m): os.write(int(sys.argv[1]), (json.dumps(m) + chr(10)).encode())\n"
             "entry = dict(task='t', folder='t', definition={'task': 't'}, dataset=None, export=None, examples=3,\n"
-            "             versions={}, up_to_date=False)\n"
+            "             versions={}, up_to_date=False, others=False)\n"
             "out = pathlib.Path(request['output']) / 't'\n"
             "out.mkdir()\n"
             "(out / 'COMPLETED').touch()\n" + body
