@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.stages import Compiled
 
 from t5xpg import partitioning, state, step
+from t5xpg.batch import BatchSpec
+from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
+from t5xpg.models.encoder_decoder import Params
 from t5xpg.rng import stream_key
 from t5xpg.state import TrainState
 from t5xpg.vocabularies import Vocabulary
+
+Batch = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,23 +42,55 @@ class Assembly:
             lambda: state.create(experiment.model, experiment.optimizer, key), self.shardings
         )
 
-    def train_step(self, token_bytes: np.ndarray) -> Any:
-        """(state, batch) -> (state, metrics), a jitted function. token_bytes: int32 [vocabulary]."""
-        experiment = self.experiment
-        update = step.make_train_step(
-            experiment.model,
-            experiment.optimizer,
-            experiment.loss,
-            num_microbatches=experiment.num_microbatches,
-            seed=experiment.random_seed,
-            token_bytes=token_bytes,
-        )
-        return partitioning.jit_train_step(update, self.mesh, self.shardings)
+    def compile_train_step(self) -> Compiled:
+        """The update, compiled: (state, batch, token_bytes) -> (state, metrics). The old state is gone after it.
 
-    def eval_step(self, token_bytes: np.ndarray) -> Callable[[Any, Mapping[str, Any]], Any]:
-        """(params, batch) -> metrics, compiled at its first call."""
-        measure = step.make_eval_step(self.experiment.model, self.experiment.loss, token_bytes=token_bytes)
-        return partitioning.jit_eval_step(measure, self.mesh, self.shardings.params)
+        token_bytes: int32 [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not
+        wait until the vocabulary is known.
+        """
+        experiment = self.experiment
+
+        def update(state: TrainState, batch: Batch, token_bytes: Any) -> tuple[TrainState, Any]:
+            return step.make_train_step(
+                experiment.model,
+                experiment.optimizer,
+                experiment.loss,
+                num_microbatches=experiment.num_microbatches,
+                seed=experiment.random_seed,
+                token_bytes=token_bytes,
+            )(state, batch)
+
+        jitted = partitioning.jit_train_step(update, self.mesh, self.shardings, more=1)
+        return jitted.lower(self.abstract_state, self._abstract_batch(experiment.train_dataset), self._bytes).compile()
+
+    def compile_eval_step(self) -> Compiled:
+        """The measurement, compiled: (params, batch, token_bytes) -> metrics."""
+        experiment = self.experiment
+
+        def measure(params: Params, batch: Batch, token_bytes: Any) -> Any:
+            return step.make_eval_step(experiment.model, experiment.loss, token_bytes=token_bytes)(params, batch)
+
+        jitted = partitioning.jit_eval_step(measure, self.mesh, self.shardings.params, more=1)
+        batch = self._abstract_batch(experiment.eval_dataset)
+        return jitted.lower(self.abstract_state.params, batch, self._bytes).compile()
+
+    def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
+        """UTF-8 bytes of every id on every device: int32 [vocab_size of the model], 0 behind the vocabulary's ids.
+
+        Raises UserError where the vocabulary has ids that the model has no embedding for.
+        """
+        check_vocabulary(vocabulary, self.experiment)
+        counts = np.zeros(self._bytes.shape, np.int32)
+        counts[: vocabulary.size] = vocabulary.token_bytes()
+        return jax.device_put(counts, partitioning.replicated(self.mesh))
+
+    @property
+    def _bytes(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self.experiment.model.config.vocab_size,), np.int32)
+
+    def _abstract_batch(self, dataset: DatasetConfig) -> dict[str, jax.ShapeDtypeStruct]:
+        spec = BatchSpec(dataset.batch_size, dataset.task_feature_lengths, dataset.pack)
+        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.features().items()}
 
     def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """A batch of this process's rows as arrays on the mesh."""

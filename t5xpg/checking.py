@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
-
-import jax
-import numpy as np
 
 from t5xpg import assembly, environment, hardware, paths, preparation
 from t5xpg.assembly import Assembly
-from t5xpg.batch import BatchSpec
 from t5xpg.config import LoadedConfig
 from t5xpg.data.client import DataService
 from t5xpg.data.task_names import NOT_CACHED
@@ -97,10 +92,7 @@ def _print_memory_and_time(built: Assembly) -> None:
     """What the compiled step says of memory on each device, and the time that the matrix products take at peak."""
     experiment = built.experiment
     dataset = experiment.train_dataset
-    spec = BatchSpec(dataset.batch_size, experiment.lengths, dataset.pack)
-    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.features().items()}
-    step = built.train_step(np.zeros(experiment.model.config.vocab_size, np.int32))
-    memory: Any = step.lower(built.abstract_state, batch).compile().memory_analysis()
+    memory = built.compile_train_step().memory_analysis()
     if memory is not None:
         state, working = memory.argument_size_in_bytes / 2**20, memory.temp_size_in_bytes / 2**20
         print(

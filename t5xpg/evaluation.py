@@ -50,8 +50,11 @@ def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
         _check_vocabulary(description.vocabulary, vocabulary, directory)
         assembly.check_vocabulary(vocabulary, experiment)
         stream = service.open(config)
-        step_function = built.eval_step(vocabulary.token_bytes())
-        summary = Validation(stream, step_function, built.on_devices).measure(params)
+        eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
+        validation = Validation(
+            stream, lambda params, batch: eval_step(params, batch, token_bytes), built.on_devices
+        )
+        summary = validation.measure(params)
         stream.rewind()
         rows = _spread_rows(stream, int(summary["batches"]))
     predictor = Predictor(experiment, params, vocabulary)

@@ -185,19 +185,26 @@ def jit_create(create: Callable[[], TrainState], shardings: TrainState) -> Train
     return jax.jit(create, out_shardings=shardings)()
 
 
-def jit_train_step(step: Callable[..., Any], mesh: Mesh, shardings: TrainState) -> Callable[..., Any]:
-    """`step(state, batch) -> (state, metrics)`, compiled; the old state's memory is reused for the new one."""
+def jit_train_step(step: Callable[..., Any], mesh: Mesh, shardings: TrainState, more: int = 0) -> Any:
+    """`step(state, batch, ...) -> (state, metrics)`, compiled; the old state's memory is reused for the new one.
+
+    more: how many further arguments `step` takes, which lie on every device.
+    """
     return jax.jit(
         step,
-        in_shardings=(shardings, batch_sharding(mesh)),
+        in_shardings=(shardings, batch_sharding(mesh), *[replicated(mesh)] * more),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
     )
 
 
-def jit_eval_step(step: Callable[..., Any], mesh: Mesh, params: Any) -> Callable[..., Any]:
-    """`step(params, batch) -> metrics`, compiled. params: the parameters' shardings."""
-    return jax.jit(step, in_shardings=(params, batch_sharding(mesh)), out_shardings=replicated(mesh))
+def jit_eval_step(step: Callable[..., Any], mesh: Mesh, params: Any, more: int = 0) -> Any:
+    """`step(params, batch, ...) -> metrics`, compiled. params: the parameters' shardings; more: as above."""
+    return jax.jit(
+        step,
+        in_shardings=(params, batch_sharding(mesh), *[replicated(mesh)] * more),
+        out_shardings=replicated(mesh),
+    )
 
 
 def path_names(path: Any) -> tuple[str, ...]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.stages import Compiled
 
 from t5xpg import assembly, environment, hardware, loop, paths, preparation
 from t5xpg.assembly import Assembly
-from t5xpg.batch import BatchSpec
 from t5xpg.checkpoints import Checkpointer
 from t5xpg.config import LoadedConfig, settings
 from t5xpg.data.client import DataService, Stream, TaskDescription
@@ -108,27 +109,33 @@ class _Run:
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
         _print_header(self.loaded, self.assembly)
-        self.description = self.service.describe(train_config)
-        vocabulary = self.description.vocabulary
-        assembly.check_vocabulary(vocabulary, experiment)
-        self.identity["vocabulary"] = vocabulary.to_json()
-        self._record_start(step)
-        _print_data(self.description, experiment)
-        self.token_bytes = vocabulary.token_bytes()
-        self.stream: Stream = self.service.open(train_config)
+        # The data process loads TensorFlow while this one compiles.
+        with ThreadPoolExecutor(1) as pool:
+            compiling = pool.submit(self._compile)
+            self.description = self.service.describe(train_config)
+            vocabulary = self.description.vocabulary
+            self.token_bytes = self.assembly.token_bytes(vocabulary)
+            self.identity["vocabulary"] = vocabulary.to_json()
+            self._record_start(step)
+            _print_data(self.description, experiment)
+            self.stream: Stream = self.service.open(train_config)
+            eval_stream = self.service.open(eval_config)
+            continues = f", continues after step {step:,}" if step else ""
+            print(f"run: {shown(self.directory.path)}{continues}", flush=True)
+            self.train_step, eval_step = compiling.result()
         self.validation = Validation(
-            self.service.open(eval_config), self.assembly.eval_step(self.token_bytes), self.assembly.on_devices
+            eval_stream,
+            lambda params, batch: eval_step(params, batch, self.token_bytes),
+            self.assembly.on_devices,
         )
         self.step, self.window = step, Window()
         if step:
             self.state, position, meta = self.checkpointer.restore(step, self.assembly.abstract_state)
             self.stream.restore(position)
             self.window = Window.from_json(meta["window"])
-            print(f"run: {shown(self.directory.path)}, continues after step {step:,}", flush=True)
         else:
             self.state = self.assembly.new_state()
-            print(f"run: {shown(self.directory.path)}", flush=True)
-        self.train_step = self._compile()
+        print(f"ready {duration(time.perf_counter() - self.began)} after the start", flush=True)
 
     def loop(self, stop: StopRequest) -> int:
         """Run to the end or to a request to stop; returns the step that was reached."""
@@ -161,7 +168,7 @@ class _Run:
                     schedule=loop.Schedule(
                         total, experiment.stats_period, experiment.eval_period, experiment.checkpoints.period
                     ),
-                    train_step=self.train_step,
+                    train_step=lambda state, batch: self.train_step(state, batch, self.token_bytes),
                     batches=map(self.assembly.on_devices, self.stream),
                     to_host=jax.device_get,
                     observer=observer,
@@ -188,18 +195,9 @@ class _Run:
             },
         )
 
-    def _compile(self) -> Any:
-        """The training step, compiled now, so that the first step of the bar is a step."""
-        began = time.perf_counter()
-        spec = BatchSpec(
-            self.experiment.train_dataset.batch_size, self.experiment.lengths, self.experiment.train_dataset.pack
-        )
-        step = self.assembly.train_step(self.token_bytes)
-        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.features().items()}
-        compiled = step.lower(self.assembly.abstract_state, batch).compile()
-        now = time.perf_counter()
-        print(f"compiled in {duration(now - began)}; ready {duration(now - self.began)} after the start", flush=True)
-        return compiled
+    def _compile(self) -> tuple[Compiled, Compiled]:
+        """The steps, compiled now, so that the first step of the bar is a step."""
+        return self.assembly.compile_train_step(), self.assembly.compile_eval_step()
 
     def _cost(self) -> Cost:
         experiment = self.experiment
