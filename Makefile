@@ -7,24 +7,37 @@ MAKEFLAGS += --no-print-directory
 EXP ?= byt5_tiny_demo
 DATASET ?= wikitext
 TASK ?= wikitext_span_corruption
+# Large pages for malloc: XLA's CPU backend otherwise loses a third of its time to page faults.
+GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-# The kind of machine chooses the lock: cpu, cuda, tpu or apple.
-MACHINE ?= $(shell if [ "$$(uname -s)-$$(uname -m)" = Darwin-arm64 ]; then echo apple; \
-	elif nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+# Make reads `$` in values; here a value is the text that was typed: PROMPT='It costs $5'.
+VALUES := EXP DATASET TASK GIN FILES LIMIT FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN TESTS
+define literal
+override $(1) := $$(value $(1))
+endef
+$(foreach name,$(VALUES),$(eval $(call literal,$(name))))
+export $(VALUES) GLIBC_TUNABLES
+
+# The kind of machine chooses the lock: cpu, cuda, tpu or apple. The one that was installed stays until another is named.
+MACHINES := apple cpu cuda tpu
+MACHINE ?= $(patsubst .venv/.installed-%,%,$(firstword $(wildcard $(MACHINES:%=.venv/.installed-%))))
+ifeq ($(strip $(MACHINE)),)
+MACHINE := $(shell sh requirements/machine)
+endif
+ifeq ($(filter $(MACHINES),$(MACHINE)),)
+$(error MACHINE=$(MACHINE) is none of: $(MACHINES))
+endif
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
+NO_PYTHON = echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1
 
 INSTALLED := .venv/.installed-$(MACHINE)
 PROGRAM := .venv/bin/python -m t5xpg
 
-# Large pages for malloc: XLA's CPU backend otherwise loses a third of its time to page faults.
-export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
-export EXP DATASET TASK GIN FILES LIMIT FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN TESTS
-
 GIN_OPTION = $${GIN:+"--gin-overrides=$$GIN"}
 RUN_OPTION = $${RUN:+"--run=$$RUN"}
 MODULES = $${MODULE_IMPORT:+"--module-import=$$MODULE_IMPORT"}
-FORCED = $${FORCE:+--force}
+FORCED = $(if $(filter-out 0 no false,$(FORCE)),--force)
 
 .PHONY: help install demo data cache check train eval infer report test prove lint format goldens lock clean clean-runs
 
@@ -34,8 +47,7 @@ help: ## list the targets
 install: $(INSTALLED) ## install the packages of this kind of machine into .venv (MACHINE=cpu|cuda|tpu|apple, PYTHON=python3)
 
 $(INSTALLED): requirements/$(MACHINE).txt requirements/bootstrap.txt requirements/install.py pyproject.toml
-	@if [ -z "$(PYTHON)" ]; then echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; fi
-	@"$(PYTHON)" requirements/install.py "$(MACHINE)"
+	@python="$(PYTHON)"; [ -n "$$python" ] || { $(NO_PYTHON); }; "$$python" requirements/install.py "$(MACHINE)"
 
 demo: $(INSTALLED) ## the whole chain on text that is already on the machine: export, cache, train, evaluate, fill in blanks, report
 	@$(PROGRAM) demo $(GIN_OPTION) $(RUN_OPTION)
@@ -61,11 +73,11 @@ infer: $(INSTALLED) ## fill in blanks (EXP=, PROMPT="The <extra_id_0> ruined my 
 report: $(INSTALLED) ## publish a run: results.json, the README's results block and the curve of experiments/EXP
 	@$(PROGRAM) report "$$EXP" $(RUN_OPTION)
 
-test: $(INSTALLED) ## run the tests (TESTS=tests/models for a part)
-	@.venv/bin/python -m pytest $${TESTS:+"$$TESTS"}
+test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
+	@set -f; .venv/bin/python -m pytest $$TESTS
 
-prove: $(INSTALLED) ## run the slow proofs
-	@.venv/bin/python -m pytest proofs
+prove: $(INSTALLED) ## run the slow proofs (TESTS=, KILLS=8)
+	@set -f; .venv/bin/python -m pytest $${TESTS:-proofs}
 
 lint: $(INSTALLED) ## check format, lint and types
 	@.venv/bin/python -m ruff format --check . && .venv/bin/python -m ruff check . && .venv/bin/python -m mypy
@@ -74,13 +86,18 @@ format: $(INSTALLED) ## format the code
 	@.venv/bin/python -m ruff format . && .venv/bin/python -m ruff check --fix .
 
 goldens: ## make the reference tensors of the tests again, with torch and transformers in .venv-goldens
-	@"$(PYTHON)" -m venv .venv-goldens && .venv-goldens/bin/python -m pip install --quiet --require-hashes -r requirements/goldens.txt && .venv-goldens/bin/python tests/goldens/make_goldens.py
+	@python="$(PYTHON)"; [ -n "$$python" ] || { $(NO_PYTHON); }; "$$python" -m venv .venv-goldens && .venv-goldens/bin/python -m pip install --quiet --require-hashes -r requirements/goldens.txt && .venv-goldens/bin/python tests/goldens/make_goldens.py
 
 lock: $(INSTALLED) ## resolve pyproject.toml into the hashed locks of requirements/
 	@.venv/bin/python requirements/lock.py
 
 clean: ## remove exports, caches and compiled files; keeps .venv and runs
-	@rm -rf cache .pytest_cache .mypy_cache .ruff_cache && find data -mindepth 2 \( -name '*.jsonl' -o -name manifest.json \) -delete
+	@rm -rf cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . \( -path './.venv*' -o -path ./runs -o -path ./.git \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	@for manifest in data/*/manifest.json; do \
+		grep -q '"sha256"' "$$manifest" 2>/dev/null || continue; folder="$${manifest%/*}"; \
+		rm -f "$$folder/train.jsonl" "$$folder/validation.jsonl" "$$folder/test.jsonl" "$$manifest"; \
+		rmdir "$$folder" 2>/dev/null || :; done
 
-clean-runs: ## list the run directories, and delete them if the answer is yes
+clean-runs: $(INSTALLED) ## list the run directories, and delete them if the answer is yes
 	@$(PROGRAM) clean-runs

@@ -106,9 +106,14 @@ def main() -> None:
         fail(f"Python {sys.version.split()[0]} at {sys.executable}: 3.11, 3.12 or 3.13 is needed. Name one: PYTHON=…")
     started = time.monotonic()
     print(f"install: {lock.stem} packages for Python {sys.version.split()[0]} into .venv", flush=True)
-    python = make_environment(REPOSITORY / ".venv")
+    folder = REPOSITORY / ".venv"
+    python = make_environment(folder)
+    # One environment holds one lock; the Makefile goes on with the kind of machine that it finds here.
+    marker = folder / f".installed-{lock.stem}"
+    for other in set(folder.glob(".installed-*")) - {marker}:
+        other.unlink()
     install(python, lock)
-    (REPOSITORY / ".venv" / f".installed-{lock.stem}").write_text("")
+    marker.write_text("")
     print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -14,21 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import REPOSITORY, Workplace
-
-
-def checkpoint_arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
-    """All arrays of a checkpoint's parameters and optimiser, by path."""
-    import jax
-    import orbax.checkpoint as ocp
-
-    arrays: dict[str, np.ndarray] = {}
-    for item in ("params", "optimizer"):
-        with ocp.StandardCheckpointer() as reader:
-            tree = reader.restore(folder / str(step) / item)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            arrays[item + jax.tree_util.keystr(path)] = np.asarray(leaf)
-    return arrays
+from t5xpg.filling import fill
+from tests.workplace import REPOSITORY, Workplace, assert_same_run
 
 
 @pytest.fixture(scope="module")
@@ -74,47 +61,33 @@ def test_a_second_call_does_nothing(workplace: Workplace, unbroken: tuple[Path, 
     assert (unbroken[0] / "metrics.jsonl").read_bytes() == before
 
 
+def wait_for(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Return when the folder is there, as long as the process runs."""
+    deadline = time.monotonic() + 200
+    while not folder.is_dir() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.002)
+    assert folder.is_dir()
+
+
 def test_a_killed_run_goes_on_to_the_same_numbers(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
     folder = workplace.folder / "runs" / "killed"
-    process = subprocess.Popen(
-        workplace.command("train", str(workplace.experiment), "--run=killed"),
-        env=workplace.environment,
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 200
-    while not (folder / "checkpoints" / "4").is_dir() and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert (folder / "checkpoints" / "4").is_dir()
+    with workplace.start("train", str(workplace.experiment), "--run=killed") as process:
+        wait_for(folder / "checkpoints" / "4", process)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     assert not (folder / "checkpoints" / "12").is_dir(), "it ended before it was killed"
     printed = workplace.run("train", str(workplace.experiment), "--run=killed")
     assert re.search(r"continues after step [48]\b", printed)
-    assert (folder / "metrics.jsonl").read_bytes() == (unbroken[0] / "metrics.jsonl").read_bytes()
-    ours, theirs = (checkpoint_arrays(path / "checkpoints", 12) for path in (folder, unbroken[0]))
-    assert ours.keys() == theirs.keys()
-    for name, array in ours.items():
-        assert array.tobytes() == theirs[name].tobytes(), name
+    assert_same_run(folder, unbroken[0], 12)
 
 
-def test_a_signal_stops_after_the_step_and_saves_it(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+def test_a_signal_stops_after_the_step_and_saves_it(workplace: Workplace) -> None:
     folder = workplace.folder / "runs" / "stopped"
-    process = subprocess.Popen(
-        workplace.command("train", str(workplace.experiment), "--gin.TRAIN_STEPS=100000", "--run=stopped"),
-        env=workplace.environment,
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 200
-    while not (folder / "checkpoints" / "4").is_dir() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=100)
+    with workplace.start("train", str(workplace.experiment), "--gin.TRAIN_STEPS=100000", "--run=stopped") as process:
+        wait_for(folder / "checkpoints" / "4", process)
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=100)
     assert process.returncode == 128 + signal.SIGTERM, printed
     step = int(re.search(r"stopped after step ([\d,]+), which is saved", printed)[1].replace(",", ""))  # type: ignore[index]
     assert (folder / "checkpoints" / str(step)).is_dir()
@@ -141,21 +114,22 @@ def test_evaluation_prediction_and_report(workplace: Workplace, unbroken: tuple[
 
     prompt = "the dog <extra_id_0> the river, and it's the <extra_id_1> that counts"
     printed = workplace.run("infer", experiment, "--run=unbroken", f"--prompt={prompt}")
-    assert prompt in printed
+    assert [line[:12].strip() for line in printed.splitlines()[-3:]] == ["input", "prediction", "filled in"]
     source, target = workplace.folder / "in.jsonl", workplace.folder / "out.jsonl"
     source.write_text("".join(json.dumps({"id": n, "inputs": prompt[n:]}) + "\n" for n in range(6)))
     workplace.run("infer", experiment, "--run=unbroken", f"--input={source}", f"--output={target}")
     records = [json.loads(line) for line in target.read_text().splitlines()]
     assert [record["id"] for record in records] == list(range(6))
-    assert all({"prediction", "filled", "inputs"} <= record.keys() for record in records)
+    assert all(record["filled"] == fill(record["inputs"], record["prediction"]) for record in records)
 
     # `make report` publishes into the folder of the experiment of that name.
     published = workplace.folder / "small"
     published.mkdir()
     shutil.copy(workplace.experiment, published)
-    printed = workplace.run("report", str(published / "small.gin"), "--run=unbroken")
+    workplace.run("report", str(published / "small.gin"), "--run=unbroken")
     assert {path.name for path in published.iterdir()} == {"small.gin", "README.md", "results.json", "curve.svg"}
-    assert "<extra_id_0>" not in printed
+    results = json.loads((published / "results.json").read_text())
+    assert (results["experiment"], results["steps"]) == ("small", 12)
 
 
 def test_simulated_devices_give_the_same_losses(workplace: Workplace, unbroken: tuple[Path, str]) -> None:

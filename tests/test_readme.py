@@ -1,21 +1,24 @@
-"""Every command of the README runs, at a small size, in a copy of the checkout whose path has a space."""
+"""Every command of a README runs, at a small size, in a copy of the checkout whose path has a space."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from t5xpg import config, paths, report
-from tests.conftest import REPOSITORY, sentences
+from t5xpg import config, paths, preparation, report, training
+from tests.workplace import REPOSITORY, sentences
 
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+READMES = [REPOSITORY / "README.md", *sorted(paths.EXPERIMENTS.glob("*/README.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCKS = BLOCK.findall(READMES[0].read_text(encoding="utf-8"))
 SMALL = (
     "--gin.TRAIN_STEPS=3 --gin.EVAL_STEPS=1 --gin.WARMUP_STEPS=1 --gin.BATCH_SIZE=4 --gin.DTYPE=float32 "
     "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32} --gin.encoder_decoder.T5Config.num_encoder_layers=1 "
@@ -25,18 +28,24 @@ SMALL = (
 )
 # Run by other means: the tests themselves and what they are part of.
 NOT_RUN_HERE = {"make test", "make prove", "make lint"}
+MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS_WITH_GIN = {"demo", "check", "train", "eval", "infer"}
 
 
+def commands_of(text: str) -> list[str]:
+    """The lines of code blocks that call make, and all that stands as `make …` in the text."""
+    found = []
+    for number, part in enumerate(re.split(r"^```", text, flags=re.MULTILINE)):
+        pattern = r"^((?:\w+=\S+ )*make\b.*)$" if number % 2 else r"`((?:\w+=\S+ )*make\b[^`]*)`"
+        found += [" ".join(command.split()) for command in re.findall(pattern, part, re.MULTILINE)]
+    return found
+
+
 def readme_commands() -> list[str]:
-    """The commands in code blocks and in the table, in the order in which a reader meets them, each once."""
-    found: list[str] = []
-    for line in README.splitlines():
-        if re.match(r"(\w+=\S+ )*make \w", line):
-            found.append(line)
-        elif line.startswith("| `make"):
-            found += re.findall(r"`(make [^`]*)`", line.split(" | ")[0])
-    return list(dict.fromkeys(found))
+    """Of all READMEs, in the order in which a reader meets them, each once."""
+    # the results blocks are generated, and say how to generate them
+    texts = [re.sub(r"<!--.*?-->", "", file.read_text(encoding="utf-8"), flags=re.DOTALL) for file in READMES]
+    return list(dict.fromkeys(command for text in texts for command in commands_of(text)))
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +60,25 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (REPOSITORY / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, folder / name)
-    (folder / ".venv").symlink_to(Path(os.environ.get("VIRTUAL_ENV") or REPOSITORY / ".venv"))
+            os.utime(folder / name, (0, 0))  # older than the mark below
+    # The packages of the Python that runs this test, marked as installed: no test installs anything.
+    (folder / ".venv").mkdir()
+    for path in Path(sys.prefix).iterdir():
+        if not path.name.startswith(".installed-"):
+            (folder / ".venv" / path.name).symlink_to(path)
+    (folder / ".venv" / ".installed-cpu").touch()
     text = folder / "texts"
     text.mkdir()
     (text / "train.txt").write_text(sentences(200, seed=1))
     (text / "validation.txt").write_text(sentences(40, seed=2))
-    shutil.copy(text / "validation.txt", folder / "held_out.txt")
+    for split, name in (("validation", "held_out"), ("train", "wiki.train"), ("validation", "wiki.valid")):
+        shutil.copy(text / f"{split}.txt", folder / f"{name}.txt")
     (folder / "articles.jsonl").write_text(
         "".join(f'{{"text": "{line}"}}\n' for line in sentences(200, seed=3).splitlines())
     )
     subprocess.run(["gzip", "articles.jsonl"], cwd=folder, check=True)
+    questions = ("The <extra_id_0> ruined my sleep", "<extra_id_0> after <extra_id_1>")
+    (folder / "in.jsonl").write_text("".join(json.dumps({"inputs": text}) + "\n" for text in questions))
     program = next(body for kind, body in BLOCKS if kind == "python")
     (folder / "my_tasks.py").write_text(program.replace("/path/", f"{text}/"))
     gin = next(body for _, body in BLOCKS if body.startswith("from __gin__"))
@@ -72,8 +90,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, command: str, code: int = 0) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("T5XPG_", "PYTEST"))}
-    environment.pop("PYTHONPATH", None)
+    outer = ("T5XPG_", "PYTEST", "MAKE", "MFLAGS")  # what an outer make and this test's own surroundings leave
+    values = re.search(r"^VALUES := (.*)$", MAKEFILE, re.MULTILINE)[1].split()  # type: ignore[index]
+    dropped = {"PYTHONPATH", "VIRTUAL_ENV", "MACHINE", *values}
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(outer) and n not in dropped}
     environment["HF_HUB_OFFLINE"] = "1"  # a network would make `make data` download half a gigabyte
     done = subprocess.run(
         ["sh", "-c", command], cwd=folder, env=environment, text=True,
@@ -96,8 +116,17 @@ def at_small_size(command: str) -> str:
 
 def test_the_readme_has_commands() -> None:
     commands = readme_commands()
-    assert len(commands) > 15
     assert commands[0] == "make demo"
+    for command in ("make check EXP=mine", "make install MACHINE=cpu", "make infer INPUT=in.jsonl OUTPUT=out.jsonl"):
+        assert command in commands
+    assert NOT_RUN_HERE.issubset(commands)
+
+
+def test_commands_are_found_in_blocks_and_in_sentences() -> None:
+    text = (
+        "Type `make\na X=1`, or `B=2 make b`; not makeup.\n```\nmake c\nC=3 make d Y='1 2'\nls\n```\n| `make e` | `f` |"
+    )
+    assert commands_of(text) == ["make a X=1", "B=2 make b", "make c", "C=3 make d Y='1 2'", "make e"]
 
 
 def test_commands_run_in_the_order_of_the_readme(copy: Path) -> None:
@@ -105,7 +134,7 @@ def test_commands_run_in_the_order_of_the_readme(copy: Path) -> None:
     for command in readme_commands():
         if command in NOT_RUN_HERE:
             target = command.split()[1]
-            assert re.search(rf"^{target}: ", (copy / "Makefile").read_text(), re.MULTILINE)
+            assert re.search(rf"^{target}: ", MAKEFILE, re.MULTILINE)
         elif command == "make data DATASET=wikitext":
             # Without a network it says so, and the two ways on; with one it would load the real thing.
             said = run(copy, command, code=2)
@@ -115,7 +144,10 @@ def test_commands_run_in_the_order_of_the_readme(copy: Path) -> None:
             printed[command] = run(copy, at_small_size(command))
     assert "report: runs/byt5_tiny_demo/report/README.md" in printed["make demo"]
     assert "make train" in printed["make help"]
-    assert (copy / "runs" / "mesh" / "checkpoints" / "3").is_dir()
+    assert "install:" not in printed["make install MACHINE=cpu"]
+    assert len((copy / "out.jsonl").read_text().splitlines()) == 2
+    for name in ("mesh", "mine", "my_text", "my_task", "byt5_tiny_mps"):
+        assert (copy / "runs" / name / "checkpoints" / "3").is_dir()
     published = copy / "experiments" / "byt5_tiny_demo"
     assert report.check_block(published) == []
     said = run(copy, at_small_size("make demo"))
@@ -130,14 +162,10 @@ def test_published_results_are_what_their_records_say(name: str) -> None:
     assert (folder / "README.md").is_file()
     results = report.read_results(folder / report.RESULTS_FILE)
     assert results["experiment"] == name
-    current = config.settings(config.load(name).experiment)
+    experiment = config.load(name).experiment
+    assert results["identity"]["seed"] == experiment.random_seed
+    assert results["steps"] == results["total_steps"] == experiment.total_steps
+    current = json.loads(json.dumps(training.run_identity(experiment, preparation.Source({}))["settings"]))
     told = results["identity"]["settings"]
-    assert {key for key in told if told[key] != current.get(key)} == set(), "run it again: the gin file has changed"
-
-
-def test_help_lists_every_target_with_one_line() -> None:
-    makefile = (REPOSITORY / "Makefile").read_text()
-    phony = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
-    printed = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    listed = [line.split()[1] for line in printed.splitlines()]
-    assert sorted(listed) == sorted(phony)
+    different = {key for key in told.keys() | current.keys() if told.get(key, "?") != current.get(key, "?")}
+    assert different == set(), "run it again: the gin file has changed"

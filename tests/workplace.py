@@ -1,0 +1,151 @@
+"""A small workplace in which the program runs as a user runs it, and what is compared of its runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+EXPERIMENT = """
+from __gin__ import dynamic_registration
+from t5xpg.models import encoder_decoder
+include 'gin/models/byt5_tiny.gin'
+include 'gin/optimizers/adamw.gin'
+include 'gin/partitioning/one_device.gin'
+include 'gin/runs/pretrain.gin'
+
+MIXTURE_OR_TASK_NAME = 'small_span_corruption'
+TASK_FEATURE_LENGTHS = {'inputs': 64, 'targets': 32}
+TRAIN_STEPS = 12
+BATCH_SIZE = 4
+RANDOM_SEED = 7
+DROPOUT_RATE = 0.1
+WARMUP_STEPS = 4
+STATS_PERIOD = 5
+EVAL_PERIOD = 6
+EVAL_STEPS = 2
+CHECKPOINT_PERIOD = 4
+
+encoder_decoder.T5Config:
+  emb_dim = 32
+  num_heads = 2
+  head_dim = 16
+  mlp_dim = 64
+  num_encoder_layers = 1
+  num_decoder_layers = 1
+"""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder with data, caches, runs and one experiment, away from those of the checkout."""
+
+    folder: Path
+
+    @property
+    def experiment(self) -> Path:
+        return self.folder / "small.gin"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {
+            "T5XPG_DATA_DIR": str(self.folder / "data"),
+            "T5XPG_CACHE_DIR": str(self.folder / "cache"),
+            "T5XPG_RUNS_DIR": str(self.folder / "runs"),
+            "PYTHONPATH": str(self.folder),
+            "PYTHONUNBUFFERED": "1",
+        }
+        # The programs run as the user's would: without what conftest.py sets for the tests' own process.
+        outer = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+        return {**outer, **own}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "t5xpg", *arguments]
+
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A running program, its output in a pipe; it is killed when the block is left, however that comes."""
+        process = subprocess.Popen(
+            self.command(*arguments),
+            env=self.environment,
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def run(self, *arguments: str, code: int = 0, **variables: str) -> str:
+        """Run the program; returns what it printed on both streams."""
+        done = subprocess.run(
+            self.command(*arguments),
+            env={**self.environment, **variables},
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+
+def sentences(count: int, seed: int) -> str:
+    """Lines of made-up but regular English, each of more than 100 characters."""
+    draw = random.Random(seed)
+    nouns = ["dog", "cat", "house", "river", "teacher", "engine", "letter", "window", "garden", "doctor"]
+    verbs = ["sees", "finds", "paints", "follows", "remembers", "carries", "repairs", "watches"]
+    lines = []
+    for _ in range(count):
+        parts = [f"the {draw.choice(nouns)} {draw.choice(verbs)} the {draw.choice(nouns)}" for _ in range(5)]
+        lines.append(", and ".join(parts) + ".")
+    return "\n".join(lines) + "\n"
+
+
+def make_workplace(folder: Path) -> Workplace:
+    """Exported and cached text and an experiment."""
+    place = Workplace(folder)
+    (place.folder / "train.txt").write_text(sentences(300, seed=1))
+    (place.folder / "validation.txt").write_text(sentences(40, seed=2))
+    place.experiment.write_text(EXPERIMENT)
+    files = f"train='{place.folder / 'train.txt'}' validation='{place.folder / 'validation.txt'}'"
+    place.run("data", "small", f"--files={files}")
+    place.run("cache", "small_span_corruption")
+    return place
+
+
+def checkpoint_arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
+    """All arrays of a checkpoint's parameters and optimiser, by path."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    arrays: dict[str, np.ndarray] = {}
+    for item in ("params", "optimizer"):
+        with ocp.StandardCheckpointer() as reader:
+            tree = reader.restore(folder / str(step) / item)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            arrays[item + jax.tree_util.keystr(path)] = np.asarray(leaf)
+    return arrays
+
+
+def assert_same_run(run: Path, unbroken: Path, step: int) -> None:
+    """Two run directories hold the same records and, after `step`, the same parameters and optimiser, bit for bit."""
+    assert (run / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+    ours, theirs = (checkpoint_arrays(path / "checkpoints", step) for path in (run, unbroken))
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype, name
+        assert array.tobytes() == theirs[name].tobytes(), name
