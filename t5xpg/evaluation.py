@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,7 @@ def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
         assembly.check_vocabulary(vocabulary, experiment)
         stream = service.open(config)
         eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
-        validation = Validation(
-            stream, lambda params, batch: eval_step(params, batch, token_bytes), built.on_devices
-        )
+        validation = Validation(stream, lambda params, batch: eval_step(params, batch, token_bytes), built.on_devices)
         summary = validation.measure(params)
         stream.rewind()
         rows = _spread_rows(stream, int(summary["batches"]))
@@ -118,7 +117,8 @@ def task_metrics(config: DatasetConfig, predictor: Predictor, step: int) -> dict
     Of the model's outputs there are greedy predictions: where a task has a metric of other outputs (scores), a line
     says so and there are none.
     """
-    # TensorFlow comes with seqio; nothing else of the program needs it in this process.
+    # TensorFlow comes with seqio; nothing else of the program needs it in this process. It should print errors alone.
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="2", TF_ENABLE_ONEDNN_OPTS="0")
     import seqio
     import tensorflow as tf
     from absl import logging

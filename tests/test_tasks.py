@@ -12,6 +12,7 @@ import seqio
 
 from t5xpg.data.export import export_dataset
 from t5xpg.data.spec import SpanCorruption
+from t5xpg.data.task_names import cache_command, dataset_of, possible_dataset
 from t5xpg.data.task_table import register_tasks
 
 LENGTHS = {"inputs": 64, "targets": 32}
@@ -49,6 +50,17 @@ def test_knows_the_export(task: seqio.Task) -> None:
     assert set(task.output_features) == {"inputs", "targets"}
     assert task.output_features["inputs"].vocabulary == seqio.ByteVocabulary(extra_ids=125)
     assert task.supports_caching
+
+
+def test_the_names_say_what_a_task_reads(data_dir: Path) -> None:
+    known = {"mine", "pydocs", "pycode", "wikitext"}
+    for name in register_tasks(data_dir):
+        assert dataset_of(name, known) == possible_dataset(name) == name.removesuffix("_span_corruption")
+    assert dataset_of("yours_span_corruption", known) is None
+    assert dataset_of("mine_span_corruption_as_i_like_it", known) is None
+    assert possible_dataset("yours_span_corruption") == "yours"
+    assert possible_dataset("span_corruption") is None
+    assert cache_command("blend", ["a", "b.c"], force=True) == "make cache TASK=blend MODULE_IMPORT=a,b.c FORCE=1"
 
 
 def test_gives_spans_between_sentinels(task: seqio.Task) -> None:

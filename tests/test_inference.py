@@ -1,0 +1,94 @@
+"""Prediction files and what a terminal shows, with a predictor that answers without a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg import inference
+from t5xpg.errors import UserError
+from t5xpg.vocabularies import Vocabulary
+
+
+class Echo:
+    """Fills the first blank with a character that terminals act on."""
+
+    vocabulary = Vocabulary()
+    batch_size = 2
+    asked = 0
+
+    def texts(self, inputs: Sequence[str]) -> list[str]:
+        self.asked += len(inputs)
+        return ["<extra_id_0>\x9b1m\x1b" for _ in inputs]
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
+    found = Echo()
+    monkeypatch.setattr(inference.Predictor, "from_run", lambda loaded, path: (found, 3))
+    return found
+
+
+def predict(folder: Path, lines: Sequence[str]) -> bytes:
+    source, target = folder / "in.jsonl", folder / "out.jsonl"
+    source.write_text("\n".join(lines), encoding="utf-8")
+    loaded: Any = None
+    inference.predict_file(loaded, folder, source, target)
+    return target.read_bytes()
+
+
+def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> None:
+    lines = [
+        '{"inputs": "a <extra_id_0> \\ud800 b", "id": "\\\\\\udc00 é"}',
+        "",
+        '{"text": "<extra_id_00>"}',
+        '{"text": ""}',
+    ]
+    written = predict(tmp_path, lines)
+    assert not set(written.decode("utf-8")) & {"\x1b", "\x9b"}
+    records = [json.loads(line) for line in written.splitlines()]
+    prediction = "<extra_id_0>\x9b1m\x1b"
+    assert records == [
+        {
+            "inputs": "a <extra_id_0> \ud800 b",
+            "id": "\\\udc00 é",
+            "prediction": prediction,
+            "filled": "a \x9b1m\x1b \ud800 b",
+        },
+        {"text": "<extra_id_00>", "prediction": prediction, "filled": "<extra_id_00>"},
+        {"text": "", "prediction": prediction, "filled": ""},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"inputs": "<extra_id_125>"}', r"in\.jsonl, line 4: <extra_id_125> has no id: .* 125 sentinels"),
+        ("{", r"in\.jsonl, line 4: not JSON"),
+        ("[" * 100_000, r"in\.jsonl, line 4: not JSON"),
+        ('{"inputs": 3}', r"in\.jsonl, line 4: expected"),
+        ("[]", r"in\.jsonl, line 4: expected"),
+    ],
+)
+def test_a_bad_record_is_named_before_the_first_prediction(tmp_path: Path, echo: Echo, line: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        predict(tmp_path, ['{"text": "<extra_id_124>"}', "", '{"text": "b"}', line])
+    assert echo.asked == 0
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_what_a_byte_model_says_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    inference.print_filled("the\n<extra_id_0>", "<extra_id_0>\x1b]0;title\x07")
+    inference.print_sample("the <extra_id_0>", "<extra_id_0>\x1b[2J", "<extra_id_0>\udc80\r\n")
+    assert capsys.readouterr().out.splitlines() == [
+        "input       the⏎<extra_id_0>",
+        "prediction  <extra_id_0>�]0;title�",
+        "filled in   the⏎[�]0;title�]",
+        "",
+        "filled in  the [�[2J]",
+        "was        the [�⏎]",
+    ]
