@@ -1,0 +1,45 @@
+"""Options of training together: they learn, and a run that is continued is the unbroken one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import Workplace
+
+# Everything that changes how a step or a batch is made, at once.
+OPTIONS = [
+    "--gin.DTYPE=bfloat16",
+    "--gin.PACK=True",
+    "--gin.NUM_MICROBATCHES=2",
+    "--gin.NUM_VIRTUAL_SHARDS=2",
+    "--gin.LABEL_SMOOTHING=0.1",
+    "--gin_file=gin/optimizers/adafactor.gin",
+    "--gin.STATS_PERIOD=3",
+    "--gin.CHECKPOINT_PERIOD=3",
+]
+
+
+def lines(workplace: Workplace, name: str) -> bytes:
+    return (workplace.folder / "runs" / name / "metrics.jsonl").read_bytes()
+
+
+def test_packed_microbatched_bfloat16_runs_learn_and_continue(workplace: Workplace) -> None:
+    experiment = str(workplace.experiment)
+    workplace.run("train", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=options")
+    workplace.run("train", experiment, *OPTIONS, "--gin.TRAIN_STEPS=6", "--run=parts")
+    printed = workplace.run("train", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=parts")
+    assert "continues after step 6" in printed
+    assert lines(workplace, "parts") == lines(workplace, "options")
+    records = [json.loads(line) for line in lines(workplace, "options").splitlines()]
+    validation = [record["loss"] for record in records if record["split"] == "validation"]
+    assert validation[-1] < validation[0] - 0.1
+
+
+def test_the_run_directory_can_lie_anywhere(workplace: Workplace, tmp_path: Path) -> None:
+    folder = tmp_path / "some where" / "else"
+    workplace.run("train", str(workplace.experiment), "--gin.TRAIN_STEPS=5", f"--run={folder}")
+    assert (folder / "checkpoints" / "5").is_dir()
+    assert "after step 5" in workplace.run(
+        "infer", str(workplace.experiment), f"--run={folder}", "--prompt=<extra_id_0>"
+    )
