@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -104,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--force", action="store_true", help="export again even if it is up to date")
     cache = add("cache", "_cache", "cache a task with SeqIO", common)
     cache.add_argument("task")
-    cache.add_argument("--runner", help="an Apache Beam runner (default: DirectRunner)")
+    cache.add_argument("--runner", help="an Apache Beam runner (default: FnApiRunner)")
     cache.add_argument("--beam-options", default="", metavar="TEXT", help="options for the runner")
     cache.add_argument("--module-import", default="", metavar="MODULES", help="modules that register tasks")
     cache.add_argument("--force", action="store_true", help="cache again even if it is up to date")
@@ -169,7 +170,7 @@ def _cache(options: argparse.Namespace) -> int:
     preparation.cache(
         options.task,
         runner=options.runner,
-        beam_options=options.beam_options.split(),
+        beam_options=shlex.split(options.beam_options),
         module_import=tuple(options.module_import.replace(",", " ").split()),
         force=options.force,
     )
