@@ -20,6 +20,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.experiment import Experiment
 from t5xpg.metrics import Window
 from t5xpg.observer import Cost, RunObserver
+from t5xpg.paths import shown
 from t5xpg.progress import Progress, duration
 from t5xpg.rundir import RunDirectory
 from t5xpg.seeds import stream_seed
@@ -75,14 +76,6 @@ def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str
 def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:
     """The dataset with the seed of its own stream."""
     return dataclasses.replace(config, seed=stream_seed(random_seed, f"data/{config.split}"))
-
-
-def shown(path: Path) -> str:
-    """A path as short as it can be said from here."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 class _Run:
