@@ -74,7 +74,7 @@ report: $(INSTALLED) ## publish a run: results.json, the README's results block 
 	@$(PROGRAM) report "$$EXP" $(RUN_OPTION)
 
 test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
-	@set -f; .venv/bin/python -m pytest $$TESTS
+	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $$TESTS
 
 prove: $(INSTALLED) ## run the slow proofs (TESTS=, KILLS=8)
 	@set -f; .venv/bin/python -m pytest $${TESTS:-proofs}

@@ -129,6 +129,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _words(text: str, name: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{name}={text}: {error}.") from None
+
+
 def _load(options: argparse.Namespace) -> LoadedConfig:
     from t5xpg import config
 
@@ -170,7 +177,7 @@ def _cache(options: argparse.Namespace) -> int:
     preparation.cache(
         options.task,
         runner=options.runner,
-        beam_options=shlex.split(options.beam_options),
+        beam_options=_words(options.beam_options, "BEAM_OPTIONS"),
         module_import=tuple(options.module_import.replace(",", " ").split()),
         force=options.force,
     )

@@ -109,7 +109,7 @@ def settings(value: Any, prefix: str = "") -> dict[str, Any]:
     elif isinstance(value, Mapping):
         flat[prefix] = {str(key): item for key, item in sorted(value.items())}
     elif isinstance(value, (tuple, list)):
-        flat[prefix] = list(value)
+        flat[prefix] = [list(item) if isinstance(item, tuple) else item for item in value]
     else:
         flat[prefix] = value
     return flat

@@ -59,25 +59,16 @@ if True:
         """Defined in a condition, but documented as well as all the others are."""
 '''
 
+# a paragraph is a line, whatever its lines and their indentation were
 PROSE = """Tools for reading and writing the files of an experiment.
-
-The files are read once, in the order in which they were written,
-    with this line indented.
-
+The files are read once, in the order in which they were written, with this line indented.
 Returns the number of the words in a file that somebody gave us.
-
 Example:
-
 The words are separated by spaces, and nothing else separates them.
-
-Column one   Column two
-
-    Notes are prose like all the others that somebody wrote down here.
-
+Column one Column two
+Notes are prose like all the others that somebody wrote down here.
 Defined in a condition, but documented as well as all the others are.
-
 A second thing, described in a sentence that is long enough to be kept.
-
 An inner function with a \\d backslash and a sentence of its own."""
 
 
