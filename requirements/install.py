@@ -50,20 +50,27 @@ def make_environment(folder: Path) -> Path:
     return python
 
 
+def pip_settings(python: Path) -> dict[str, str]:
+    """What pip's configuration files say, with underscores in the names: {"global.timeout": "60"}."""
+    lines = output_of([str(python), "-m", "pip", "config", "list"]).splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return {name.replace("-", "_"): value.strip("'\"") for name, _, value in pairs}
+
+
 def registry_environment(python: Path) -> dict[str, str]:
     """uv reads none of pip's settings: hand over the registry, the certificates and the time-out."""
     environment = dict(os.environ)
     environment.pop("VIRTUAL_ENV", None)
-    pip = [str(python), "-m", "pip", "config", "get"]
-    settings = {
-        "UV_DEFAULT_INDEX": os.environ.get("PIP_INDEX_URL") or output_of([*pip, "global.index-url"]),
-        "UV_INDEX": os.environ.get("PIP_EXTRA_INDEX_URL") or output_of([*pip, "global.extra-index-url"]),
-        "SSL_CERT_FILE": os.environ.get("PIP_CERT") or output_of([*pip, "global.cert"]),
+    settings = pip_settings(python)
+    handed_over = {
+        "UV_DEFAULT_INDEX": os.environ.get("PIP_INDEX_URL") or settings.get("global.index_url"),
+        "UV_INDEX": os.environ.get("PIP_EXTRA_INDEX_URL") or settings.get("global.extra_index_url"),
+        "SSL_CERT_FILE": os.environ.get("PIP_CERT") or settings.get("global.cert"),
         "UV_HTTP_TIMEOUT": os.environ.get("PIP_DEFAULT_TIMEOUT", "120"),
         # Every file is checked against the lock's hash, so any registry may give it.
         "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
-    for name, value in settings.items():
+    for name, value in handed_over.items():
         if value:
             environment.setdefault(name, value)
     return environment

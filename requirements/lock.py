@@ -19,7 +19,7 @@ LOCKS: dict[str, tuple[list[str], list[str]]] = {
     "tpu": (["dev", "tpu"], UNIVERSAL),
     "apple": (["dev", "apple"], ["--python-platform", "aarch64-apple-darwin", "--python-version", "3.13"]),
 }
-COMMON = ["--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate", "--quiet"]
+COMMON = ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
 
 
 def drop_excluded(text: str) -> str:

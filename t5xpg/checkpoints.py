@@ -116,7 +116,10 @@ class Checkpointer:
         """
         if jax.process_count() > 1:
             # every process has a data position of its own, and only the first one's would be written
-            raise NotImplementedError("checkpoints of a run with more than one process")
+            raise UserError(
+                "Training on several processes is not supported yet: the position of each process in the data would "
+                "have to be saved. Use one process with all devices of the machine."
+            )
         if step in self._manager.all_steps():
             return False
         chosen = None

@@ -1,0 +1,51 @@
+"""The locks: hashed, without addresses, without packages that write over one another, of one version everywhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.workplace import REPOSITORY
+
+FOLDER = REPOSITORY / "requirements"
+LOCKS = sorted(path for path in FOLDER.glob("*.txt") if path.stem not in {"constraints", "overrides"})
+MACHINES = [FOLDER / f"{name}.txt" for name in ("cpu", "cuda", "tpu", "apple")]
+
+
+def entries(path: Path) -> dict[str, set[str]]:
+    """Package to versions: more than one where they differ by Python."""
+    found: dict[str, set[str]] = {}
+    for block in re.split(r"\n(?=[A-Za-z0-9])", path.read_text()):
+        match = re.match(r"([A-Za-z0-9._-]+)==(\S+)", block)
+        assert match, block
+        assert "--hash=sha256:" in block, f"{path.name}: {match[1]} has no hash"
+        found.setdefault(match[1].lower(), set()).add(match[2])
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
+def test_locks_are_hashed_and_name_no_address(lock: Path) -> None:
+    assert entries(lock)
+    assert "://" not in lock.read_text()
+
+
+@pytest.mark.parametrize("lock", MACHINES, ids=lambda path: path.stem)
+def test_locks_hold_nothing_that_writes_over_seqio_or_tensorflow(lock: Path) -> None:
+    names = entries(lock).keys()
+    assert not {"seqio-nightly", "tfds-nightly", "mesh-tensorflow"} & names
+    assert "seqio" in names
+    assert {"tensorflow", "tensorflow-cpu"} & names
+
+
+def test_versions_are_the_same_on_every_kind_of_machine() -> None:
+    # scipy has no version for all Pythons; the Apple lock is for one Python
+    base = entries(MACHINES[0])
+    for lock in MACHINES[1:]:
+        for name, versions in entries(lock).items():
+            if name in base and name != "scipy":
+                assert versions == base[name], (lock.name, name)
+    assert "cuda" in " ".join(entries(MACHINES[1]))
+    assert "libtpu" in entries(MACHINES[2])
+    assert "jax-mps" in entries(MACHINES[3])
