@@ -15,9 +15,12 @@ import pytest
 from tests.workplace import REPOSITORY
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-PROGRAM = f"""#!{sys.executable}
-import sys
+PROGRAM = """import sys
 print(*sys.argv[1:], sep="\\n")
+"""
+# by way of a shell, because a #! line ends at the first space of a path
+PYTHON = f"""#!/bin/sh
+exec "{sys.executable}" -c '{PROGRAM}' "$@"
 """
 
 
@@ -34,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     os.utime(tmp_path / "requirements" / "install.py", (0, 0))
     shutil.copy(REPOSITORY / "requirements" / "machine", tmp_path / "requirements")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").write_text(PROGRAM)
+    (tmp_path / ".venv" / "bin" / "python").write_text(PYTHON)
     (tmp_path / ".venv" / "bin" / "python").chmod(0o755)
     (tmp_path / ".venv" / ".installed-cpu").touch()
     return tmp_path
