@@ -86,8 +86,9 @@ def test_force(folder: Path, value: str, forced: bool) -> None:
 
 
 def test_tests_are_words(folder: Path) -> None:
-    assert make(folder, "test") == ["-m", "pytest"]
-    assert make(folder, "test", "TESTS=tests/a* tests/b.py::c[1]") == ["-m", "pytest", "tests/a*", "tests/b.py::c[1]"]
+    every = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    assert make(folder, "test") == every
+    assert make(folder, "test", "TESTS=tests/a* tests/b.py::c[1]") == [*every, "tests/a*", "tests/b.py::c[1]"]
     assert make(folder, "prove") == ["-m", "pytest", "proofs"]
 
 
