@@ -7,6 +7,7 @@ standard library, which differs from one Python to the next, is never read.
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import re
 import sysconfig
@@ -106,10 +107,11 @@ def _recorded_files(packages: Mapping[str, str], site: Path) -> dict[str, list[s
             wrong.append(f"{name} {version} is not installed")
         elif distribution.version != version:
             wrong.append(f"{name} is {distribution.version} instead of {version}")
-        elif distribution.files is None:
+        elif (record := distribution.read_text("RECORD")) is None:
             wrong.append(f"{name} has no record of its files")
         else:
-            paths = {file.as_posix() for file in distribution.files}
+            # not `distribution.files`: newer Pythons leave out of it what is gone
+            paths = {row[0] for row in csv.reader(record.splitlines()) if row}
             files[name] = sorted(path for path in paths if _is_wanted(path))
     if wrong:
         raise UserError(
