@@ -173,8 +173,6 @@ class _Run:
         return reached
 
     def _record_start(self, step: int) -> None:
-        self.directory.write_config(self.loaded.full)
-        self.directory.write_operative(self.loaded.operative)
         self.directory.start(
             self.loaded.name,
             self.identity,
@@ -187,6 +185,8 @@ class _Run:
                 "data": self.source.manifest,
             },
         )
+        self.directory.write_config(self.loaded.full)
+        self.directory.write_operative(self.loaded.operative)
 
     def _compile(self) -> tuple[Compiled, Compiled]:
         """The steps, compiled now, so that the first step of the bar is a step."""
