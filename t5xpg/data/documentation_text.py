@@ -89,8 +89,7 @@ def _new_prose(docstring: str, seen: set[bytes]) -> str:
     while paragraphs and _is_heading(paragraphs[-1]):
         paragraphs.pop()
     kept = [p for i, p in enumerate(paragraphs) if not (_is_heading(p) and _is_heading(paragraphs[i + 1]))]
-    # A paragraph is a line: a fifth of the characters would be indentation and line breaks otherwise, which are soon
-    # learned and teach nothing.
+    # A paragraph is a line: a small model otherwise learns indentation first, and fills blanks with runs of spaces.
     text = "\n".join(" ".join(paragraph.split()) for paragraph in kept)
     return text if len(text) >= _REPEATABLE_CHARACTERS else ""
 
