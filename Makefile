@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 EXP ?= byt5_tiny_demo
 DATASET ?= wikitext
 TASK ?= wikitext_span_corruption
-# Large pages for malloc: XLA's CPU backend otherwise loses a third of its time to page faults.
+# Large pages for malloc: XLA's CPU backend otherwise loses a quarter of its time to page faults.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 # Make reads `$` in values; here a value is the text that was typed: PROMPT='It costs $5'.

@@ -49,7 +49,6 @@ def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
     ) as service:
         description = service.describe(config)
         _check_vocabulary(description.vocabulary, vocabulary, directory)
-        assembly.check_vocabulary(vocabulary, experiment)
         stream = service.open(config)
         eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
         validation = Validation(stream, lambda params, batch: eval_step(params, batch, token_bytes), built.on_devices)

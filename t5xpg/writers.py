@@ -10,6 +10,7 @@ import json
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,22 @@ from t5xpg.errors import UserError
 from t5xpg.files import write_atomically
 
 
-class JsonlWriter:
+class _Closing(ABC):
+    """A context manager that closes itself."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class JsonlWriter(_Closing):
     """Appends JSON objects to a file, one a line, each line given to the system at once.
 
     Numbers are written so that reading gives the same float (NumPy and JAX scalars as Python numbers); a number that
@@ -53,14 +69,6 @@ class JsonlWriter:
         """Close the file; the writer is of no use after it."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The records of a file of JSON lines, each with a whole number under "step"; none where there is no file.
@@ -71,7 +79,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in _lines(path)]
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(_Closing):
     """Writes scalars and texts as TensorBoard events, without TensorFlow.
 
     `after_step`: a run goes on from this step; TensorBoard then hides what was recorded after it before. Each start
@@ -107,14 +115,6 @@ class TensorBoardWriter:
     def close(self) -> None:
         """Write what is left and close the file."""
         self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def to_json(value: Any) -> Any:
