@@ -6,11 +6,16 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+_TEMPORARY, _REPLACED = ".tmp", ".old"
+_ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P<kind>\.tmp|\.old)")
 
 
 @contextlib.contextmanager
@@ -20,7 +25,7 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
     On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -38,12 +43,12 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
 def directory_atomically(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent))
     try:
         os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
         if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+            old = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_REPLACED, dir=path.parent))
             os.replace(path, old / path.name)
             os.replace(temporary, path)
             shutil.rmtree(old, ignore_errors=True)
@@ -68,6 +73,46 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def temporary_prefix(name: str) -> str:
+    """What the names of this process's temporary files for `name` start with: they tell whose they are."""
+    return f".{name}.{_host()}-{os.getpid()}."
+
+
+def remove_abandoned(folder: Path) -> list[str]:
+    """Remove the temporary files and folders that killed processes of this machine left in `folder`; their names.
+
+    A folder that had been moved aside to be replaced, and whose replacement never came, is put back.
+    """
+    removed = []
+    for path in sorted(folder.glob(".*")) if folder.is_dir() else []:
+        match = _ABANDONED.fullmatch(path.name)
+        if match is None or match["host"] != _host() or _lives(int(match["process"])):
+            continue
+        target = folder / match["name"]
+        if match["kind"] == _REPLACED and not target.exists() and (path / match["name"]).exists():
+            os.replace(path / match["name"], target)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        removed.append(path.name)
+    return removed
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", platform.node())
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def sha256_of_file(path: Path) -> str:

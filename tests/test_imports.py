@@ -18,7 +18,7 @@ PACKAGE = Path(t5xpg.__file__).parent
 # One way: a part imports parts of earlier layers, or of its own without a circle. A part is a module of t5xpg, or a
 # package of it as a whole; a new one is placed here.
 LAYERS: list[tuple[str, set[str]]] = [
-    ("ground", {"errors", "files", "paths", "seeds", "signals", "filling", "metrics", "progress", "environment"}),
+    ("ground", {"errors", "files", "paths", "seeds", "signals", "filling", "metrics", "progress", "environment", "locks", "phases"}),
     ("records", {"writers", "rundir", "curves", "results", "results_block", "report"}),
     ("pieces", {"batch", "vocabularies", "rng", "losses", "schedules", "hardware"}),
     ("models", {"models"}),
