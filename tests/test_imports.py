@@ -18,18 +18,37 @@ PACKAGE = Path(t5xpg.__file__).parent
 # One way: a part imports parts of earlier layers, or of its own without a circle. A part is a module of t5xpg, or a
 # package of it as a whole; a new one is placed here.
 LAYERS: list[tuple[str, set[str]]] = [
-    ("ground", {"errors", "files", "paths", "seeds", "signals", "filling", "metrics", "progress", "environment", "locks", "phases"}),
+    (
+        "ground",
+        {
+            "errors",
+            "files",
+            "paths",
+            "seeds",
+            "signals",
+            "filling",
+            "metrics",
+            "progress",
+            "environment",
+            "locks",
+            "phases",
+            "digests",
+        },
+    ),
     ("records", {"writers", "rundir", "curves", "results", "results_block", "report"}),
     ("pieces", {"batch", "vocabularies", "rng", "losses", "schedules", "hardware"}),
     ("models", {"models"}),
     ("optimizers and what uses a model", {"optimizers", "decoding", "interop"}),
     ("state", {"state"}),
     ("step", {"step", "partitioning"}),
-    ("loop", {"loop", "checkpoints"}),
+    ("loop", {"loop", "checkpoints", "checkpoint_digests"}),
     ("data", {"data", "tasks"}),
     ("experiment", {"experiment", "config"}),
-    ("parts put together", {"assembly", "preparation", "validation", "observer"}),
-    ("what a user asks for", {"training", "inference", "evaluation", "checking", "demo"}),
+    ("parts put together", {"assembly", "preparation", "validation", "observer", "memory"}),
+    (
+        "what a user asks for",
+        {"training", "inference", "evaluation", "checking", "demo", "recording", "reproduction", "proving", "estimate"},
+    ),
     ("root", {"cli", "__main__"}),
 ]
 LAYER_OF = {part: index for index, (_, parts) in enumerate(LAYERS) for part in parts}
@@ -47,9 +66,10 @@ ONLY: dict[str, set[str]] = {
     "step": {"batch", "errors", "losses", "rng", "models", "optimizers", "state"},
     "partitioning": {"errors", "models", "optimizers", "state"},
     "loop": {"metrics"},
-    "checkpoints": {"errors", "files", "models", "partitioning", "state"},
+    "checkpoints": {"checkpoint_digests", "digests", "errors", "files", "models", "partitioning", "phases", "state"},
     "data": {
-        "batch", "environment", "errors", "files", "paths", "progress", "seeds", "signals", "tasks", "vocabularies",
+        "batch", "digests", "environment", "errors", "files", "locks", "paths", "progress", "seeds", "signals", "tasks",
+        "vocabularies",
     },
     "tasks": {"data", "errors", "paths"},
 }  # fmt: skip
@@ -57,12 +77,24 @@ ONLY: dict[str, set[str]] = {
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "tfds"}
 # Modules that import TensorFlow with them, or that reach it through others; all other modules do without.
 MAY_LOAD_TENSORFLOW = {"t5xpg.tasks"}  # and modules of t5xpg.data that are not named below
-TENSORFLOW_FREE_DATA = {"", "client", "spec", "manifest", "export", "caching", "protocol", "task_names"}
+TENSORFLOW_FREE_DATA = {
+    "",
+    "client",
+    "spec",
+    "manifest",
+    "export",
+    "caching",
+    "protocol",
+    "task_names",
+    "stream_format",
+    "recorded",
+    "span_lengths",
+}
 LATE_TENSORFLOW = {"t5xpg.evaluation"}  # inside a function
 # They import TensorFlow (the first three), are of the goldens only, or belong to another framework.
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch")
 WITHOUT_JAX = {
-    "batch", "curves", "data", "environment", "errors", "files", "filling", "loop", "metrics", "paths", "progress",
+    "batch", "curves", "data", "digests", "environment", "errors", "files", "filling", "locks", "loop", "metrics", "paths", "phases", "progress",
     "report", "results", "results_block", "rundir", "seeds", "signals", "tasks", "vocabularies", "writers",
 }  # fmt: skip
 
