@@ -30,6 +30,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from t5xpg import phases
 from t5xpg.errors import UserError
 from t5xpg.models.encoder_decoder import Params
 from t5xpg.partitioning import path_names
@@ -78,6 +79,7 @@ class Checkpointer:
         absl.logging.set_verbosity(absl.logging.FATAL)
         self._config = config
         self._directory = Path(directory).absolute()
+        self._being_saved: int | None = None
         if read_only and not self._directory.is_dir():
             raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
         policies: list[checkpoint_managers.PreservationPolicy] = [checkpoint_managers.LatestN(config.keep)]
@@ -120,8 +122,11 @@ class Checkpointer:
                 "Training on several processes is not supported yet: the position of each process in the data would "
                 "have to be saved. Use one process with all devices of the machine."
             )
+        self.wait()
         if step in self._manager.all_steps():
             return False
+        self._being_saved = step
+        phases.tell("begin", "save", step)
         chosen = None
         if self._config.keep_best is not None and metrics is not None and self._config.keep_best in metrics:
             chosen = {self._config.keep_best: float(metrics[self._config.keep_best])}
@@ -192,6 +197,9 @@ class Checkpointer:
         """Return when nothing is being written. Raises what went wrong with writing."""
         with _disk_errors(self._directory):
             self._manager.wait_until_finished()
+        if self._being_saved is not None:
+            phases.tell("end", "save", self._being_saved)
+            self._being_saved = None
 
     def close(self) -> None:
         """Wait, and release orbax's threads."""
