@@ -56,6 +56,7 @@ class Assembly:
                 experiment.optimizer,
                 experiment.loss,
                 num_microbatches=experiment.num_microbatches,
+                skip_nonfinite=experiment.skip_nonfinite > 0,
                 seed=experiment.random_seed,
                 token_bytes=token_bytes,
             )(state, batch)

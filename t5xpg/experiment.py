@@ -19,7 +19,8 @@ from t5xpg.seeds import check_seed
 class Experiment:
     """Everything that determines a run. Configured by gin at the root (`gin/runs/*.gin`), read by the command line.
 
-    Periods and steps count optimiser updates.
+    Periods and steps count optimiser updates. skip_nonfinite: how many updates of a run may have a loss or a gradient
+    that is not finite; they change nothing.
     """
 
     model: EncoderDecoderModel
@@ -34,6 +35,7 @@ class Experiment:
     eval_period: int
     stats_period: int = 10
     num_microbatches: int = 1
+    skip_nonfinite: int = 0
     model_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -42,6 +44,8 @@ class Experiment:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"Experiment.{name} must be a positive integer, not {value!r}.")
+        if not isinstance(self.skip_nonfinite, int) or isinstance(self.skip_nonfinite, bool) or self.skip_nonfinite < 0:
+            raise UserError(f"SKIP_NONFINITE is {self.skip_nonfinite!r}: it must be a whole number of at least 0.")
         check_seed(self.random_seed)
         if set(self.lengths) != {"inputs", "targets"}:
             raise UserError(

@@ -21,6 +21,12 @@ class Schedule:
     stats_period: int
     eval_period: int
     save_period: int
+    until: int | None = None  # the run pauses after this update, and is saved
+
+    @property
+    def end(self) -> int:
+        """The last update of this call."""
+        return self.total_steps if self.until is None else min(self.until, self.total_steps)
 
 
 @dataclass
@@ -52,8 +58,11 @@ class Clock:
 class Observer(Protocol):
     """What the loop tells to those who write, draw, evaluate and save."""
 
-    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One update's metrics, on the host, one update late: the device never waits for this."""
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> bool:
+        """One update's metrics, on the host, one update late: the device never waits for this.
+
+        Returns whether they count in the window; those of an update that changed nothing do not.
+        """
 
     def stats(self, step: int, window: Window, seconds: float, steps: int) -> None:
         """A window of `stats_period` updates is complete; `seconds` were spent on `steps` of them by this process."""
@@ -73,11 +82,11 @@ def run(
     schedule: Schedule,
     train_step: Callable[[State, Any], tuple[State, Metrics]],
     batches: Iterator[Any],
-    to_host: Callable[[Metrics], Mapping[str, float]],
+    to_host: Callable[[Metrics], Mapping[str, Any]],
     observer: Observer,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[State, int]:
-    """Update `state` from `step` to `schedule.total_steps`; returns the last state and step.
+    """Update `state` from `step` to `schedule.end`; returns the last state and step.
 
     Metrics are read one update late, so that the next one is already under way. `should_stop` is asked after every
     update; when it says so, the state is saved and the loop returns early.
@@ -93,15 +102,15 @@ def run(
         pending = None
         values = to_host(metrics)
         clock.steps += 1
-        window.add(values)
-        observer.stepped(at, values)
+        if observer.stepped(at, values):
+            window.add(values)
         if at % schedule.stats_period == 0 or at == schedule.total_steps:
             seconds, steps = clock.lap()
             observer.stats(at, window, seconds, steps)
             window.steps, window.values = 0, {}
 
     clock.start()
-    while step < schedule.total_steps:
+    while step < schedule.end:
         state, metrics = train_step(state, next(batches))
         settle()
         step += 1
@@ -109,7 +118,7 @@ def run(
         stopping = should_stop()
         last = step == schedule.total_steps
         evaluating = last or step % schedule.eval_period == 0
-        saving = last or stopping or step % schedule.save_period == 0
+        saving = stopping or step == schedule.end or step % schedule.save_period == 0
         if evaluating or saving:
             settle()
             clock.stop()

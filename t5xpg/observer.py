@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from t5xpg import nonfinite
+from t5xpg.batch_trail import BatchTrail
 from t5xpg.checkpoints import Checkpointer
-from t5xpg.data.client import Stream
 from t5xpg.errors import UserError
 from t5xpg.metrics import Window
+from t5xpg.nonfinite import NonFinite
+from t5xpg.paths import shown
+from t5xpg.phases import phase, tell
 from t5xpg.progress import Progress
 from t5xpg.rundir import RunDirectory
 from t5xpg.writers import JsonlWriter, TensorBoardWriter
@@ -26,6 +31,24 @@ class Cost:
     peak_flops: float | None  # of all devices together, a second
 
 
+class PositionedStream(Protocol):
+    """What is asked of a stream of batches, live or recorded, but the batches."""
+
+    waited: float
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The position of the next batch."""
+
+
+@dataclass
+class Tolerance:
+    """How many updates may have a loss or gradient that is not finite, and how many had."""
+
+    allowed: int
+    parameter_names: tuple[str, ...]
+    skipped: int = 0
+
+
 class RunObserver:
     """The `loop.Observer` of a training run. Metrics that the run determines and timings go to different files."""
 
@@ -35,7 +58,9 @@ class RunObserver:
         directory: RunDirectory,
         step: int,
         cost: Cost,
-        stream: Stream,
+        stream: PositionedStream,
+        trail: BatchTrail,
+        tolerance: Tolerance,
         checkpointer: Checkpointer,
         measure: Callable[[Any], Mapping[str, Any]],
         checkpoint_meta: Mapping[str, Any],
@@ -43,6 +68,9 @@ class RunObserver:
     ) -> None:
         self._cost = cost
         self._stream = stream
+        self._trail = trail
+        self._tolerance = tolerance
+        self._directory = directory
         self._checkpointer = checkpointer
         self._measure = measure
         self._meta = dict(checkpoint_meta)
@@ -61,25 +89,49 @@ class RunObserver:
 
     def close(self) -> None:
         """Close the records."""
+        self._trail.close()
         self._metrics.close()
         self._timing.close()
         self._tensorboard.close()
 
-    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show one update. Raises UserError where its loss or gradient is not finite."""
-        bad = [name for name in ("cross_entropy", "gradient_norm") if not math.isfinite(metrics.get(name, 0.0))]
-        if bad:
-            raise UserError(
-                f"The {' and the '.join(name.replace('_', ' ') for name in bad)} of step {step} is not a finite "
-                "number; nothing of that step was kept. Lower LEARNING_RATE, or clip with max_gradient_norm."
-            )
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> bool:
+        """Show one update; returns whether it counts.
+
+        Raises UserError where its loss or gradient is not finite, and that was tolerated often enough.
+        """
+        tell("end", "step", step)
+        found = nonfinite.find(step, metrics, self._tolerance.parameter_names)
+        if found is not None:
+            self._skip(found, metrics)
+            return False
         tokens = max(metrics["weights"], 1.0)
         loss, accuracy = metrics["cross_entropy"] / tokens, metrics["correct"] / tokens
         validation = f"  validation {self._validation[1]['loss']:.3f}" if self._validation else ""
         self._progress.advance(1, f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rate()}{validation}")
+        return True
+
+    def _skip(self, found: NonFinite, metrics: Mapping[str, Any]) -> None:
+        """Keep the batch of an update that is not finite; raise UserError if there were too many of them."""
+        kept = shown(nonfinite.keep(self._directory.nonfinite, found, metrics, self._trail.batch_of(found.step)))
+        allowed = self._tolerance.allowed
+        if self._tolerance.skipped >= allowed:
+            before = f" SKIP_NONFINITE={allowed} such steps were passed over before it." if allowed else ""
+            raise UserError(
+                f"{found} ({found.where()}); nothing of that step was saved, and its batch lies in {kept}.{before} "
+                "Lower LEARNING_RATE, clip with max_gradient_norm, or set SKIP_NONFINITE to pass over some steps "
+                "(these change the run: name another run directory with RUN=…)."
+            )
+        self._tolerance.skipped += 1
+        self._metrics.write({"step": found.step, "split": "skipped", "parameters": list(found.parameters)})
+        self._progress.advance(1, "not finite: skipped")
+        self._progress.print(
+            f"{found} ({found.where()}): skipped, {self._tolerance.skipped} of {allowed}; its batch lies in {kept}"
+        )
 
     def stats(self, step: int, window: Window, seconds: float, steps: int) -> None:
         """Record the means of a window, and the speed of the updates since the last one."""
+        if not window.steps:  # all of them were skipped
+            return
         summary = {"step": step, "split": "train", **window.summary()}
         self._metrics.write(summary)
         self._tensorboard.scalars(step, _numbers(summary), prefix="train")
@@ -120,7 +172,8 @@ class RunObserver:
     def evaluate(self, step: int, state: Any) -> None:
         """Measure the validation split and record it."""
         self._last_step_ended = None
-        summary = self._measure(state)
+        with phase("evaluate", step):
+            summary = self._measure(state)
         self._validation = (step, summary)
         record = {"step": step, "split": "validation", **summary}
         self._metrics.write(record)
@@ -132,11 +185,21 @@ class RunObserver:
         )
 
     def save(self, step: int, state: Any, window: Window) -> None:
-        """Write a checkpoint in the background: the state, the position in the data, the unfinished window."""
+        """Write a checkpoint in the background: the state, the position in the data, the unfinished window.
+
+        Raises UserError where a parameter is not finite: an update can overflow though its gradient did not.
+        """
         self._last_step_ended = None
+        bad = nonfinite.nonfinite_parameters(state.params)
+        if bad:
+            raise UserError(
+                f"After step {step} {', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} hold values that are not "
+                "finite; nothing of it was saved. Lower LEARNING_RATE."
+            )
         fresh = self._validation is not None and self._validation[0] == step
         metrics = {"validation_loss": float(self._validation[1]["loss"])} if fresh and self._validation else None
-        self._checkpointer.save(step, state, self._stream.state(), {**self._meta, "window": window.to_json()}, metrics)
+        meta = {**self._meta, "window": window.to_json(), "skipped": self._tolerance.skipped}
+        self._checkpointer.save(step, state, self._stream.state(), meta, metrics)
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ changes, and a history of its starts ("starts": time, step, command, versions, m
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import shutil
 import time
@@ -15,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5xpg import environment
+from t5xpg import environment, locks
 from t5xpg.errors import UserError
-from t5xpg.files import read_json, write_json, write_text
+from t5xpg.files import read_json, remove_abandoned, write_json, write_text
 from t5xpg.writers import to_json
 
 _FORMAT = 1
@@ -34,6 +33,7 @@ class RunDirectory:
         self.operative_gin = path / "operative.gin"  # the bindings that were used, defaults included
         self.run_json = path / "run.json"
         self.metrics_jsonl = path / "metrics.jsonl"  # determined by the run
+        self.batches = path / "batches.sha256"  # as are the hashes of its batches
         self.timing_jsonl = path / "timing.jsonl"  # not determined by it
         self.samples_json = path / "samples.json"
         self.evaluation_json = path / "evaluation.json"
@@ -41,6 +41,7 @@ class RunDirectory:
         self.tensorboard = path / "tensorboard"
         self.data_log = path / "data.log"  # what the data process had to say
         self.evaluation_log = path / "evaluation.log"  # and that of the last evaluation
+        self.nonfinite = path / "nonfinite"  # batches of updates whose loss or gradient was not finite
         self.report = path / "report"
 
     def exists(self) -> bool:
@@ -136,17 +137,9 @@ class RunDirectory:
 
         The lock goes with the process, however that ends.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"Another process is working in {self.path}. Wait for it, stop it, or name another run "
-                    f"directory with RUN=…"
-                ) from error
-            except OSError:  # a file system without locks: go on without
-                pass
+        instead = "Wait for it, stop it, or name another run directory with RUN=…"
+        with locks.hold(self.path / ".lock", doing=f"working in {self.path}", instead=instead):
+            remove_abandoned(self.path)
             yield
 
     def _compare(self, recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any]) -> None:

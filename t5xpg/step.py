@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,15 +32,18 @@ def make_train_step(
     loss_config: LossConfig,
     *,
     num_microbatches: int = 1,
+    skip_nonfinite: bool = False,
     seed: int,
     token_bytes: np.ndarray,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """A function (state, batch) -> (next state, metrics), to be compiled by `partitioning.jit_train_step`.
 
     batch: int32 arrays [B, S] and [B, T], see `batch`. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
-    metrics: the float32 sums of `losses.loss_and_metrics`, "gradient_norm" (global L2 norm before clipping) and
+    metrics: the float32 sums of `losses.loss_and_metrics`, "gradient_norm" (global L2 norm before clipping),
+    "gradient_squares" ([number of parameters] in the order of their leaves: the square of each one's L2 norm) and
     "learning_rate". num_microbatches: parts that a batch is worked off in, one after the other, to save memory; the
-    update is the same but for rounding, and for dropout, whose masks are drawn part by part.
+    update is the same but for rounding, and for dropout, whose masks are drawn part by part. skip_nonfinite: where loss
+    or gradient is not finite, the step counts, and parameters and optimiser stay as they were.
     """
     transformation = optimizer.transformation(model.logical_axes())
 
@@ -58,10 +62,17 @@ def make_train_step(
 
         normalizer = loss_weights_and_normalizer(batch, loss_config)[1]
         gradients, metrics = microbatched(gradient, num_microbatches)(state.params, batch, normalizer)
-        metrics["gradient_norm"] = optax.tree.norm(gradients)
+        squares = [jnp.sum(jnp.square(gradient)) for gradient in jax.tree.leaves(gradients)]
+        metrics["gradient_squares"] = jnp.stack(squares)
+        metrics["gradient_norm"] = jnp.sqrt(functools.reduce(jnp.add, squares))
         metrics["learning_rate"] = optimizer.learning_rate(state.step)
         updates, opt_state = transformation.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        if skip_nonfinite:
+            finite = jnp.isfinite(metrics["cross_entropy"]) & jnp.isfinite(metrics["gradient_norm"])
+            params, opt_state = jax.tree.map(
+                lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+            )
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return update

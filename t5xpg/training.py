@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 from jax.stages import Compiled
 
 from t5xpg import assembly, environment, hardware, loop, paths, preparation
 from t5xpg.assembly import Assembly
+from t5xpg.batch_trail import BatchTrail
 from t5xpg.checkpoints import Checkpointer
 from t5xpg.config import LoadedConfig, settings
-from t5xpg.data.client import DataService, Stream, TaskDescription
+from t5xpg.data.client import DataService, TaskDescription
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
 from t5xpg.metrics import Window
-from t5xpg.observer import Cost, RunObserver
+from t5xpg.nonfinite import parameter_names
+from t5xpg.observer import Cost, RunObserver, Tolerance
 from t5xpg.paths import shown
+from t5xpg.phases import phase
 from t5xpg.progress import Progress, duration
 from t5xpg.rundir import RunDirectory
 from t5xpg.seeds import stream_seed
@@ -28,39 +35,83 @@ from t5xpg.signals import StopRequest
 from t5xpg.validation import Validation
 from t5xpg.vocabularies import Vocabulary
 
+if TYPE_CHECKING:
+    from t5xpg.data.recorded import RecordedData
+
 # What may differ between two starts of one run: where it runs, how far, what it keeps.
 FREE_SETTINGS = ("total_steps", "model_dir", "mesh", "checkpoints")
+# Settings that change nothing at these values: runs from before there were such settings are the same runs.
+WITHOUT_EFFECT = {"skip_nonfinite": 0}
+_NONE = object()
+
+Result = TypeVar("Result")
 
 
-def train(loaded: LoadedConfig, path: Path) -> int:
+def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorded: Path | None = None) -> int:
     """Train `loaded` in the run directory `path`, or continue there. Returns the exit code.
+
+    until: pause after this update, saved, as a request to stop would. recorded: the folder of a recording
+    (`make record`) to take the batches from, without TensorFlow.
 
     0 at the end; 128 + n where signal n asked to stop: the step was finished and saved, and the run can go on.
     Raises UserError for what the user can mend.
     """
     experiment = loaded.experiment
+    end = experiment.total_steps if until is None else min(until, experiment.total_steps)
     directory = RunDirectory(path)
-    with directory.lock():
-        source = preparation.prepare(experiment.train_dataset)
-        identity = run_identity(experiment, source)
-        directory.check(loaded.name, identity)
-        with Checkpointer(directory.checkpoints, experiment.checkpoints) as checkpointer:
+    with directory.lock(), StopRequest() as stop:
+        with contextlib.ExitStack() as stack:
+            recording = None if recorded is None else stack.enter_context(_recording(recorded))
+            source = _source(loaded) if recording is None else preparation.Source(**recording.source)
+            identity = run_identity(experiment, source)
+            directory.check(loaded.name, identity)
+            checkpointer = stack.enter_context(Checkpointer(directory.checkpoints, experiment.checkpoints))
             step = checkpointer.latest() or 0
-            if step >= experiment.total_steps:
+            if step >= end:
                 print(f"{loaded.name}: already trained for {step:,} steps, in {shown(path)}")
                 return 0
-            with (
-                StopRequest() as stop,
-                DataService(
-                    data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=path / "data.log"
-                ) as service,
-            ):
-                run = _Run(loaded, directory, identity, source, checkpointer, service)
+            service = recording or stack.enter_context(
+                DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.data_log)
+            )
+            run = _Run(loaded, directory, identity, source, checkpointer, service)
+            reached = step
+            with _how_to_go_on(checkpointer):
                 run.start(step)
-                reached = run.loop(stop)
-        if stop.requested and reached < experiment.total_steps:
-            print(f"stopped after step {reached:,}, which is saved; the same command goes on from there")
+                if not stop.requested:
+                    reached = run.loop(stop, until)
+        if stop.requested and reached < end:
+            saved = f"after step {reached:,}, which is saved" if reached else "before the first step"
+            print(f"stopped {saved}; the same command goes on from there", flush=True)
     return stop.exit_code
+
+
+def _recording(folder: Path) -> RecordedData:
+    from t5xpg.data.recorded import RecordedData  # late: most runs have none
+
+    return RecordedData(folder)
+
+
+def _source(loaded: LoadedConfig) -> preparation.Source:
+    """What the run reads, made where it is missing; that of its evaluation too."""
+    experiment = loaded.experiment
+    source = preparation.prepare(experiment.train_dataset)
+    if experiment.eval_dataset.mixture_or_task_name != experiment.train_dataset.mixture_or_task_name:
+        preparation.prepare(experiment.eval_dataset)
+    return source
+
+
+@contextlib.contextmanager
+def _how_to_go_on(checkpointer: Checkpointer) -> Iterator[None]:
+    """Add to a message that ends a run where it can go on from."""
+    try:
+        yield
+    except UserError as error:
+        with contextlib.suppress(UserError):  # the disk may be full
+            step = checkpointer.latest()
+            if step is not None:
+                more = f"Step {step:,} is saved: once that is mended, the same command goes on from there."
+                raise UserError(f"{error}\n{more}") from error
+        raise
 
 
 def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str, Any]:
@@ -68,7 +119,7 @@ def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str
     chosen = {
         name: value
         for name, value in settings(experiment).items()
-        if not name.startswith(FREE_SETTINGS) and name != "random_seed"
+        if not name.startswith(FREE_SETTINGS) and name != "random_seed" and WITHOUT_EFFECT.get(name, _NONE) != value
     }
     return {"seed": experiment.random_seed, "settings": chosen, "data": source.data, "cache": source.cache}
 
@@ -88,7 +139,7 @@ class _Run:
         identity: dict[str, Any],
         source: preparation.Source,
         checkpointer: Checkpointer,
-        service: DataService,
+        service: DataService | RecordedData,
     ) -> None:
         self.loaded, self.directory, self.identity, self.source = loaded, directory, identity, source
         self.checkpointer, self.service = checkpointer, service
@@ -103,35 +154,37 @@ class _Run:
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
         _print_header(self.loaded, self.assembly)
         # The data process loads TensorFlow while this one compiles.
-        with ThreadPoolExecutor(1) as pool:
-            compiling = pool.submit(self._compile)
-            self.description = self.service.describe(train_config)
-            vocabulary = self.description.vocabulary
-            self.token_bytes = self.assembly.token_bytes(vocabulary)
-            self.identity["vocabulary"] = vocabulary.to_json()
-            self._record_start(step)
-            _print_data(self.description, experiment)
-            self.stream: Stream = self.service.open(train_config)
-            eval_stream = self.service.open(eval_config)
-            continues = f", continues after step {step:,}" if step else ""
-            print(f"run: {shown(self.directory.path)}{continues}", flush=True)
-            self.train_step, eval_step = compiling.result()
+        compiling = _in_background(self._compile)
+        self.description = self.service.describe(train_config)
+        vocabulary = self.description.vocabulary
+        self.token_bytes = self.assembly.token_bytes(vocabulary)
+        self.identity["vocabulary"] = vocabulary.to_json()
+        self._record_start(step)
+        _print_data(self.description, experiment)
+        self.stream = self.service.open(train_config)
+        eval_stream = self.service.open(eval_config)
+        continues = f", continues after step {step:,}" if step else ""
+        print(f"run: {shown(self.directory.path)}{continues}", flush=True)
+        self.train_step, eval_step = compiling.result()
         self.validation = Validation(
             eval_stream,
             lambda params, batch: eval_step(params, batch, self.token_bytes),
             self.assembly.on_devices,
         )
         self.step, self.window = step, Window()
+        self.tolerance = Tolerance(experiment.skip_nonfinite, parameter_names(self.assembly.abstract_state.params))
         if step:
-            self.state, position, meta = self.checkpointer.restore(step, self.assembly.abstract_state)
-            self.stream.restore(position)
+            with phase("restore", step):
+                self.state, position, meta = self.checkpointer.restore(step, self.assembly.abstract_state)
+                self.stream.restore(position)
             self.window = Window.from_json(meta["window"])
+            self.tolerance.skipped = meta.get("skipped", 0)
         else:
             self.state = self.assembly.new_state()
         print(f"ready {duration(time.perf_counter() - self.began)} after the start", flush=True)
 
-    def loop(self, stop: StopRequest) -> int:
-        """Run to the end or to a request to stop; returns the step that was reached."""
+    def loop(self, stop: StopRequest, until: int | None) -> int:
+        """Run to the end, to `until` or to a request to stop; returns the step that was reached."""
         experiment = self.experiment
         total = experiment.total_steps
         meta = {
@@ -140,11 +193,14 @@ class _Run:
             "settings": settings(experiment.model),
         }
         progress = Progress("train", total, "steps", initial=self.step)
+        trail = BatchTrail(self.stream, self.directory.batches, self.step)
         observer = RunObserver(
             directory=self.directory,
             step=self.step,
             cost=self._cost(),
             stream=self.stream,
+            trail=trail,
+            tolerance=self.tolerance,
             checkpointer=self.checkpointer,
             measure=lambda state: self.validation.measure(state.params),
             checkpoint_meta=meta,
@@ -159,10 +215,10 @@ class _Run:
                     step=self.step,
                     window=self.window,
                     schedule=loop.Schedule(
-                        total, experiment.stats_period, experiment.eval_period, experiment.checkpoints.period
+                        total, experiment.stats_period, experiment.eval_period, experiment.checkpoints.period, until
                     ),
                     train_step=lambda state, batch: self.train_step(state, batch, self.token_bytes),
-                    batches=map(self.assembly.on_devices, self.stream),
+                    batches=map(self.assembly.on_devices, trail),
                     to_host=jax.device_get,
                     observer=observer,
                     should_stop=lambda: stop.requested,
@@ -190,7 +246,8 @@ class _Run:
 
     def _compile(self) -> tuple[Compiled, Compiled]:
         """The steps, compiled now, so that the first step of the bar is a step."""
-        return self.assembly.compile_train_step(), self.assembly.compile_eval_step()
+        with phase("compile"):
+            return self.assembly.compile_train_step(), self.assembly.compile_eval_step()
 
     def _cost(self) -> Cost:
         experiment = self.experiment
@@ -200,6 +257,20 @@ class _Run:
             flops=rows * experiment.model.flops_per_example(experiment.lengths),
             peak_flops=hardware.peak_flops_of_mesh(self.assembly.mesh, experiment.model.config.dtype),
         )
+
+
+def _in_background(function: Callable[[], Result]) -> Future[Result]:
+    """Call `function` in a thread that nobody waits for when the program is interrupted."""
+    future: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="compile", daemon=True).start()
+    return future
 
 
 def _print_header(loaded: LoadedConfig, built: Assembly) -> None:

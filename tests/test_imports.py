@@ -44,7 +44,7 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("loop", {"loop", "checkpoints", "checkpoint_digests"}),
     ("data", {"data", "tasks"}),
     ("experiment", {"experiment", "config"}),
-    ("parts put together", {"assembly", "preparation", "validation", "observer", "memory"}),
+    ("parts put together", {"assembly", "preparation", "validation", "observer", "memory", "batch_trail", "nonfinite"}),
     (
         "what a user asks for",
         {"training", "inference", "evaluation", "checking", "demo", "recording", "reproduction", "proving", "estimate"},
@@ -94,8 +94,9 @@ LATE_TENSORFLOW = {"t5xpg.evaluation"}  # inside a function
 # They import TensorFlow (the first three), are of the goldens only, or belong to another framework.
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch")
 WITHOUT_JAX = {
-    "batch", "curves", "data", "digests", "environment", "errors", "files", "filling", "locks", "loop", "metrics", "paths", "phases", "progress",
-    "report", "results", "results_block", "rundir", "seeds", "signals", "tasks", "vocabularies", "writers",
+    "batch", "batch_trail", "curves", "data", "digests", "environment", "errors", "files", "filling", "locks", "loop",
+    "metrics", "paths", "phases", "progress", "report", "results", "results_block", "rundir", "seeds", "signals",
+    "tasks", "vocabularies", "writers",
 }  # fmt: skip
 
 

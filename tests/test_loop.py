@@ -13,15 +13,17 @@ from t5xpg.metrics import Window
 class Recorder:
     """Notes what the loop tells, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped: tuple[int, ...] = ()) -> None:
+        self.skipped = skipped
         self.events: list[tuple[Any, ...]] = []
         self.saved: dict[int, tuple[int, dict[str, object]]] = {}
 
-    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> bool:
         self.events.append(("step", step))
+        return step not in self.skipped
 
     def stats(self, step: int, window: Window, seconds: float, steps: int) -> None:
-        self.events.append(("stats", step, window.steps, window.values["weights"], steps))
+        self.events.append(("stats", step, window.steps, window.values.get("weights", 0.0), steps))
 
     def evaluate(self, step: int, state: Any) -> None:
         self.events.append(("evaluate", step, state))
@@ -32,14 +34,20 @@ class Recorder:
 
 
 def run(
-    recorder: Recorder, *, state: int = 0, step: int = 0, window: Window | None = None, stop_after: int | None = None
+    recorder: Recorder,
+    *,
+    state: int = 0,
+    step: int = 0,
+    window: Window | None = None,
+    stop_after: int | None = None,
+    until: int | None = None,
 ) -> tuple[int, int]:
     stops = itertools.count(step + 1)
     return loop.run(
         state,
         step=step,
         window=window or Window(),
-        schedule=loop.Schedule(total_steps=7, stats_period=3, eval_period=4, save_period=2),
+        schedule=loop.Schedule(total_steps=7, stats_period=3, eval_period=4, save_period=2, until=until),
         train_step=lambda state, batch: (state + batch, {"weights": batch}),
         batches=iter(range(step + 1, 100)),
         to_host=dict,
@@ -102,3 +110,27 @@ def test_the_clock_counts_only_between_start_and_stop() -> None:
     clock.steps = 4
     assert clock.lap() == (5.0, 4)
     assert (clock.seconds, clock.steps) == (0.0, 0)
+
+
+def test_a_pause_is_saved_and_changes_nothing_that_comes_after_it() -> None:
+    whole = Recorder()
+    run(whole)
+    first = Recorder()
+    state, step = run(first, until=5)
+    assert (state, step) == (15, 5)
+    assert first.events[-2:] == [("step", 5), ("save", 5, 15)]
+    saved_state, window = first.saved[5]
+    second = Recorder()
+    run(second, state=saved_state, step=5, window=Window.from_json(window))
+    pauses = [event for event in (*first.events, *second.events) if event not in (("save", 5, 15),)]
+    # how many updates a process counts towards its own speed is no part of the run
+    assert [event[:4] for event in pauses] == [event[:4] for event in whole.events]
+
+
+def test_updates_that_were_skipped_do_not_count() -> None:
+    recorder = Recorder(skipped=(2, 4, 5, 6))
+    assert run(recorder) == (28, 7)
+    assert [event[:4] for event in recorder.events if event[0] == "stats" and event[2]] == [
+        ("stats", 3, 2, 4.0),
+        ("stats", 7, 1, 7.0),
+    ]

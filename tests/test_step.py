@@ -91,7 +91,7 @@ def updated(model, optimizer, loss_config, batches, **options):
     metrics = {}
     for batch in batches:
         state, metrics = step(state, batch)
-    return state, {name: float(value) for name, value in metrics.items()}
+    return state, {name: float(value) for name, value in metrics.items() if np.ndim(value) == 0}
 
 
 def distance(a, b) -> float:
