@@ -11,7 +11,8 @@ TASK ?= wikitext_span_corruption
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 # Make reads `$` in values; here a value is the text that was typed: PROMPT='It costs $5'.
-VALUES := EXP DATASET TASK GIN FILES LIMIT FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN TESTS
+VALUES := EXP DATASET TASK GIN FILES LIMIT ON_BAD_LINE FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN
+VALUES += STEPS RECORDED KILLS KILL_SEED PRICE_PER_HOUR SKIP_NONFINITE SECONDS TESTS
 define literal
 override $(1) := $$(value $(1))
 endef
@@ -37,12 +38,15 @@ PROGRAM := .venv/bin/python -m t5xpg
 GIN_OPTION = $${GIN:+"--gin-overrides=$$GIN"}
 RUN_OPTION = $${RUN:+"--run=$$RUN"}
 MODULES = $${MODULE_IMPORT:+"--module-import=$$MODULE_IMPORT"}
+STEPS_OPTION = $${STEPS:+"--steps=$$STEPS"}
+VERIFIED = $(if $(filter-out 0 no false,$(VERIFY)),--verify)
 FORCED = $(if $(filter-out 0 no false,$(FORCE)),--force)
 
-.PHONY: help install demo data cache check train eval infer report test prove lint format goldens lock clean clean-runs
+.PHONY: help install demo data cache check estimate train record eval infer report reproduce prove-resume test bench \
+	lint format goldens lock clean clean-runs
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: $(INSTALLED) ## install the packages of this kind of machine into .venv (MACHINE=cpu|cuda|tpu|apple, PYTHON=python3)
 
@@ -52,20 +56,26 @@ $(INSTALLED): requirements/$(MACHINE).txt requirements/bootstrap.txt requirement
 demo: $(INSTALLED) ## the whole chain on text that is already on the machine: export, cache, train, evaluate, fill in blanks, report
 	@$(PROGRAM) demo $(GIN_OPTION) $(RUN_OPTION)
 
-data: $(INSTALLED) ## export a dataset to JSONL (DATASET=wikitext, FILES="train=a.txt validation=b.txt", LIMIT=n, FORCE=1)
-	@$(PROGRAM) data "$$DATASET" $${FILES:+"--files=$$FILES"} $${LIMIT:+"--limit=$$LIMIT"} $(FORCED)
+data: $(INSTALLED) ## export a dataset to JSONL (DATASET=wikitext, FILES="train=a.txt validation=b.txt", LIMIT=n, ON_BAD_LINE=skip, FORCE=1)
+	@$(PROGRAM) data "$$DATASET" $${FILES:+"--files=$$FILES"} $${LIMIT:+"--limit=$$LIMIT"} $${ON_BAD_LINE:+"--on-bad-line=$$ON_BAD_LINE"} $(FORCED) $(VERIFIED)
 
 cache: $(INSTALLED) ## cache a task with SeqIO (TASK=wikitext_span_corruption, RUNNER=, BEAM_OPTIONS=, MODULE_IMPORT=, FORCE=1)
-	@$(PROGRAM) cache "$$TASK" $${RUNNER:+"--runner=$$RUNNER"} $${BEAM_OPTIONS:+"--beam-options=$$BEAM_OPTIONS"} $(MODULES) $(FORCED)
+	@$(PROGRAM) cache "$$TASK" $${RUNNER:+"--runner=$$RUNNER"} $${BEAM_OPTIONS:+"--beam-options=$$BEAM_OPTIONS"} $(MODULES) $(FORCED) $(VERIFIED)
 
-check: $(INSTALLED) ## say everything that can be known before training (EXP=, GIN=)
-	@$(PROGRAM) check "$$EXP" $(GIN_OPTION)
+check: $(INSTALLED) ## say everything that can be known before training (EXP=, GIN=, RUN=, VERIFY=1)
+	@$(PROGRAM) check "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $(VERIFIED)
 
-train: $(INSTALLED) ## train an experiment, or continue it where it stopped (EXP=byt5_tiny_mps, GIN="--gin.TRAIN_STEPS=200", RUN=folder)
-	@$(PROGRAM) train "$$EXP" $(GIN_OPTION) $(RUN_OPTION)
+estimate: $(INSTALLED) ## time some steps: parameters, memory, time and cost of the whole run (EXP=, GIN=, PRICE_PER_HOUR=)
+	@$(PROGRAM) estimate "$$EXP" $(GIN_OPTION) $${PRICE_PER_HOUR:+"--price-per-hour=$$PRICE_PER_HOUR"}
 
-eval: $(INSTALLED) ## measure a run's last checkpoint on the validation split (EXP=, GIN=, RUN=)
-	@$(PROGRAM) eval "$$EXP" $(GIN_OPTION) $(RUN_OPTION)
+train: $(INSTALLED) ## train an experiment, or continue it where it stopped (EXP=byt5_tiny_mps, GIN="--gin.TRAIN_STEPS=200", RUN=folder, RECORDED=folder, SKIP_NONFINITE=n, VERIFY=1)
+	@$(PROGRAM) train "$$EXP" $(GIN_OPTION) $${SKIP_NONFINITE:+"--gin.SKIP_NONFINITE=$$SKIP_NONFINITE"} $(RUN_OPTION) $${RECORDED:+"--recorded=$$RECORDED"} $(VERIFIED)
+
+record: $(INSTALLED) ## write the batches of a run, to train from them without TensorFlow (EXP=, STEPS=1000, GIN=, OUTPUT=folder, FORCE=1)
+	@$(PROGRAM) record "$$EXP" $(GIN_OPTION) $(STEPS_OPTION) $${OUTPUT:+"--output=$$OUTPUT"} $(FORCED) $(VERIFIED)
+
+eval: $(INSTALLED) ## measure a run's last checkpoint on the validation split (EXP=, GIN=, RUN=, VERIFY=1)
+	@$(PROGRAM) eval "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $(VERIFIED)
 
 infer: $(INSTALLED) ## fill in blanks (EXP=, PROMPT="The <extra_id_0> ruined my sleep", or INPUT=file.jsonl OUTPUT=file.jsonl)
 	@$(PROGRAM) infer "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${PROMPT:+"--prompt=$$PROMPT"} $${INPUT:+"--input=$$INPUT"} $${OUTPUT:+"--output=$$OUTPUT"}
@@ -73,11 +83,17 @@ infer: $(INSTALLED) ## fill in blanks (EXP=, PROMPT="The <extra_id_0> ruined my 
 report: $(INSTALLED) ## publish a run: results.json, the README's results block and the curve of experiments/EXP
 	@$(PROGRAM) report "$$EXP" $(RUN_OPTION)
 
+reproduce: $(INSTALLED) ## train again in a clean run directory and compare with the published results (EXP=, STEPS=n, RUN=)
+	@$(PROGRAM) reproduce "$$EXP" $(STEPS_OPTION) $(RUN_OPTION)
+
+prove-resume: $(INSTALLED) ## kill a run again and again, and compare it with one that was not (EXP=, KILLS=20, KILL_SEED=0, GIN=, RUN=)
+	@$(PROGRAM) prove-resume "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${KILLS:+"--kills=$$KILLS"} $${KILL_SEED:+"--kill-seed=$$KILL_SEED"}
+
 test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
 	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $$TESTS
 
-prove: $(INSTALLED) ## run the slow proofs (TESTS=, KILLS=8)
-	@set -f; .venv/bin/python -m pytest $${TESTS:-proofs}
+bench: $(INSTALLED) ## measure speeds; nothing is compared with a limit
+	@for program in benchmarks/*.py; do echo "== $$program"; .venv/bin/python "$$program" || exit 1; done
 
 lint: $(INSTALLED) ## check format, lint and types
 	@.venv/bin/python -m ruff format --check . && .venv/bin/python -m ruff check . && .venv/bin/python -m mypy

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import sys
 
-COMPUTING_COMMANDS = ("train", "eval", "infer", "demo", "check")
+COMPUTING_COMMANDS = ("train", "eval", "infer", "demo", "estimate", "reproduce")
 
 # XLA's CPU backend spends a quarter of a step on page faults where malloc does not ask for large pages.
 TUNABLES = "glibc.malloc.hugetlb=1"
@@ -23,7 +23,12 @@ def main() -> int:
         _with_large_pages()
     from t5xpg import cli
 
-    return cli.main()
+    code = cli.main()
+    if code > 128:  # by a signal: what threads are at, such as a compilation, is not waited for
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def set_cpu_flags() -> None:

@@ -19,10 +19,8 @@ from t5xpg.errors import UserError
 if TYPE_CHECKING:
     from t5xpg.config import LoadedConfig
 
-if TYPE_CHECKING:
-    pass
-
 TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
+VERIFY_VARIABLE = "T5XPG_VERIFY"  # read where digests are compared, here and in child processes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides, rest = _take_overrides(arguments)
     options = _parser().parse_args(rest)
     options.overrides = overrides
+    if options.verify:
+        os.environ[VERIFY_VARIABLE] = "1"
     # Cleaning up is left to the blocks that the exception passes; training takes the signal over while it runs.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -76,6 +76,7 @@ def _take_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--traceback", action="store_true", help="show where an error was raised")
+    common.add_argument("--verify", action="store_true", help="read files again instead of believing their digests")
     experiment = argparse.ArgumentParser(add_help=False, parents=[common])
     experiment.add_argument("experiment", help="name of a folder in experiments/, or a gin file")
     experiment.add_argument("--gin-overrides", default="", metavar="TEXT", help="'--gin.X=1 --gin.Y=2' as one text")
@@ -102,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("dataset")
     data.add_argument("--files", metavar="TEXT", help="'train=a.txt validation=b.jsonl.gz', or paths for all splits")
     data.add_argument("--limit", type=_positive, metavar="N", help="at most N rows of each split")
+    data.add_argument("--on-bad-line", choices=("error", "skip"), default="error", help="what a malformed line does")
     data.add_argument("--force", action="store_true", help="export again even if it is up to date")
     cache = add("cache", "_cache", "cache a task with SeqIO", common)
     cache.add_argument("task")
@@ -110,7 +112,19 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("--module-import", default="", metavar="MODULES", help="modules that register tasks")
     cache.add_argument("--force", action="store_true", help="cache again even if it is up to date")
     add("check", "_check", "say everything that can be known before training")
-    add("train", "_train", "train an experiment, or continue it where it stopped")
+    estimate = add("estimate", "_estimate", "time some steps: parameters, memory, time and cost of the whole run")
+    estimate.add_argument("--price-per-hour", type=_price, metavar="PRICE", help="of the machine, in any currency")
+    record = add("record", "_record", "write the batches of a run, to train from them without TensorFlow")
+    record.add_argument("--steps", type=_positive, required=True, metavar="N", help="how many updates to record for")
+    record.add_argument("--output", metavar="FOLDER", help="the recording (default: recordings/<experiment>)")
+    record.add_argument("--force", action="store_true", help="replace another recording")
+    train = add("train", "_train", "train an experiment, or continue it where it stopped")
+    train.add_argument("--recorded", metavar="FOLDER", help="take the batches from a recording")
+    reproduce = add("reproduce", "_reproduce", "train again and compare with the published results")
+    reproduce.add_argument("--steps", type=_positive, metavar="N", help="only so many updates of it")
+    prove = add("prove-resume", "_prove_resume", "kill a run again and again, and compare it with one that was not")
+    prove.add_argument("--kills", type=_positive, default=20, metavar="N")
+    prove.add_argument("--kill-seed", type=int, default=0, metavar="N", help="chooses the moments")
     add("eval", "_eval", "measure a run's last checkpoint on the validation split")
     infer = add("infer", "_infer", "fill in blanks with a run's last checkpoint")
     infer.add_argument("--prompt", help='a text such as "The <extra_id_0> ruined my sleep"')
@@ -129,6 +143,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _price(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a price")
+    return value
+
+
 def _words(text: str, name: str) -> list[str]:
     try:
         return shlex.split(text)
@@ -139,8 +160,14 @@ def _words(text: str, name: str) -> list[str]:
 def _load(options: argparse.Namespace) -> LoadedConfig:
     from t5xpg import config
 
-    overrides, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
-    return config.load(options.experiment, overrides, files)
+    return config.load(options.experiment, *_overrides(options))
+
+
+def _overrides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """("NAME=value", …) and the gin files that were laid over the experiment."""
+    from t5xpg import config
+
+    return config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
 
 
 def _run_directory(options: argparse.Namespace, name: str, model_dir: str | None = None) -> Path:
@@ -166,7 +193,12 @@ def _data(options: argparse.Namespace) -> int:
 
     files = local_files.parse_files(options.files) if options.files else None
     export.export_dataset(
-        options.dataset, data_dir=paths.data_directory(), files=files, limit=options.limit, force=options.force
+        options.dataset,
+        data_dir=paths.data_directory(),
+        files=files,
+        limit=options.limit,
+        force=options.force,
+        **({} if options.on_bad_line == "error" else {"on_bad_line": options.on_bad_line}),
     )
     return 0
 
@@ -190,11 +222,47 @@ def _check(options: argparse.Namespace) -> int:
     return checking.check(_load(options))
 
 
+def _estimate(options: argparse.Namespace) -> int:
+    from t5xpg import estimate
+
+    return estimate.estimate(_load(options), options.price_per_hour)
+
+
+def _record(options: argparse.Namespace) -> int:
+    from t5xpg import paths, recording
+
+    loaded = _load(options)
+    output = Path(options.output) if options.output else paths.recordings_directory() / loaded.name
+    return recording.record(loaded, steps=options.steps, output=output, force=options.force)
+
+
 def _train(options: argparse.Namespace) -> int:
     from t5xpg import training
 
     loaded = _load(options)
-    return training.train(loaded, _run_directory(options, loaded.name, loaded.experiment.model_dir))
+    recorded = Path(options.recorded) if options.recorded else None
+    path = _run_directory(options, loaded.name, loaded.experiment.model_dir)
+    return training.train(loaded, path, recorded=recorded)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from t5xpg import reproduction
+
+    if any(_overrides(options)):
+        raise UserError("The published run had no overrides: reproduce it without GIN.")
+    loaded = _load(options)
+    path = _run_directory(options, f"{loaded.name}_reproduced")
+    return reproduction.reproduce(loaded, path, steps=options.steps)
+
+
+def _prove_resume(options: argparse.Namespace) -> int:
+    from t5xpg import proving
+
+    loaded = _load(options)  # a mistake is said here, once
+    overrides, files = _overrides(options)
+    given = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
+    path = _run_directory(options, f"{loaded.name}_proof")
+    return proving.prove_resume(options.experiment, given, kills=options.kills, seed=options.kill_seed, path=path)
 
 
 def _eval(options: argparse.Namespace) -> int:

@@ -26,6 +26,11 @@ def runs_directory() -> Path:
     return Path(os.environ.get("T5XPG_RUNS_DIR") or REPOSITORY / "runs")
 
 
+def recordings_directory() -> Path:
+    """The folder of recorded batches: T5XPG_RECORDINGS_DIR, or `recordings` of the checkout."""
+    return Path(os.environ.get("T5XPG_RECORDINGS_DIR") or REPOSITORY / "recordings")
+
+
 def shown(path: Path) -> str:
     """A path as short as it can be said from here."""
     try:
