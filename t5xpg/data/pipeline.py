@@ -15,7 +15,8 @@ seeds of `seqio.map_over_dataset(num_seeds=...)`.
 Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline (shuffle buffer, open files, states
 of generators). It is written in full, not symbolically: a symbolic one replays the stream from its start. Nothing is
 cached in memory (`try_in_mem_cache=False`): the cache would be part of every checkpoint. The names of open files are
-part of it: see `t5xpg.data.steady_paths`.
+part of it: see `t5xpg.data.steady_paths`. What the files were stands beside it, so that it is never put back over
+others: see `t5xpg.data.source_files`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.batch import Batch, BatchSpec
-from t5xpg.data.providers import Provider, tasks_of
+from t5xpg.data.providers import Provider, source_of, tasks_of
+from t5xpg.data.source_files import FILES, SourceFiles, size_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 
@@ -57,6 +59,7 @@ class ShardedBatches:
         self._features = BatchSpec(config.rows_per_shard, config.task_feature_lengths, config.pack).features()
         self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
         self._length: int | None = None  # batches of the whole stream, once counted
+        self._files = SourceFiles(provider, config)
         self.rewind()
 
     def rewind(self) -> None:
@@ -66,7 +69,20 @@ class ShardedBatches:
         self._index = 0
 
     def next(self) -> Batch | None:
-        """The next batch; None at the end."""
+        """The next batch; None at the end. Raises UserError where a file is seen to be no longer what it was."""
+        try:
+            batch = self._next()
+        except Exception as error:
+            self._files.check()  # a file that was changed is the reason that a user can mend
+            self._files.find_damage(error)
+            raise
+        if batch is None:
+            self._files.check()  # a file that was cut short looks like the end
+        else:
+            self._files.check_in_passing()
+        return batch
+
+    def _next(self) -> Batch | None:
         config = self.config
         if config.max_batches is not None and self._index >= config.max_batches:
             return None
@@ -78,18 +94,29 @@ class ShardedBatches:
         return {name: np.concatenate([rows[name] for rows in present]) for name in self._features}
 
     def save(self) -> dict[str, np.ndarray]:
-        """The position, as arrays. Those of one virtual shard have names that start with `shard_<index>-`."""
-        arrays: dict[str, np.ndarray] = {}
+        """The position, as arrays. Those of one virtual shard have names that start with `shard_<index>-`.
+
+        Raises UserError where a file is no longer what it was when the stream was opened: what was read since may be
+        other data, and no position is given after it.
+        """
+        arrays: dict[str, np.ndarray] = {FILES: self._files.to_array()}
         for shard in self.shards:
             position = np.array([self._index, self._ended[shard]], np.int64)
             arrays |= {f"{shard_prefix(shard)}position": position}
             if not self._ended[shard]:
                 saved = _save_iterator(self._iterators[shard])
                 arrays |= {f"{shard_prefix(shard)}{name}": value for name, value in saved.items()}
+        self._files.check()
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back a position that `save` gave for the same config; for these shards at least."""
+        """Put back a position that `save` gave for the same config; for these shards at least.
+
+        Raises UserError where it was taken over other files.
+        """
+        self._files.check()
+        if FILES in arrays:  # not in positions of earlier versions
+            self._files.compare(arrays[FILES])
         for shard in self.shards:
             prefix = shard_prefix(shard)
             index, ended = (int(value) for value in arrays[f"{prefix}position"])
@@ -134,16 +161,11 @@ def stream_identity(provider: Provider, config: DatasetConfig) -> dict[str, Any]
         del settings[name]
     files = []
     for task in tasks_of(provider):
-        source = task._get_cached_source(config.split) if reads_cache(task, config) else task.source
         if config.split in task.splits:
-            files += [[os.path.basename(str(path)), _size(str(path))] for path in source.list_shards(config.split)]
+            paths = map(str, source_of(task, config).list_shards(config.split))
+            files += [[os.path.basename(path), size_of(path)] for path in paths]
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     return settings | {"files": f"{len(files)} files, {digest[:16]}"}
-
-
-def reads_cache(task: seqio.Task, config: DatasetConfig) -> bool:
-    """Whether a task of the stream is read from its SeqIO cache (tasks without a placeholder never are)."""
-    return config.use_cached and task.supports_caching
 
 
 def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:
@@ -213,8 +235,7 @@ def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
 
 
 def _num_files(task: seqio.Task, config: DatasetConfig) -> int:
-    source = task._get_cached_source(config.split) if reads_cache(task, config) else task.source
-    return len(source.list_shards(config.split))
+    return len(source_of(task, config).list_shards(config.split))
 
 
 def _count(dataset: tf.data.Dataset, limit: int | None) -> int:
@@ -229,10 +250,6 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
             "be divided so. Use fewer virtual shards (NUM_VIRTUAL_SHARDS), or more text."
         )
     return f"{name}, split {split!r}, has no examples. Export more text, or name another split."
-
-
-def _size(path: str) -> int:
-    return int(tf.io.gfile.stat(path).length) if tf.io.gfile.exists(path) else -1
 
 
 def _save_iterator(iterator: Any) -> dict[str, np.ndarray]:

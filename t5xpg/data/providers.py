@@ -69,6 +69,16 @@ def tasks_of(provider: Provider) -> list[seqio.Task]:
     return [provider] if isinstance(provider, seqio.Task) else list(provider.tasks)
 
 
+def reads_cache(task: seqio.Task, config: DatasetConfig) -> bool:
+    """Whether a task of the stream is read from its SeqIO cache (tasks without a placeholder never are)."""
+    return config.use_cached and task.supports_caching
+
+
+def source_of(task: seqio.Task, config: DatasetConfig) -> seqio.DataSource:
+    """What a task of the stream is read from: its cache, or its source."""
+    return task._get_cached_source(config.split) if reads_cache(task, config) else task.source
+
+
 def check(provider: Provider, config: DatasetConfig) -> None:
     """Raise UserError for what would fail, or go wrong unseen, once the stream is read."""
     lengths = dict(config.task_feature_lengths)
@@ -118,7 +128,7 @@ def span_corruption_lengths(inputs_length: int, objective: SpanCorruption) -> tu
 
 def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
     modules = config.module_import
-    if config.use_cached and task.supports_caching:
+    if reads_cache(task, config):
         if not task.cache_dir:
             raise UserError(
                 f"{task.name} {NOT_CACHED}. Type: {cache_command(task.name, modules)}  (or read it without a cache: "

@@ -79,7 +79,6 @@ class Streams:
     def describe(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """What is known of a task or mixture before reading it."""
         from t5xpg.data import providers
-        from t5xpg.data.pipeline import reads_cache
         from t5xpg.data.seqio_vocabularies import from_seqio
 
         dataset, provider = self._provider(config)
@@ -93,7 +92,7 @@ class Streams:
             "name": provider.name,
             "tasks": [task.name for task in tasks],
             "splits": sorted(provider.splits),
-            "cached": all(reads_cache(task, dataset) for task in tasks),
+            "cached": all(providers.reads_cache(task, dataset) for task in tasks),
             "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
             "vocabulary": from_seqio(features["targets"]).to_json(),
             "objective": None,
