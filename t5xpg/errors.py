@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import heapq
+import re
 from collections.abc import Iterable
+
+# Messages quote names and lines of files that anyone may have written. What a terminal would act on (escapes, marks
+# that turn the direction of writing) and half characters, which cannot be encoded, are shown as their codes.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_COMPARED = 10_000
+_LONGEST_NAME = 100
 
 
 class UserError(Exception):
     """A mistake that the user can mend: the message says what is wrong, where, what was expected, what to do.
 
-    The command line prints the message alone and exits with 1.
+    The command line prints the message alone and exits with 1. Control characters in the message become visible.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """`text` with control characters but tabs and line ends, and half characters, as escapes: `\\x1b`."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
@@ -18,7 +34,9 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
     Starts with a space, so that it can follow a sentence; empty where nothing is known.
     """
-    names = sorted(set(known))
+    # A file may hold more names, and longer ones, than can be compared or shown.
+    names = heapq.nsmallest(_COMPARED, {known_name for known_name in known if len(known_name) <= _LONGEST_NAME})
+    name = name[: _LONGEST_NAME + 1]
     close = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
     lowered = {known_name.lower(): known_name for known_name in names}
     if not close:

@@ -16,6 +16,7 @@ import numpy as np
 
 from t5xpg import assembly, decoding, training
 from t5xpg.config import LoadedConfig, settings
+from t5xpg.data.lines import bounded_lines, json_object, string_in, text_of_line
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
 from t5xpg.files import write_atomically
@@ -30,6 +31,7 @@ LENGTH_MULTIPLE = 64
 _FREE_MODEL_SETTINGS = (".dtype", ".float32_attention_logits", ".dropout_rate")
 # Characters that JSON does not escape and terminals act on.
 _CONTROLS = re.compile("[\x7f-\x9f]")
+_RECORD = '{"inputs": "a text with <extra_id_0>"}'
 
 
 class Predictor:
@@ -122,7 +124,7 @@ def _marks() -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class _Record:
+class Record:
     """A line of an input file: its number, all that it holds, and the text with blanks."""
 
     number: int
@@ -137,7 +139,7 @@ def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | 
     when all of it is written. Raises UserError that names the line, before the first prediction, for what is no such
     record or has a blank that the vocabulary has no sentinel for.
     """
-    records = list(_read_records(source))
+    records = list(read_records(source))
     predictor, _ = Predictor.from_run(loaded, path)
     for record in records:
         for blank in blanks_of(record.text):
@@ -153,7 +155,7 @@ def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | 
     print(f"{len(records):,} predictions in {target}", file=sys.stderr)
 
 
-def _predict_records(predictor: Predictor, records: Sequence[_Record], file: BinaryIO) -> None:
+def _predict_records(predictor: Predictor, records: Sequence[Record], file: BinaryIO) -> None:
     size = predictor.batch_size
     with Progress("predict", len(records), "records") as progress:
         for start in range(0, len(records), size):
@@ -173,21 +175,22 @@ def _json_line(value: dict[str, Any]) -> bytes:
     return (text + "\n").encode("utf-8", errors="backslashreplace")
 
 
-def _read_records(source: Path) -> Iterator[_Record]:
+def read_records(source: Path) -> Iterator[Record]:
+    """The records of a JSONL file. Raises UserError naming file and line for what is no record."""
     if not source.is_file():
-        raise UserError(f"There is no file {source}.")
+        kind = "no regular file" if source.exists() else "not there"
+        raise UserError(f"INPUT: {source} is {kind}. Expected a file of JSON lines: {_RECORD}.")
     with source.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                content = json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{source}, line {number}: not JSON ({error}).") from error
-            text = content.get("inputs", content.get("text")) if isinstance(content, dict) else None
-            if not isinstance(text, str):
-                raise UserError(f'{source}, line {number}: expected {{"inputs": "a text with <extra_id_0>"}}.')
-            yield _Record(number, content, text)
+        for number, line in enumerate(bounded_lines(file), start=1):
+            where = f"{source}:{number}"
+            text = text_of_line(line, where)
+            if text.strip():
+                content = json_object(text, where, _RECORD)
+                yield Record(number, content, string_in(content, _field(content), where))
+
+
+def _field(content: dict[str, Any]) -> str:
+    return "text" if "text" in content and "inputs" not in content else "inputs"
 
 
 def _check_blanks(prompt: str) -> None:

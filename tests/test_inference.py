@@ -68,10 +68,12 @@ def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> Non
     ("line", "message"),
     [
         ('{"inputs": "<extra_id_125>"}', r"in\.jsonl, line 4: <extra_id_125> has no id: .* 125 sentinels"),
-        ("{", r"in\.jsonl, line 4: not JSON"),
-        ("[" * 100_000, r"in\.jsonl, line 4: not JSON"),
-        ('{"inputs": 3}', r"in\.jsonl, line 4: expected"),
-        ("[]", r"in\.jsonl, line 4: expected"),
+        ("{", r"in\.jsonl:4 is not JSON \(Expecting property name"),
+        ("[" * 100_000, r"in\.jsonl:4 is not JSON \(maximum recursion"),
+        ('{"a": ' + "[" * 200 + "]" * 200 + "}", r"in\.jsonl:4 is nested more than 100 deep"),
+        ('{"inputs": 3}', r'in\.jsonl:4: "inputs" is int, expected a string'),
+        ('{"prompt": "a"}', r'in\.jsonl:4 has no "inputs"\. Known: prompt'),
+        ("[]", r"in\.jsonl:4 holds a JSON list\. Expected one {\"inputs\""),
     ],
 )
 def test_a_bad_record_is_named_before_the_first_prediction(tmp_path: Path, echo: Echo, line: str, message: str) -> None:

@@ -6,8 +6,8 @@ import bz2
 import glob
 import gzip
 import io
-import json
 import lzma
+import os
 import re
 import shlex
 import zlib
@@ -17,12 +17,16 @@ from typing import IO, Any
 
 import zstandard
 
+from t5xpg.data.lines import BadLineError, BadLines, bounded_lines, json_object, string_in, text_of_line
 from t5xpg.data.manifest import SPLITS
 from t5xpg.errors import UserError, nearest
 
 _EXAMPLE = 'FILES="train=texts/*.jsonl.gz validation=valid.txt test=test.txt"'
 _PREFIX = re.compile(r"([A-Za-z_]+)=(.*)", re.DOTALL)
+_RECORD = '{"text": "…"}'
 _JSON_LINES = (".jsonl", ".json", ".ndjson")
+# A byte of zstd can stand for 32 KiB: what one piece unpacks to has to fit into memory.
+_PIECE = 1 << 12
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
@@ -47,7 +51,7 @@ class _ZstandardFile(io.RawIOBase):
             if self._frame.eof:
                 self._frame = zstandard.ZstdDecompressor().decompressobj()
                 self._frame_began = False
-            piece = piece or self._file.read(1 << 17)
+            piece = piece or self._file.read(_PIECE)
             if not piece:
                 if self._frame_began:
                     raise EOFError("the compressed text is cut off")
@@ -94,7 +98,7 @@ def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
     for word in words:
         pattern = word
         match = _PREFIX.fullmatch(word)
-        if match and not Path(word).exists():
+        if match and not os.path.exists(word):
             split, pattern = match.groups()
             if split not in SPLITS:
                 raise UserError(f"FILES: {split!r} is not a split.{nearest(split, SPLITS)} Expected {_EXAMPLE}.")
@@ -113,24 +117,32 @@ def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    path = Path(pattern).expanduser()
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        raise UserError(f"FILES: {pattern} is a folder. Expected files, for instance {pattern.rstrip('/')}/*.txt")
-    found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+    try:
+        path = Path(pattern).expanduser()
+        if path.is_file():
+            return [path]
+        if path.is_dir():
+            raise UserError(f"FILES: {pattern} is a folder. Expected files, for instance {pattern.rstrip('/')}/*.txt")
+        if path.is_symlink():
+            raise UserError(f"FILES: {pattern} is a link to {path.readlink()}, which is not there.")
+        if path.exists():
+            raise UserError(f"FILES: {pattern} is no regular file (a pipe or a device). Write it to a file first.")
+        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+    except (ValueError, OSError, RuntimeError) as error:  # a zero byte, too long a name, ~ of an unknown user
+        raise UserError(f"FILES: {pattern} cannot be looked up: {getattr(error, 'strerror', None) or error}.") from None
     found = [path for path in found if path.is_file()]
     if not found:
         raise UserError(f"FILES: there is no file {pattern}")
     return found
 
 
-def texts(path: Path) -> Iterator[str]:
+def texts(path: Path, left_out: BadLines | None = None) -> Iterator[str]:
     """The texts of one file.
 
     The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object with a "text" a line), `.parquet` (a column
     "text"); anything else is text in UTF-8, a document a line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
-    Raises UserError naming file and line (row for parquet) where something cannot be read.
+    Lines (rows of parquet) that cannot be used go into `left_out`; without it they raise UserError naming file and
+    line, as does in any case a file that cannot be read on.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     opener = _OPENERS.get(suffixes[-1]) if suffixes else None
@@ -142,49 +154,32 @@ def texts(path: Path) -> Iterator[str]:
         with opener(path) if opener else path.open("rb") as file:
             if form == ".parquet":
                 # parquet is read from its end, which a compressed stream is slow or unable to reach
-                yield from _parquet_texts(path, io.BytesIO(file.read()) if opener else file)
+                yield from _parquet_texts(path, io.BytesIO(file.read()) if opener else file, left_out)
                 return
-            for line_number, line in enumerate(file, 1):
-                text = _decoded(line, f"{path}:{line_number}")
-                if form not in _JSON_LINES:
+            for line_number, line in enumerate(bounded_lines(file), 1):
+                try:
+                    text = _text(line, f"{path}:{line_number}", form in _JSON_LINES)
+                except BadLineError as error:
+                    if left_out is None:
+                        raise
+                    left_out.add(error)
+                    continue
+                if text is not None:
                     yield text
-                elif text.strip():
-                    yield _json_text(text, f"{path}:{line_number}")
     except _BROKEN as error:
         where = f"{path} after line {line_number}" if line_number else str(path)
         raise UserError(f"{where} cannot be read: {error or type(error).__name__}") from None
 
 
-def _decoded(line: bytes, where: str) -> str:
-    """A line as text, without its line end and a byte order mark."""
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{where} is not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}). "
-            "Expected text in UTF-8, or a name that says how it is packed (.gz, .bz2, .xz, .zst, .parquet)."
-        ) from None
-    if "\0" in text:
-        raise UserError(f"{where} holds a zero byte: not a text file.")
-    return text.rstrip("\r\n").removeprefix("\ufeff")
+def _text(line: bytes | None, where: str, is_json: bool) -> str | None:
+    """The document of a line; None for an empty line between JSON objects."""
+    text = text_of_line(line, where)
+    if not is_json:
+        return text
+    return string_in(json_object(text, where, _RECORD), "text", where) if text.strip() else None
 
 
-def _json_text(line: str, where: str) -> str:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise UserError(f'{where} is not JSON ({reason}). Expected one {{"text": "…"}} a line.') from None
-    if not isinstance(value, dict):
-        raise UserError(f'{where} holds a JSON {type(value).__name__}. Expected one {{"text": "…"}} a line.')
-    if "text" not in value:
-        raise UserError(f'{where} has no "text".{nearest("text", map(str, value))}')
-    if not isinstance(value["text"], str):
-        raise UserError(f'{where}: "text" is {type(value["text"]).__name__}, expected a string.')
-    return value["text"]
-
-
-def _parquet_texts(path: Path, file: IO[bytes]) -> Iterator[str]:
+def _parquet_texts(path: Path, file: IO[bytes], left_out: BadLines | None) -> Iterator[str]:
     # imported here: Arrow takes a while to load, and most exports do without
     import pyarrow
     import pyarrow.parquet
@@ -197,8 +192,12 @@ def _parquet_texts(path: Path, file: IO[bytes]) -> Iterator[str]:
         for batch in table.iter_batches(batch_size=1024, columns=["text"]):
             for text in batch.column(0).to_pylist():
                 row += 1
-                if not isinstance(text, str):
-                    raise UserError(f'{path} row {row}: "text" is {type(text).__name__}, expected a string.')
-                yield text
+                if isinstance(text, str):
+                    yield text
+                    continue
+                error = BadLineError(f'{path} row {row}: "text" is {type(text).__name__}, expected a string.')
+                if left_out is None:
+                    raise error
+                left_out.add(error)
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from None

@@ -1,0 +1,71 @@
+"""Fuzz every target for a while, one after another (`python -m fuzz --seconds=60`); exits 1 where something was found.
+
+Each target runs in a process of its own under atheris, which goes into `.venv-fuzz` from its own lock. What drives the
+code further is kept in `.venv-fuzz/corpus`, so that the next run goes on from there; findings lie in
+`.venv-fuzz/findings`. An input that takes ten seconds or two gigabytes is a finding too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FOLDER = REPOSITORY / ".venv-fuzz"
+LOCK = REPOSITORY / "requirements" / "fuzz.txt"
+LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096", "-print_final_stats=1", "-report_slow_units=5"]
+
+
+def install() -> Path:
+    """The packages of the lock, in a folder beside the environment; returns it."""
+    packages = FOLDER / "packages"
+    installed = FOLDER / "installed.txt"
+    if not installed.is_file() or installed.read_bytes() != LOCK.read_bytes():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
+        subprocess.run([*pip, "--target", str(packages), "--require-hashes", "-r", str(LOCK)], check=True)
+        installed.write_bytes(LOCK.read_bytes())
+    return packages
+
+
+def fuzz(name: str, seconds: int, packages: Path) -> bool:
+    """Run one target; whether it went through without a finding. The fuzzer's log is `.venv-fuzz/<name>.log`."""
+    corpus, findings = FOLDER / "corpus" / name, FOLDER / "findings"
+    corpus.mkdir(parents=True, exist_ok=True)
+    findings.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "fuzz.one", name, *LIMITS, f"-max_total_time={seconds}"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), str(REPOSITORY)])}
+    log = FOLDER / f"{name}.log"
+    started = time.monotonic()
+    with log.open("ab") as file:
+        command += [f"-artifact_prefix={findings / name}-", str(corpus)]
+        code = subprocess.run(
+            command, env=environment, cwd=REPOSITORY, stdout=file, stderr=file, check=False
+        ).returncode
+    runs = [line for line in log.read_text(errors="replace").splitlines() if "number_of_executed_units" in line]
+    count = runs[-1].rpartition(" ")[2] if runs else "?"
+    verdict = "nothing found" if code == 0 else f"FOUND something: see {findings} and the end of {log}"
+    print(f"{name:<14} {time.monotonic() - started:6.0f} s {count:>10} inputs  {verdict}", flush=True)
+    return code == 0
+
+
+def main() -> int:
+    from fuzz.targets import TARGETS
+
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)} (default: all)")
+    parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
+    options = parser.parse_args()
+    names = options.targets or list(TARGETS)
+    if unknown := sorted(set(names) - set(TARGETS)):
+        parser.error(f"there is no target {unknown[0]}; known: {', '.join(TARGETS)}")
+    packages = install()
+    done = [fuzz(name, max(1, options.seconds // len(names)), packages) for name in names]
+    return 0 if all(done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""What is fuzzed: functions of bytes that hold what must be true of any input, and small inputs to begin with.
+
+A target accepts what it is given or refuses it with a `UserError` of one line; anything else that it raises is a
+finding. The tests run every target too, on these beginnings and on what was found (tests/bad_input), without a fuzzer.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import functools
+import gzip
+import hashlib
+import json
+import lzma
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import zstandard
+
+from t5xpg.data.lines import BadLines
+from t5xpg.data.local_files import texts
+from t5xpg.data.manifest import Manifest, SplitRecord, canonical_line, read_manifest
+from t5xpg.errors import UserError
+from t5xpg.filling import blanks_of, fill
+
+Target = Callable[[bytes], None]
+
+# The first byte of an input chooses one.
+_FORMS = (".jsonl", ".txt", ".jsonl.gz", ".jsonl.zst", ".txt.xz", ".jsonl.bz2")
+
+
+@functools.cache
+def _folder() -> Path:
+    """A folder for this process; in memory where the machine has such."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="t5xpg-fuzz-", dir=memory if memory.is_dir() else None))
+
+
+def _refused(error: UserError, name: str) -> None:
+    message = str(error)
+    assert name in message, f"the message does not say which file: {message!r}"
+    assert "\n" not in message, f"the message has many lines: {message!r}"
+    message.encode("utf-8")
+
+
+def local_files(data: bytes) -> None:
+    """The reader of a user's text: both ways to treat bad lines agree, and what is read can be exported."""
+    path = _folder() / f"input{_FORMS[data[0] % len(_FORMS)] if data else '.jsonl'}"
+    path.write_bytes(data[1:])
+    strict: list[str] = []
+    refusal = None
+    try:
+        strict.extend(texts(path))
+    except UserError as error:
+        refusal = error
+        _refused(error, str(path))
+    left_out = BadLines()
+    lenient: list[str] = []
+    broken = None
+    try:
+        lenient.extend(texts(path, left_out))
+    except UserError as error:
+        broken = error
+        _refused(error, str(path))
+    assert left_out.count or (lenient, str(broken)) == (strict, str(refusal))
+    assert len(left_out.first) <= left_out.count
+    left_out.summary().encode("utf-8")
+    for text in lenient:
+        line = canonical_line(text)
+        assert line.count(b"\n") == 1
+        exported = json.loads(line)["text"]
+        assert len(exported) == len(text)
+        exported.encode("utf-8")
+
+
+def prompts(data: bytes) -> None:
+    """The reader of a file of prompts, and what is done with a prompt before and after a model sees it."""
+    from t5xpg.inference import read_records
+
+    path = _folder() / "prompts.jsonl"
+    path.write_bytes(data)
+    try:
+        for record in read_records(path):
+            blanks = blanks_of(record.text)
+            filled = fill(record.text, "".join(f"<extra_id_{blank}>" for blank in blanks))
+            assert len(filled) <= len(record.text)
+    except UserError as error:
+        _refused(error, str(path))
+
+
+def manifest(data: bytes) -> None:
+    """The reader of an export's manifest: what it returns can be used, and names nothing outside of its folder."""
+    folder = _folder() / "export"
+    folder.mkdir(exist_ok=True)
+    (folder / "manifest.json").write_bytes(data)
+    try:
+        read = read_manifest(folder)
+    except UserError as error:
+        _refused(error, str(folder))
+        return
+    assert Manifest.from_json(json.loads(json.dumps(read.to_json()))) == read
+    assert set(read.splits) <= {"train", "validation", "test"}
+    assert all(len(digest) == 64 for digest in read.identity.values())
+    read.summary().encode("utf-8")
+    assert not read.files_are_whole(folder) or not read.splits
+
+
+def overrides(data: bytes) -> None:
+    """The splitting of GIN="…", and the reading of each value as gin would."""
+    from t5xpg import config
+
+    text = data.decode("utf-8", errors="surrogateescape")
+    try:
+        bindings, files = config.split_overrides(text)
+    except UserError as error:
+        str(error).encode("utf-8")
+        return
+    assert text.count("--gin") >= len(bindings) + len(files)
+    again = " ".join([*(f"--gin.{binding}" for binding in bindings), *(f"--gin_file={file}" for file in files)])
+    assert config.split_overrides(again) == (bindings, files)
+    for binding in bindings:
+        with contextlib.suppress(UserError):
+            line = config._parse_override(binding, {binding.partition("=")[0].strip()})
+            assert "\n" not in line.partition("=")[0], f"a name of many lines: {line!r}"
+
+
+def stream(data: bytes) -> None:
+    """The reader of recorded batches. A batch that it hands out has the hash that the index gives.
+
+    The input is laid out as a file that somebody made to deceive would be: its checksums are put right where the first
+    byte is even, so that what lies behind them is reached.
+    """
+    from t5xpg.batch import hash_batch, validate
+    from t5xpg.data import stream_format
+
+    folder = _folder()
+    index, batches = _stream_files(data)
+    stream_format.index_path(folder, "fuzzed").write_bytes(index)
+    stream_format.batches_path(folder, "fuzzed").write_bytes(batches)
+    try:
+        with stream_format.StreamReader(folder, "fuzzed") as reader:
+            for number in range(min(len(reader), 3)):
+                batch = reader.read(number)
+                validate(batch, reader.spec)
+                assert hash_batch(batch) == reader.digest(number)
+    except UserError as error:
+        _refused(error, "fuzzed.")
+
+
+def _stream_files(data: bytes) -> tuple[bytes, bytes]:
+    """Index and batches from: 1 byte of flags, 2 bytes of length of the index, the index, the batches."""
+    length = int.from_bytes(data[1:3], "little")
+    index, batches = data[3 : 3 + length], data[3 + length :]
+    if data[:1] and data[0] % 2 == 0 and len(index) >= _PREFIX_BYTES:
+        return _with_checksums(index, len(batches)), batches
+    return index, batches
+
+
+_PREFIX_BYTES, _DIGEST_BYTES, _ENTRY_BYTES = 32, 32, 48
+
+
+def _with_checksums(index: bytes, batches_size: int) -> bytes:
+    """The index with the mark, counts and checksums that a reader expects of its text and entries."""
+    text_length = min(int.from_bytes(index[12:16], "little"), len(index) - _PREFIX_BYTES)
+    text = index[_PREFIX_BYTES : _PREFIX_BYTES + text_length]
+    rest = index[_PREFIX_BYTES + text_length + _DIGEST_BYTES :]
+    count = len(rest) // _ENTRY_BYTES
+    header = struct.pack("<8sIIQQ", b"t5xpgIdx", 1, text_length, count, batches_size) + text
+    entries = []
+    for number in range(count):
+        offset, length, _, digest = struct.unpack_from("<QII32s", rest, number * _ENTRY_BYTES)
+        checksum = zlib.crc32(struct.pack("<QII32s", offset, length, 0, digest) + number.to_bytes(8, "little"))
+        entries.append(struct.pack("<QII32s", offset, length, checksum, digest))
+    return header + hashlib.sha256(header).digest() + b"".join(entries)
+
+
+def _stream_seed() -> bytes:
+    import numpy as np
+
+    from t5xpg.batch import BatchSpec
+    from t5xpg.data.stream_format import StreamWriter, batches_path, index_path
+
+    spec = BatchSpec(2, {"inputs": 4, "targets": 3}, False, 384)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with StreamWriter(folder, "seed", spec) as writer:
+            for number in range(2):
+                writer.write({key: np.full(shape, number, dtype) for key, (shape, dtype) in spec.features().items()})
+        index, batches = index_path(folder, "seed").read_bytes(), batches_path(folder, "seed").read_bytes()
+    return b"\0" + len(index).to_bytes(2, "little") + index + batches
+
+
+def _manifest_seed() -> bytes:
+    splits = {"train": SplitRecord(2, 300, "0" * 64), "validation": SplitRecord(1, 120, "f" * 64)}
+    value = Manifest("mine", {"kind": "files"}, {"min_characters": 101}, None, 5, splits).to_json()
+    return json.dumps(value).encode()
+
+
+_LINES = (
+    b'{"text": "a \\u00e9 \\ud800", "n": 1}\n\n\xef\xbb\xbf{"text": ""}\r\n'  # good, empty, good
+    b'[1]\n{"texts": null}\n{"text": 3}\n\0\n\xff\n'  # each bad in its way
+)
+SEEDS: dict[str, list[bytes]] = {
+    "local_files": [
+        bytes([0]) + _LINES,
+        bytes([1]) + _LINES,
+        bytes([2]) + gzip.compress(_LINES),
+        bytes([3]) + zstandard.compress(_LINES) * 2,
+        bytes([4]) + lzma.compress(_LINES),
+        bytes([5]) + bz2.compress(_LINES),
+        b"",
+    ],
+    "prompts": [b'{"inputs": "The <extra_id_0> ruined <extra_id_1>", "id": 1}\n{"text": "<extra_id_00>"}\n', _LINES],
+    "manifest": [_manifest_seed(), b"{}", b"[]", _manifest_seed().replace(b"train", b"../x")],
+    "stream": [_stream_seed(), b"\1" + _stream_seed()[1:], b""],
+    "overrides": [
+        b"--gin.A=1 --gin.B={'x': 2, 'y': [1.5, None]} --gin_file=gin/a.gin",
+        b"--gin.train/spec.DatasetConfig.split=other --gin.C=@optimizers.AdamW() --gin.D=%E",
+        b"--gin.A='it''s' --gin.A=",
+    ],
+}
+TARGETS: dict[str, Target] = {
+    "local_files": local_files,
+    "prompts": prompts,
+    "manifest": manifest,
+    "stream": stream,
+    "overrides": overrides,
+}
