@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from t5xpg import digests
 from t5xpg.errors import UserError, nearest
 from t5xpg.files import read_json, write_json
 
 SPLITS = ("train", "validation", "test")
 MANIFEST = "manifest.json"
 _FORMAT = 1
+_SHOWN = 40  # characters of a wrong value in a message
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -59,17 +62,21 @@ class Manifest:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Manifest:
-        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
-        if value["format"] != _FORMAT:
-            raise ValueError(f"format {value['format']} instead of {_FORMAT}")
+    def from_json(cls, value: Any) -> Manifest:
+        """The manifest that `to_json` was called on. Raises ValueError, saying what is wrong, for anything else."""
+        if _field(value, "format", int) != _FORMAT:
+            raise ValueError(f"format {value['format']}")
+        splits = _field(value, "splits", dict)
+        if not splits or not set(splits) <= set(SPLITS):
+            raise ValueError(f"splits are {', '.join(map(repr, splits)) or 'none'}")
+        limit = _field(value, "limit", int | None)
         return cls(
-            name=value["name"],
-            source=value["source"],
-            filter=value["filter"],
-            limit=value["limit"],
-            rows_read=value["rows_read"],
-            splits={name: SplitRecord(**split) for name, split in value["splits"].items()},
+            name=_field(value, "name", str),
+            source=_field(value, "source", dict),
+            filter=_field(value, "filter", dict),
+            limit=limit,
+            rows_read=_count(value, "rows_read"),
+            splits={name: _split_record(split) for name, split in splits.items()},
         )
 
     @property
@@ -78,10 +85,32 @@ class Manifest:
         return {name: split.sha256 for name, split in self.splits.items()}
 
     def files_are_whole(self, folder: Path) -> bool:
-        """Whether every split's file is there with the recorded number of bytes."""
-        return all(
-            (path := split_path(folder, name)).is_file() and path.stat().st_size == split.bytes
-            for name, split in self.splits.items()
+        """Whether every split's file is there and is, by its digest, the one that was exported."""
+        return not digests.differences(folder, self._files)
+
+    def check_files(self, folder: Path) -> None:
+        """Raise UserError, with what to type, where a split's file is not the one that was exported."""
+        digests.check(
+            folder,
+            self._files,
+            f"The text of {folder.name} is not as it was exported",
+            f"To export it again, type: {self.command(force=True)}  "
+            "(a text that you changed yourself: export it under a name of its own, with FILES=)",
+        )
+
+    @property
+    def _files(self) -> dict[str, str]:
+        return {split_path(Path(), name).name: split.sha256 for name, split in self.splits.items()}
+
+    def command(self, force: bool = False) -> str:
+        """What to type to export this text."""
+        return " ".join(
+            [
+                f"make data DATASET={self.name}",
+                *([f"FILES={given}"] if (given := _files_given(self.source)) else []),
+                *([f"LIMIT={self.limit}"] if self.limit is not None else []),
+                *(["FORCE=1"] if force else []),
+            ]
         )
 
     def summary(self) -> str:
@@ -121,9 +150,10 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         return Manifest.from_json(read_json(path))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
+        said = "it nests too deeply" if isinstance(error, RecursionError) else str(error)
         raise UserError(
-            f"{path} is not a manifest of this version ({error}): "
+            f"{path} is not a manifest of this version ({said}): "
             f"`make data DATASET={folder.name} FORCE=1` makes it anew."
         ) from None
 
@@ -133,3 +163,40 @@ def find_manifests(data_dir: Path) -> dict[str, Path]:
     if not data_dir.is_dir():
         return {}
     return {path.parent.name: path.parent for path in sorted(data_dir.glob(f"[!.]*/{MANIFEST}"))}
+
+
+def _field(value: Any, name: str, kind: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    if name not in value:
+        raise ValueError(f"{name} is missing")
+    if not isinstance(value[name], kind) or isinstance(value[name], bool):
+        raise ValueError(f"{name} is {str(value[name])[:_SHOWN]!r}")
+    return value[name]
+
+
+def _count(value: Any, name: str) -> int:
+    count: int = _field(value, name, int)
+    if not 0 <= count < 1 << 63:
+        raise ValueError(f"{name} is out of range")
+    return count
+
+
+def _split_record(value: Any) -> SplitRecord:
+    return SplitRecord(_count(value, "documents"), _count(value, "bytes"), _field(value, "sha256", str))
+
+
+def _files_given(source: Mapping[str, Any]) -> str:
+    """FILES= of an export of the user's files, as far as the record says; their paths are as they were typed."""
+    files = source.get("files")
+    if source.get("kind") != "files" or not isinstance(files, dict):
+        return ""
+    words = []
+    for split, entries in files.items():
+        listed = entries if isinstance(entries, list) else []
+        paths = [str(entry["path"]) for entry in listed if isinstance(entry, dict) and "path" in entry]
+        quoted = [shlex.quote(path) for path in paths]
+        words += [quoted[0] if split == "all" else f"{split}={quoted[0]}", *quoted[1:]] if quoted else []
+    text = " ".join(words)
+    # as one word of a shell's line
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"' if text else ""
