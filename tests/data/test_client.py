@@ -190,7 +190,7 @@ def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
 def test_a_dying_data_process_is_named_with_its_last_lines(sample_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "folder" / "data process.log"
     with service(sample_folder, log=log) as dying:
-        dying._connection.sendall(b"no frame, by any means")
+        dying._process._connection.sendall(b"no frame, by any means")
         with pytest.raises(DataProcessError, match=rf"process {dying.pid}\) has ended with exit code 1") as caught:
             dying.describe(config())
         assert str(caught.value).endswith("ValueError: not a frame: the two processes have lost step with each other")

@@ -1,0 +1,124 @@
+"""The data process as a child of this one: started, asked, and mourned. No TensorFlow here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5xpg.data import protocol
+from t5xpg.errors import UserError
+
+Arrays = dict[str, np.ndarray]
+
+_TAIL_LINES = 20
+# what the data process needs to be there before its first import
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
+    "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # what is left of the log are errors
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+
+
+class DataProcessError(UserError):
+    """The data process has ended or failed. The message holds its last lines: a traceback of this side adds nothing."""
+
+
+class DataProcess:
+    """One data process and the connection to it. `request` may be called from several threads."""
+
+    def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        self._output = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115
+        self._connection, theirs = socket.socketpair()
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.environ.get("PYTHONPATH")
+        paths = {"PYTHONPATH": root + (os.pathsep + path if path else "")}
+        self._lock = threading.Lock()
+        self._closed = False
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "t5xpg.data.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                env={**os.environ, **_ENVIRONMENT, **environment, **paths},
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
+            )
+        with contextlib.suppress(OSError):  # where it has died already, the first request says so
+            protocol.send(self._connection, {"sys_path": [entry for entry in sys.path if entry]})
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
+        """Ask and wait for the answer. Raises UserError where that is one, DataProcessError where none comes."""
+        with self._lock:
+            if self._closed:
+                raise DataProcessError("The data process has been ended.")
+            try:
+                protocol.send(self._connection, message, arrays)
+                reply, out = protocol.receive(self._connection)
+            except (OSError, EOFError) as error:
+                if self._closed:
+                    raise DataProcessError("The data process has been ended.") from error
+                raise DataProcessError(self._obituary()) from None
+            except BaseException:  # Ctrl-C in the middle of a frame: what follows could not be told apart
+                self._connection.shutdown(socket.SHUT_RDWR)
+                raise
+        if "error" in reply:
+            if reply["error"] == "user":
+                raise UserError(reply["text"])
+            raise DataProcessError(f"The data process failed: {reply['text']}\n{reply['detail']}")
+        return reply, out
+
+    def hang_up(self) -> None:
+        """Close the connection: the process ends, and a request that waits fails."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def wait(self) -> None:
+        """Wait for its end, after `hang_up`; it is killed if it does not come."""
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._connection.close()
+        self._output.close()
+
+    def _obituary(self) -> str:
+        try:
+            code: int | None = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = "has closed its connection"
+        if code is not None and code >= 0:
+            how = f"has ended with exit code {code}"
+        elif code is not None:
+            how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
+        self._output.flush()
+        self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, self._output.tell() - 16384))
+        lines = self._output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+        last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
+        return (
+            f"The data process (python -m t5xpg.data.worker, process {self.pid}) {how}. Give the same command again: "
+            f"training goes on from its last checkpoint. {last}"
+        )
