@@ -1,24 +1,27 @@
 """Checkpoints: the state, the exact position in the data, and what a reader of them has to know.
 
-A folder per step, written by orbax beside the training and renamed when it is whole:
-
     <directory>/<step>/params      the parameters, under their own names: can be read alone
     <directory>/<step>/optimizer   the step and the optimiser's arrays
     <directory>/<step>/data        the data position, as bytes
     <directory>/<step>/meta        JSON
+    <directory>/<step>/metrics     JSON: what decides about the best checkpoint, where that was measured
 
-An interruption at any moment leaves every earlier folder as it was; the next Checkpointer removes what is unfinished.
+orbax writes them beside the training, into a folder of another name, which is renamed when it is whole and carries
+the digests of its files (checkpoint_digests). An interruption at any moment leaves every earlier folder as it was;
+the next Checkpointer removes what is unfinished.
 """
 
 from __future__ import annotations
 
 import errno
 import io
+import json
 import math
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,14 +31,16 @@ import absl.logging
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
 
 from t5xpg import phases
+from t5xpg.checkpoint_digests import DIGESTS, CheckpointFolders
 from t5xpg.errors import UserError
 from t5xpg.models.encoder_decoder import Params
 from t5xpg.partitioning import path_names
 from t5xpg.state import TrainState
 
+_ARRAYS = ("params", "optimizer", "data")
+_MARK = {"digests": DIGESTS}  # in a checkpoint's metadata: digests were written for it
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -44,6 +49,8 @@ _DISK_ERRORS = (
     errno.EPERM,
     errno.EROFS,
     errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EIO,
 )
 
 
@@ -79,29 +86,13 @@ class Checkpointer:
         absl.logging.set_verbosity(absl.logging.FATAL)
         self._config = config
         self._directory = Path(directory).absolute()
-        self._being_saved: int | None = None
+        self._writing: threading.Thread | None = None
+        self._error: BaseException | None = None
         if read_only and not self._directory.is_dir():
             raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
-        policies: list[checkpoint_managers.PreservationPolicy] = [checkpoint_managers.LatestN(config.keep)]
-        if config.keep_best is not None:
-            policies.append(
-                checkpoint_managers.BestN(
-                    get_metric_fn=self._badness, reverse=True, n=1, keep_checkpoints_without_metrics=False
-                )
-            )
-        with _disk_errors(self._directory):
-            self._manager = ocp.CheckpointManager(
-                self._directory,
-                options=ocp.CheckpointManagerOptions(
-                    best_fn=self._badness if config.keep_best is not None else None,
-                    best_mode="min",
-                    preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-                    cleanup_tmp_directories=not read_only,
-                    read_only=read_only,
-                    enable_async_checkpointing=config.asynchronous,
-                ),
-                handler_registry=_handlers(),
-            )
+        with self._disk_errors("written into"):
+            self._folders = CheckpointFolders(self._directory, read_only=read_only, read=_read_through)
+        self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(handler_registry=_handlers()))
 
     def save(
         self,
@@ -122,91 +113,109 @@ class Checkpointer:
                 "Training on several processes is not supported yet: the position of each process in the data would "
                 "have to be saved. Use one process with all devices of the machine."
             )
-        self.wait()
-        if step in self._manager.all_steps():
+        if step in self.steps():
             return False
-        self._being_saved = step
+        items: dict[str, ocp.args.CheckpointArgs] = {
+            "params": ocp.args.StandardSave(state.params),
+            "optimizer": ocp.args.StandardSave(_optimizer_tree(state)),
+            "data": ocp.args.StandardSave({"npz": _pack(data_state)}),
+            "meta": ocp.args.JsonSave(dict(meta)),
+        }
+        best = self._config.keep_best
+        if best is not None and metrics is not None and best in metrics:
+            items["metrics"] = ocp.args.JsonSave({best: float(metrics[best])})
         phases.tell("begin", "save", step)
-        chosen = None
-        if self._config.keep_best is not None and metrics is not None and self._config.keep_best in metrics:
-            chosen = {self._config.keep_best: float(metrics[self._config.keep_best])}
-        with _disk_errors(self._directory):
-            return self._manager.save(
-                step,
-                args=ocp.args.Composite(
-                    params=ocp.args.StandardSave(state.params),
-                    optimizer=ocp.args.StandardSave(_optimizer_tree(state)),
-                    data=ocp.args.StandardSave({"npz": _pack(data_state)}),
-                    meta=ocp.args.JsonSave(dict(meta)),
-                ),
-                metrics=chosen,
-            )
+        with self._disk_errors("written into"):
+            try:
+                target = self._folders.unfinished(step)
+                self._orbax.save(target, args=ocp.args.Composite(**items), force=True, custom_metadata=_MARK)
+            except BaseException:
+                self._folders.discard(step)
+                raise
+        self._writing = threading.Thread(target=self._finish, args=(step,), name="checkpoint")
+        self._writing.start()
+        if not self._config.asynchronous:
+            self.wait()
+        return True
+
+    def _finish(self, step: int) -> None:
+        """What a checkpoint needs beside the training; `wait` raises what goes wrong."""
+        try:
+            self._orbax.wait_until_finished()
+            self._folders.finish(step)
+            phases.tell("end", "save", step)
+            steps = self._folders.steps()
+            self._folders.keep({*steps[-self._config.keep :], self._best(steps)})
+        except BaseException as error:
+            self._error = error
+            self._folders.discard(step)
 
     def steps(self) -> list[int]:
-        """The steps that have a whole checkpoint, ascending."""
+        """The steps that have a checkpoint, ascending. Whether they are whole, `latest` and `restore` find out."""
         self.wait()
-        return sorted(self._manager.all_steps())
+        with self._disk_errors("read from"):
+            return self._folders.steps()
 
     def latest(self) -> int | None:
-        """The last step that has a whole checkpoint."""
-        return max(self.steps(), default=None)
+        """The last step that has a whole checkpoint; None where there is no checkpoint at all.
+
+        Damaged ones after it are moved aside (with `read_only`, passed over), and a line says so. Raises UserError
+        where there are checkpoints and none is whole.
+        """
+        self.wait()
+        with self._disk_errors("read from"):
+            return self._folders.latest()
 
     def best(self) -> int | None:
         """The step with the lowest `keep_best` metric; None where no checkpoint has one."""
-        self.wait()
-        return None if self._config.keep_best is None else self._manager.best_step()
+        return self._best(self.steps())
 
     def restore(
         self, step: int | None, abstract_state: TrainState
     ) -> tuple[TrainState, dict[str, np.ndarray], dict[str, Any]]:
-        """(state, data_state, meta) of `step`, or of the last checkpoint.
+        """(state, data_state, meta) of `step`, or of the last whole checkpoint.
 
         abstract_state: ShapeDtypeStructs with shardings (`partitioning.with_shardings`), on any mesh. Raises UserError
-        where there is no such checkpoint, or where its arrays are not those of abstract_state.
+        where there is no such checkpoint, where it is damaged, or where its arrays are not those of abstract_state.
         """
         step = self._existing(step)
         self._check(step, {"params": abstract_state.params, "optimizer": _optimizer_tree(abstract_state)})
-        restored = self._manager.restore(
+        restored = self._restore(
             step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(abstract_state.params),
-                optimizer=ocp.args.StandardRestore(_optimizer_tree(abstract_state)),
-                data=ocp.args.StandardRestore(),
-                meta=ocp.args.JsonRestore(),
-            ),
+            params=ocp.args.StandardRestore(abstract_state.params),
+            optimizer=ocp.args.StandardRestore(_optimizer_tree(abstract_state)),
+            data=ocp.args.StandardRestore(),
         )
         state = _state_from(restored["params"], restored["optimizer"], abstract_state)
         return state, _unpack(np.asarray(restored["data"]["npz"])), restored["meta"]
 
     def restore_params(self, step: int | None, abstract_params: Params) -> tuple[Params, dict[str, Any]]:
-        """(params, meta) of `step`, or of the last checkpoint: what evaluation, inference and export need."""
+        """(params, meta) of `step`, or of the last whole checkpoint: what evaluation, inference and export need."""
         step = self._existing(step)
         self._check(step, {"params": abstract_params})
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(params=ocp.args.StandardRestore(abstract_params), meta=ocp.args.JsonRestore()),
-        )
+        restored = self._restore(step, params=ocp.args.StandardRestore(abstract_params))
         return restored["params"], restored["meta"]
 
     def meta(self, step: int | None = None) -> dict[str, Any]:
-        """The JSON of `step`, or of the last checkpoint, without reading arrays."""
-        step = self._existing(step)
-        return self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+        """The JSON of `step`, or of the last whole checkpoint."""
+        return self._restore(self._existing(step))["meta"]
 
     def wait(self) -> None:
         """Return when nothing is being written. Raises what went wrong with writing."""
-        with _disk_errors(self._directory):
-            self._manager.wait_until_finished()
-        if self._being_saved is not None:
-            phases.tell("end", "save", self._being_saved)
-            self._being_saved = None
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+        error, self._error = self._error, None
+        if error is not None:
+            with self._disk_errors("written into"):
+                raise error
 
     def close(self) -> None:
         """Wait, and release orbax's threads."""
         try:
             self.wait()
         finally:
-            self._manager.close()
+            self._orbax.close()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -217,18 +226,38 @@ class Checkpointer:
         self.close()
 
     def _existing(self, step: int | None) -> int:
-        steps = self.steps()
-        if not steps:
-            raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
+        """`step`, or the last one, as one that has a whole checkpoint."""
         if step is None:
-            return steps[-1]
-        if step not in steps:
-            raise UserError(f"There is no checkpoint of step {step} in {self._directory}; there are: {steps}.")
+            if (latest := self.latest()) is None:
+                raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
+            return latest
+        if step not in (steps := self.steps()):
+            there_are = f"; there are: {steps}" if steps else ""
+            raise UserError(f"There is no checkpoint of step {step} in {self._directory}{there_are}.")
+        with self._disk_errors("read from"):
+            damage = self._folders.damage(step)
+        if damage is not None:
+            others = [other for other in steps if other != step]
+            raise UserError(
+                f"The checkpoint {self._folders.path(step)} is damaged: {damage}. "
+                + (f"Use another one; there are: {others}." if others else "Put it back from a copy, or train again.")
+            )
         return step
+
+    def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Mapping[str, Any]:
+        """These items of a checkpoint, and its meta."""
+        with self._disk_errors("read from"):
+            restored = self._orbax.restore(
+                self._folders.path(step), args=ocp.args.Composite(**items, meta=ocp.args.JsonRestore())
+            )
+        if not isinstance(restored["meta"], dict):
+            raise UserError(f"{self._folders.path(step) / 'meta'} is none of a checkpoint: it holds no JSON object.")
+        return restored
 
     def _check(self, step: int, expected: Mapping[str, Any]) -> None:
         """Raises one UserError that names every array which is missing, superfluous, or of another shape or type."""
-        found_items = self._manager.item_metadata(step)
+        with self._disk_errors("read from"):
+            found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
         differences: list[str] = []
         for item, tree in expected.items():
             wanted = _descriptions(tree)
@@ -240,26 +269,63 @@ class Checkpointer:
         if differences:
             shown = differences[:20] + ([f"  ... and {len(differences) - 20} more"] if len(differences) > 20 else [])
             raise UserError(
-                f"The checkpoint {self._directory / str(step)} is of another model or optimiser than this one:\n"
+                f"The checkpoint {self._folders.path(step)} is of another model or optimiser than this one:\n"
                 + "\n".join(shown)
                 + "\nUse the settings that it was trained with, or another run directory."
             )
 
-    def _badness(self, metrics: Mapping[str, float]) -> float:
-        """The metric to be low; a metric that is not a number is the worst."""
-        assert self._config.keep_best is not None
-        value = metrics.get(self._config.keep_best, math.inf)
-        return math.inf if math.isnan(value) else value
+    def _best(self, steps: list[int]) -> int | None:
+        """The one of `steps` with the lowest metric, the last of equals. One that is not a number is the worst."""
+        badness: dict[int, float] = {}
+        for step in steps if self._config.keep_best is not None else []:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
+                metrics = json.loads((self._folders.path(step) / "metrics" / "metrics").read_bytes())
+                value = float(metrics[self._config.keep_best])
+                badness[step] = math.inf if math.isnan(value) else value
+        return min(badness, key=lambda step: (badness[step], -step), default=None)
+
+    @contextmanager
+    def _disk_errors(self, doing: str) -> Iterator[None]:
+        """A full or read-only disk is the user's to mend. tensorstore's ValueErrors have the number in their text."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None)
+            if number is None and (match := re.search(r"os_error_code='(\d+)'", str(error))):
+                number = int(match[1])
+            if number not in _DISK_ERRORS:
+                raise
+            remedy = "Earlier ones are whole; make room or choose another folder, and run the same command again."
+            if doing != "written into":
+                remedy = "Make that possible, and run the same command again."
+            raise UserError(
+                f"A checkpoint cannot be {doing} {self._directory}: {os.strerror(number)}. {remedy}"
+            ) from error
 
 
 def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
     registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    for item in ("params", "optimizer", "data"):
+    for item in _ARRAYS:
         registry.add(item, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
         registry.add(item, ocp.args.StandardRestore, ocp.StandardCheckpointHandler())
-    registry.add("meta", ocp.args.JsonSave, ocp.JsonCheckpointHandler())
-    registry.add("meta", ocp.args.JsonRestore, ocp.JsonCheckpointHandler())
+    for item in ("meta", "metrics"):
+        handler = ocp.JsonCheckpointHandler("metrics" if item == "metrics" else None)
+        registry.add(item, ocp.args.JsonSave, handler)
+        registry.add(item, ocp.args.JsonRestore, handler)
     return registry
+
+
+def _read_through(folder: Path) -> None:
+    """Read all of a checkpoint that has no digests, as other programs and earlier versions write them."""
+    metadata = json.loads((folder / "_CHECKPOINT_METADATA").read_bytes())
+    if metadata.get("custom_metadata") == _MARK:
+        raise UserError(f"{DIGESTS} is missing")
+    json.loads((folder / "meta" / "metadata").read_bytes())
+    with ocp.PyTreeCheckpointer() as reader:
+        for item in _ARRAYS:
+            tree = reader.metadata(folder / item).item_metadata.tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            reader.restore(folder / item, restore_args=as_numpy)
 
 
 def _optimizer_tree(state: TrainState) -> dict[str, Any]:
@@ -303,20 +369,3 @@ def _pack(data_state: Mapping[str, np.ndarray]) -> np.ndarray:
 def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
     with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
-
-
-@contextmanager
-def _disk_errors(directory: Path) -> Iterator[None]:
-    """A full or read-only disk is the user's to mend. tensorstore raises ValueErrors with the number in their text."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        number = getattr(error, "errno", None)
-        if number is None and (match := re.search(r"os_error_code='(\d+)'", str(error))):
-            number = int(match[1])
-        if number not in _DISK_ERRORS:
-            raise
-        raise UserError(
-            f"A checkpoint cannot be written into {directory}: {os.strerror(number)}. "
-            "Earlier ones are whole; make room or choose another folder, and run the same command again."
-        ) from error
