@@ -16,6 +16,7 @@ from t5xpg.data.installed_packages import (
     site_packages,
     source_files,
 )
+from t5xpg.data.lines import BadLines
 from t5xpg.data.manifest import SPLITS
 from t5xpg.files import sha256_of_file
 
@@ -46,9 +47,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files: split to paths, or None to paths (see `local_files.parse_files`)."""
+    """The user's files: split to paths, or None to paths (see `local_files.parse_files`).
+
+    Lines that cannot be used go into `left_out`; without it they are errors.
+    """
 
     files: Mapping[str | None, list[Path]]
+    left_out: BadLines | None = None
 
     def describe(self) -> dict[str, Any]:
         """Paths as given, sizes and SHA-256 of the files."""
@@ -68,7 +73,7 @@ class LocalFiles:
 
         for split in (None, *SPLITS):
             if paths := self.files.get(split):
-                yield Rows(split, (text for path in paths for text in texts(path)))
+                yield Rows(split, (text for path in paths for text in texts(path, self.left_out)))
 
 
 @dataclass(frozen=True)

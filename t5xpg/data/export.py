@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import hashlib
+import errno
 import json
+import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
-from t5xpg.data.datasets_table import Dataset, LocalFiles, Rows, Source, built_in, content_hash
+from t5xpg.data.datasets_table import Dataset, LocalFiles, built_in
+from t5xpg.data.lines import BadLines
 from t5xpg.data.manifest import (
     MANIFEST,
     SPLITS,
     Manifest,
-    SplitRecord,
-    canonical_line,
     read_manifest,
     split_path,
     write_manifest,
 )
+from t5xpg.data.splits import MIN_CHARACTERS, write_splits
+from t5xpg.digests import MEMORY
 from t5xpg.errors import UserError, nearest
-from t5xpg.files import directory_atomically
-from t5xpg.progress import Progress
+from t5xpg.files import directory_atomically, remove_abandoned
 
-# A row is kept if its text is longer.
-_MIN_CHARACTERS = 100
-# Where a source has no splits, one text in so many goes into validation, another into test, up to a number.
-_HELD_OUT_OF = 25
-_MAX_HELD_OUT = 10_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_LONGEST_NAME = 100  # file names are made of it
+# What is done with a line of the user's files that cannot be used.
+ON_BAD_LINE = ("error", "skip")
 
 
 def export_dataset(
@@ -43,30 +40,38 @@ def export_dataset(
     files: Mapping[str | None, list[Path]] | None = None,
     limit: int | None = None,
     force: bool = False,
+    on_bad_line: str = ON_BAD_LINE[0],
     log: Callable[[str], None] = print,
 ) -> Manifest:
     """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
 
     Kept are rows with a text of more than 100 characters. `files` (from `local_files.parse_files`) takes the place of
     the known source of `name`; `limit` keeps the first rows of each split, or of a source without splits the first
-    rows altogether; `force` exports again what is up to date. `log` gets one line for the user.
+    rows altogether; `force` exports again what is up to date. A line of the files that cannot be used is an error, or
+    with `on_bad_line="skip"` left out, counted, and told in the manifest and the log. `log` gets lines for the user.
 
     The folder is replaced when all is written; an interruption leaves it as it was. Raises UserError where the name,
-    the limit or the files are wrong, the text cannot be had, nothing is kept, or the result is not the one that is
-    expected on every machine.
+    the limit or the files are wrong, something else stands in the folder's place, the text cannot be had, nothing is
+    kept, there is no room, or the result is not the one that is expected on every machine.
     """
-    dataset = _dataset(name, files)
+    left_out = _left_out(name, on_bad_line, files)
+    dataset = _dataset(name, files, left_out)
     if limit is not None and limit < 1:
         raise UserError(f"LIMIT={limit}: it counts rows, so it is 1 or more.")
+    folder = _destination(data_dir, name)
+    remove_abandoned(folder.parent)
     description = json.loads(json.dumps(dataset.source.describe()))
-    kept = {"min_characters": _MIN_CHARACTERS + 1}
-    folder = data_dir / name
+    kept: dict[str, Any] = {"min_characters": MIN_CHARACTERS + 1}
+    if left_out is not None:
+        kept["on_bad_line"] = on_bad_line
     if not force and (manifest := _up_to_date(folder, description, kept, limit)):
         log(f"{name} is up to date: {manifest.summary()}")
         return manifest
 
-    with directory_atomically(folder) as new:
-        rows_read, splits = _write_splits(name, dataset.source, new, limit)
+    with _room(name, folder), directory_atomically(folder) as new:
+        rows_read, splits = write_splits(name, dataset.source, new, limit, left_out)
+        if left_out is not None:
+            kept["bad_lines"] = {"count": left_out.count, "first": left_out.first}
         manifest = Manifest(name, description, kept, limit, rows_read, splits)
         if limit is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
             raise UserError(
@@ -76,14 +81,30 @@ def export_dataset(
         write_manifest(new, manifest)
         _carry_over(folder, new)
     log(f"{name}: {manifest.summary()}")
+    if left_out is not None and left_out.count:
+        log(left_out.summary())
     return manifest
 
 
-def _dataset(name: str, files: Mapping[str | None, list[Path]] | None) -> Dataset:
-    if not _NAME.fullmatch(name):
-        raise UserError(f"DATASET={name}: a name is letters, digits and underscores, and starts with a letter.")
+def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]] | None) -> BadLines | None:
+    """Where bad lines go; None where they are errors."""
+    if on_bad_line not in ON_BAD_LINE:
+        raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
+    if on_bad_line == "error":
+        return None
+    if files is None:
+        raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
+    return BadLines()
+
+
+def _dataset(name: str, files: Mapping[str | None, list[Path]] | None, left_out: BadLines | None) -> Dataset:
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise UserError(
+            f"DATASET={name[: _LONGEST_NAME + 1]}: a name is at most {_LONGEST_NAME} letters, digits and underscores, "
+            "and starts with a letter."
+        )
     if files is not None:
-        return Dataset(LocalFiles(files))
+        return Dataset(LocalFiles(files, left_out))
     known = built_in()
     if name not in known:
         raise UserError(
@@ -93,6 +114,40 @@ def _dataset(name: str, files: Mapping[str | None, list[Path]] | None) -> Datase
     return known[name]
 
 
+def _destination(data_dir: Path, name: str) -> Path:
+    """The folder of an export, links followed. Refuses to replace what is no export."""
+    given = data_dir / name
+    folder = Path(os.path.realpath(given))
+    if given.is_symlink() and not folder.is_dir():
+        raise UserError(
+            f"{given} is a link to {folder}, where there is no folder: remove the link, or make the folder."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{given} is no folder: move it away, or choose another name, DATASET=….")
+    if not (folder / MANIFEST).exists():
+        files = [split_path(given, split) for split in SPLITS]
+        if strangers := [path.name for path in files if os.path.lexists(path)]:
+            raise UserError(
+                f"{given} holds {', '.join(strangers)} and no {MANIFEST}: no export made that, so it is not replaced. "
+                "Move it away, or choose another name, DATASET=…."
+            )
+    return folder
+
+
+@contextlib.contextmanager
+def _room(name: str, folder: Path) -> Iterator[None]:
+    """Say where a disk is full: the error of a write does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise UserError(
+            f"There is no room for the export of {name} in {folder.parent} ({error.strerror}); what was there before "
+            "is as it was. Make room, or name another place with T5XPG_DATA_DIR."
+        ) from error
+
+
 def _up_to_date(folder: Path, description: object, kept: object, limit: int | None) -> Manifest | None:
     if not (folder / MANIFEST).is_file():
         return None
@@ -100,107 +155,22 @@ def _up_to_date(folder: Path, description: object, kept: object, limit: int | No
         manifest = read_manifest(folder)
     except UserError:
         return None  # of another version: made anew
-    same = manifest.source == description and manifest.filter == kept and manifest.limit == limit
+    rules = {name: value for name, value in manifest.filter.items() if name != "bad_lines"}
+    same = manifest.source == description and rules == kept and manifest.limit == limit
     return manifest if same and manifest.files_are_whole(folder) else None
 
 
 def _carry_over(old: Path, new: Path) -> None:
-    """Copy what else stands in the folder that is being replaced."""
-    ours = {MANIFEST, *(split_path(old, split).name for split in SPLITS)}
+    """Copy what else stands in the folder that is being replaced: files, folders, and links as links."""
+    ours = {MANIFEST, MEMORY, *(split_path(old, split).name for split in SPLITS)}
     for path in sorted(old.iterdir()) if old.is_dir() else []:
         if path.name in ours:
             continue
-        if path.is_dir():
+        if path.is_symlink() or path.is_file():
+            shutil.copy2(path, new / path.name, follow_symlinks=False)
+        elif path.is_dir():
             shutil.copytree(path, new / path.name, symlinks=True)
         else:
-            shutil.copy2(path, new / path.name)
-
-
-def _write_splits(name: str, source: Source, folder: Path, limit: int | None) -> tuple[int, dict[str, SplitRecord]]:
-    """Write the splits' files; how many rows were read, and the records."""
-    rows_read = 0
-    splits: dict[str, SplitRecord] = {}
-    for rows in source.read():
-        label = f"export {name}" + (f" {rows.split}" if rows.split else "")
-        with Progress(label, rows.total, "rows") as progress:
-
-            def kept_texts(rows: Rows = rows, progress: Progress = progress) -> Iterator[str]:
-                nonlocal rows_read
-                taken = 0
-                for text in rows.texts:
-                    rows_read += 1
-                    progress.advance()
-                    if len(text) > _MIN_CHARACTERS:
-                        yield text
-                        taken += 1
-                        if taken == limit:
-                            return
-
-            if rows.split is None:
-                splits |= _write_held_out(folder, kept_texts())
-            else:
-                with _SplitWriter(folder, rows.split) as writer:
-                    for text in kept_texts():
-                        writer.write(canonical_line(text))
-                splits[rows.split] = writer.record()
-    empty = [split for split, record in splits.items() if not record.documents]
-    if empty or "train" not in splits:
-        raise UserError(
-            f"{name} would have no document in {' and '.join(empty or ['train'])}: kept are rows with a text of more "
-            f"than {_MIN_CHARACTERS} characters, and {rows_read} rows were read."
-        )
-    return rows_read, {split: splits[split] for split in SPLITS if split in splits}
-
-
-def _write_held_out(folder: Path, texts: Iterator[str]) -> dict[str, SplitRecord]:
-    """Write texts without splits: the smallest content hashes are validation, the next ones test, the rest train.
-
-    Equal texts have equal hashes, so they are in one split.
-    """
-    hashes = array.array("Q")
-    # in the folder of the export, which has room for it
-    with tempfile.TemporaryFile(dir=folder) as spool:
-        for text in texts:
-            hashes.append(content_hash(text))
-            spool.write(canonical_line(text))
-        ordered = sorted(set(hashes))
-        if len(ordered) < len(SPLITS):
             raise UserError(
-                f"{len(ordered)} different documents of more than {_MIN_CHARACTERS} characters cannot be split into "
-                'train, validation and test: give more text, or name the splits, FILES="train=… validation=… test=…".'
+                f"{path} is neither a file nor a folder, and stands in the way of the export: move it away."
             )
-        held_out = min(max(1, len(ordered) // _HELD_OUT_OF), _MAX_HELD_OUT)
-        last_validation, last_test = ordered[held_out - 1], ordered[2 * held_out - 1]
-        spool.seek(0)
-        with contextlib.ExitStack() as stack:
-            writers = {split: stack.enter_context(_SplitWriter(folder, split)) for split in SPLITS}
-            for value, line in zip(hashes, spool, strict=True):
-                split = "validation" if value <= last_validation else "test" if value <= last_test else "train"
-                writers[split].write(line)
-        return {split: writer.record() for split, writer in writers.items()}
-
-
-class _SplitWriter:
-    """Writes the lines of one split, counting and hashing them; a context manager."""
-
-    def __init__(self, folder: Path, split: str) -> None:
-        self._file: BinaryIO = split_path(folder, split).open("wb")
-        self._digest = hashlib.sha256()
-        self._documents = 0
-        self._bytes = 0
-
-    def __enter__(self) -> _SplitWriter:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.close()
-
-    def write(self, line: bytes) -> None:
-        self._file.write(line)
-        self._digest.update(line)
-        self._documents += 1
-        self._bytes += len(line)
-
-    def record(self) -> SplitRecord:
-        """What was written."""
-        return SplitRecord(self._documents, self._bytes, self._digest.hexdigest())

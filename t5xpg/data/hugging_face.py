@@ -19,17 +19,26 @@ _REACH_SECONDS = 5.0
 
 
 class TextColumn:
-    """The column "text" of a loaded split: iterable, with a length, a thousand rows in memory at a time."""
+    """The column "text" of a loaded split: iterable, with a length, a thousand rows in memory at a time.
 
-    def __init__(self, split: Any) -> None:
+    `name` is that of the split in messages. Iterating raises UserError at a row that is no text.
+    """
+
+    def __init__(self, split: Any, name: str = "the split") -> None:
         self._split = split
+        self._name = name
 
     def __len__(self) -> int:
         return len(self._split)
 
     def __iter__(self) -> Iterator[str]:
+        row = 0
         for batch in self._split.select_columns("text").iter(batch_size=_ROWS_AT_ONCE):
-            yield from batch["text"]
+            for text in batch["text"]:
+                row += 1
+                if not isinstance(text, str):
+                    raise UserError(f'{self._name}, row {row}: "text" is {type(text).__name__}, expected a string.')
+                yield text
 
 
 def load_splits(path: str, configuration: str | None, revision: str | None) -> dict[str, TextColumn]:
@@ -50,7 +59,7 @@ def load_splits(path: str, configuration: str | None, revision: str | None) -> d
             raise UserError(f"{path} has no split {split!r}: it has {', '.join(loaded)}.")
         if "text" not in loaded[split].column_names:
             raise UserError(f'{path} has no column "text": it has {", ".join(loaded[split].column_names)}.')
-    return {split: TextColumn(loaded[split]) for split in SPLITS}
+    return {split: TextColumn(loaded[split], f"{path} {split}") for split in SPLITS}
 
 
 def _cannot_load(path: str, configuration: str | None, reached: bool, error: Exception) -> str:

@@ -153,12 +153,75 @@ def test_an_interruption_leaves_what_was_there(
             yield Rows(None, texts())
 
     monkeypatch.setattr(export_module, "built_in", lambda: {"mine": Dataset(Interrupted())})
-    with pytest.raises(type(error)):
+    # a full disk is explained, the others pass as they are
+    with pytest.raises(UserError if isinstance(error, OSError) else type(error), match="room|line|"):
         export()
     assert sorted(path.name for path in export.data_dir.iterdir()) == ["mine"]
     assert read_manifest(export.data_dir / "mine") == before
     assert before.files_are_whole(export.data_dir / "mine")
     assert find_manifests(export.data_dir) == {"mine": export.data_dir / "mine"}
+
+
+def test_lines_that_cannot_be_used_are_left_out_and_told(export: Export) -> None:
+    good = json.dumps({"text": row(0)})
+    bad = ["[1]", '{"texts": "a"}', "{", "\0", '{"text": 3}', '{"text": null}']
+    Path("a.jsonl").write_text("\n".join([good, *bad, json.dumps({"text": row(1)})]))
+    with pytest.raises(UserError, match=r"a\.jsonl:2 holds a JSON list"):
+        export("train=a.jsonl")
+    assert not any(export.data_dir.iterdir())
+
+    manifest = export("train=a.jsonl", on_bad_line="skip")
+    assert lines(export.data_dir / "mine" / "train.jsonl") == [row(0), row(1)]
+    assert export.said[-1].splitlines()[:2] == [
+        "6 lines were left out:",
+        '  a.jsonl:2 holds a JSON list. Expected one {"text": "…"} a line.',
+    ]
+    assert export.said[-1].endswith("\n  and 1 more")
+    assert manifest.filter["on_bad_line"] == "skip"
+    assert manifest.filter["bad_lines"]["count"] == 6
+    assert len(manifest.filter["bad_lines"]["first"]) == 5
+    export("train=a.jsonl", on_bad_line="skip")
+    assert "up to date" in export.said[-1]
+    with pytest.raises(UserError, match=r"a\.jsonl:2"):
+        export("train=a.jsonl")
+
+    Path("all.txt").write_text("\0\n\0\n")
+    with pytest.raises(UserError, match=r"no document in train.* Lines left out: 2; all\.txt:1 holds a zero byte"):
+        export("train=all.txt", on_bad_line="skip")
+
+
+def test_what_is_no_export_is_not_replaced(export: Export, tmp_path: Path) -> None:
+    Path("a.txt").write_text(row(1))
+    folder = export.data_dir / "mine"
+    export.data_dir.mkdir()
+    folder.write_text("a file")
+    with pytest.raises(UserError, match="mine is no folder"):
+        export("train=a.txt")
+    folder.unlink()
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("not exported")
+    with pytest.raises(UserError, match=r"mine holds train\.jsonl and no manifest\.json"):
+        export("train=a.txt")
+    assert (folder / "train.jsonl").read_text() == "not exported"
+    (folder / "train.jsonl").rename(folder / "mine.jsonl")
+    (folder / "dangling").symlink_to("nowhere")
+    export("train=a.txt")
+    assert (folder / "mine.jsonl").read_text() == "not exported"
+    assert (folder / "dangling").readlink() == Path("nowhere")
+
+
+def test_an_export_may_be_a_link_to_a_folder(export: Export, tmp_path: Path) -> None:
+    Path("a.txt").write_text(row(1))
+    elsewhere = tmp_path / "other disk" / "exports"
+    export.data_dir.mkdir()
+    (export.data_dir / "mine").symlink_to(elsewhere)
+    with pytest.raises(UserError, match="mine is a link to .*exports, where there is no folder"):
+        export("train=a.txt")
+    elsewhere.mkdir(parents=True)
+    manifest = export("train=a.txt")
+    assert (export.data_dir / "mine").readlink() == elsewhere
+    assert read_manifest(elsewhere) == manifest
+    assert sorted(path.name for path in elsewhere.parent.iterdir()) == ["exports"]
 
 
 def test_says_what_is_wrong(export: Export) -> None:
