@@ -1,6 +1,6 @@
 """SHA-256 of files, remembered: a file is read again only when its size or its times say that it may be another.
 
-What is remembered lies beside the files, in `.t5xpg_digests.json` of their folder. It saves reading, and nothing else
+What is remembered lies beside the files, in `.t5xpg_digests.json` of their folder, unless told otherwise. It saves reading, and nothing else
 depends on it: it may be deleted, and where it cannot be written every start reads the files. T5XPG_VERIFY=1 in the
 environment (`--verify`, `make … VERIFY=1`) has every file read.
 """
@@ -40,12 +40,14 @@ def digest(path: Path) -> str:
     return found[path.name]
 
 
-def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+def digests(folder: Path, names: Iterable[str], memory: Path | None = None) -> dict[str, str]:
     """Hex SHA-256 of files below `folder` by their names ("a.txt", "b/c.txt"); what is not a file is left out.
 
-    Raises OSError where one cannot be read.
+    memory: the file that remembers them, where it is not to lie in the folder itself, because that is not ours.
+    Raises OSError where a file cannot be read.
     """
-    known = _remembered(folder)
+    memory = memory or folder / MEMORY
+    known = _remembered(memory)
     believed = {} if verifying() else known
     found: dict[str, str] = {}
     learnt: dict[str, list[Any]] = {}
@@ -62,7 +64,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
         if settled and _marks(path) == marks and known.get(name) != [*marks, found[name]]:
             learnt[name] = [*marks, found[name]]
     if learnt:
-        _remember(folder, learnt)
+        _remember(memory, folder, learnt)
     return found
 
 
@@ -126,9 +128,9 @@ def _marks(path: Path) -> list[int] | None:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _remembered(folder: Path) -> dict[str, list[Any]]:
+def _remembered(memory: Path) -> dict[str, list[Any]]:
     try:
-        recorded = read_json(folder / MEMORY)
+        recorded = read_json(memory)
         if recorded["format"] != _FORMAT:
             return {}
         entries = {str(name): list(entry) for name, entry in recorded["files"].items()}
@@ -137,8 +139,8 @@ def _remembered(folder: Path) -> dict[str, list[Any]]:
     return {name: entry for name, entry in entries.items() if len(entry) == 5 and isinstance(entry[-1], str)}
 
 
-def _remember(folder: Path, learnt: Mapping[str, list[Any]]) -> None:
+def _remember(memory: Path, folder: Path, learnt: Mapping[str, list[Any]]) -> None:
     # read again: another process may have added something in the meantime
-    entries = {name: entry for name, entry in _remembered(folder).items() if _marks(folder / name) is not None}
+    entries = {name: entry for name, entry in _remembered(memory).items() if _marks(folder / name) is not None}
     with contextlib.suppress(OSError):  # a folder of others, or a full disk: read again next time
-        write_json(folder / MEMORY, {"format": _FORMAT, "files": {**entries, **learnt}})
+        write_json(memory, {"format": _FORMAT, "files": {**entries, **learnt}})

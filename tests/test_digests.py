@@ -139,3 +139,14 @@ def test_every_wrong_file_is_named(tmp_path: Path, reads: list[str]) -> None:
     with pytest.raises(UserError) as error:
         digests.check(tmp_path, expected, "The export is damaged", "Type this.")
     assert str(error.value) == f"The export is damaged: {'; '.join(found[:4])}; and 2 more files. Type this."
+
+
+def test_a_folder_of_others_stays_as_it_is(tmp_path: Path, reads: list[str]) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "a").write_bytes(b"one")
+    memory = tmp_path / "ours" / "digests.json"
+    for _ in range(2):
+        assert digests.digests(tmp_path / "theirs", ["a"], memory=memory) == {"a": sha256(b"one")}
+    assert reads == ["a"]
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["a"]
+    assert memory.exists()
