@@ -86,7 +86,7 @@ class CheckpointFolders:
             clean = 0 if left else clean + 1
             time.sleep(0.05)
 
-    def keep(self, steps: Collection[int]) -> None:
+    def keep(self, steps: Collection[int | None]) -> None:
         """Remove the other checkpoints. One that cannot be removed is said, and stays."""
         for step in self.steps():
             if step in steps:

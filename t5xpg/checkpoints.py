@@ -113,8 +113,10 @@ class Checkpointer:
                 "Training on several processes is not supported yet: the position of each process in the data would "
                 "have to be saved. Use one process with all devices of the machine."
             )
-        if step in self.steps():
-            return False
+        self.wait()
+        with self._disk_errors("written into"):
+            if self._folders.path(step).is_dir():
+                return False
         items: dict[str, ocp.args.CheckpointArgs] = {
             "params": ocp.args.StandardSave(state.params),
             "optimizer": ocp.args.StandardSave(_optimizer_tree(state)),

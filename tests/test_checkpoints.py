@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -16,6 +19,7 @@ import numpy as np
 import optax
 import pytest
 
+from t5xpg import phases
 from t5xpg.checkpoints import CheckpointConfig, Checkpointer
 from t5xpg.errors import UserError
 from t5xpg.partitioning import MeshConfig, make_mesh, replicated, with_shardings
@@ -159,8 +163,9 @@ def test_what_is_not_there_is_said(tmp_path):
     with pytest.raises(UserError, match=r"CheckpointConfig\.keep is 0"):
         Checkpointer(tmp_path, CheckpointConfig(keep=0))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        Checkpointer(tmp_path / "file" / "checkpoints", CheckpointConfig())
+    for folder in ("file", "file/checkpoints"):
+        with pytest.raises(UserError, match=r"A checkpoint cannot be written into .*: (Not a directory|File exists)\."):
+            Checkpointer(tmp_path / folder, CheckpointConfig())
 
 
 # After a failed write orbax closes an event loop that tensorstore's other writes may still call.
@@ -210,6 +215,95 @@ def test_a_kill_while_writing_leaves_the_earlier_checkpoint(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["2"]
 
 
+def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, make_state(1), {}, {})
+    left = ["2.unfinished", "2.unfinished.orbax-checkpoint-tmp", "3.orbax-checkpoint-tmp", "4.removed"]
+    for name in (*left, "notes", "5.mine"):
+        (tmp_path / name / "params").mkdir(parents=True)
+        (tmp_path / name / "params" / "file").write_text("x")
+    with Checkpointer(tmp_path, CheckpointConfig(), read_only=True) as checkpoints:
+        assert checkpoints.steps() == [1]
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "notes", "5.mine", *left}
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.latest() == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "notes", "5.mine"}
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_said_and_stays(tmp_path, monkeypatch, capfd):
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    config = CheckpointConfig(keep=1, keep_best=None)
+    with Checkpointer(tmp_path, config) as checkpoints:
+        save_and_wait(checkpoints, 1, make_state(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", refuse)
+            save_and_wait(checkpoints, 2, make_state(2))
+        assert capfd.readouterr().err == f"{tmp_path}/1.removed is of no use any more but cannot be removed: {REFUSED}"
+        rename = os.rename
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", lambda old, new: refuse() if str(new).endswith("removed") else rename(old, new))
+            save_and_wait(checkpoints, 3, make_state(3))
+        assert capfd.readouterr().err == (f"The checkpoint {tmp_path}/2 is superseded but cannot be removed: {REFUSED}")
+        assert checkpoints.steps() == [2, 3]
+        save_and_wait(checkpoints, 4, make_state(4))
+        assert checkpoints.steps() == [4]
+    with Checkpointer(tmp_path, config):
+        assert [path.name for path in tmp_path.iterdir()] == ["4"]
+
+
+REFUSED = "Permission denied.\n"
+
+
+def test_a_folder_without_permission(tmp_path):
+    folder = tmp_path / "checkpoints"
+    with Checkpointer(folder, CheckpointConfig()) as checkpoints:
+        save_and_wait(checkpoints, 1, make_state(1))
+        with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be written into .*: Permission denied"):
+            save_and_wait(checkpoints, 2, make_state(2))
+        with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be read from .*: Permission denied"):
+            checkpoints.latest()
+        assert checkpoints.latest() == 1
+        with (
+            as_a_user_without_rights(folder),
+            pytest.raises(UserError, match=r"be written into .*: Permission denied"),
+        ):
+            Checkpointer(folder / "more", CheckpointConfig())
+    assert [path.name for path in folder.iterdir()] == ["1"]
+
+
+@contextlib.contextmanager
+def as_a_user_without_rights(folder: Path) -> Iterator[None]:
+    """The block may do nothing in `folder`, also where the tests run as root, whom permissions do not bind."""
+    folder.chmod(0)
+    if root := os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def test_a_watcher_is_told_of_saving(tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    monkeypatch.setenv(phases.VARIABLE, str(writer))
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, make_state(1, size=100_000), {}, {})
+        while (told := os.read(reader, 100)) == b"begin save 1\n":
+            pass
+        assert told.endswith(b"end save 1\n")
+        assert (tmp_path / "1").is_dir()
+        checkpoints.save(1, make_state(1), {}, {})
+        checkpoints.wait()
+        os.write(writer, b"nothing more")
+        assert os.read(reader, 100) == b"nothing more"
+    os.close(reader)
+    os.close(writer)
+
+
 def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
     config = CheckpointConfig(keep=2)
     with Checkpointer(tmp_path, config) as checkpoints:
@@ -231,6 +325,7 @@ def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
 def test_nothing_is_printed_and_tensorflow_stays_out(tmp_path):
     code = """
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from test_checkpoints import *
 state = make_state(1)
