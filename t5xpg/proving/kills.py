@@ -1,0 +1,116 @@
+"""In which phases a run is to be killed, at which moments, and in which it was."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from t5xpg.errors import UserError
+from t5xpg.phases import PHASES
+from t5xpg.proving.watched import WatchedRun
+
+# Phases that come once in a start: a kill that comes too late for one cannot wait for the next.
+_ONCE = ("compile", "restore")
+# How long a phase lasts until one was seen: short, so that the kill lies inside.
+_UNKNOWN_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: the phase it was meant for, the phases that were open when the process died, the one it counts for."""
+
+    round: int
+    aimed_at: str
+    open: tuple[str, ...]
+    step: int  # the update that had begun, or the one that was restored
+    seconds: float  # since the start of the process
+
+    @property
+    def phase(self) -> str | None:
+        """The phase that it counts for: the one it was meant for if that was open, or another that was."""
+        if self.aimed_at in self.open:
+            return self.aimed_at
+        # steps overlap with saves, which go on in the background; the rarer phase says more
+        return min(self.open, key=("save", "evaluate", "restore", "compile", "step").index, default=None)
+
+
+class Deck:
+    """How many kills each phase still has to get; phases are drawn at random."""
+
+    def __init__(self, kills: int, draw: random.Random) -> None:
+        self._draw = draw
+        shares = Counter({name: kills // len(PHASES) for name in PHASES})
+        shares.update(draw.sample(PHASES, kills % len(PHASES)))
+        self._left = +shares
+
+    @property
+    def left(self) -> int:
+        """How many kills are still to be dealt."""
+        return self._left.total()
+
+    def deal(self, possible: Collection[str]) -> str | None:
+        """A phase that still has to get kills and is possible in this start; None where there is none."""
+        cards = [name for name in PHASES for _ in range(self._left[name]) if name in possible]
+        return self._draw.choice(cards) if cards else None
+
+    def count(self, phase: str | None) -> None:
+        """Take a kill off the share of its phase."""
+        if phase is not None and self._left[phase]:
+            self._left[phase] -= 1
+
+
+@dataclass(frozen=True)
+class Course:
+    """What an unbroken run passes through, by phase: the updates at which it begins, and its durations in seconds."""
+
+    steps: Mapping[str, Sequence[int | None]]
+    durations: Mapping[str, list[float]]
+
+    def occurrences(self, saved: int | None) -> dict[str, int]:
+        """How often each phase comes in a start from the checkpoint `saved`; None for a start from nothing."""
+        found = {}
+        for name in PHASES:
+            after = -1 if saved is None else saved
+            found[name] = sum(step is None or step > after for step in self.steps[name])
+        found["restore"] = 0 if saved is None else 1
+        return {name: count for name, count in found.items() if count}
+
+    def duration(self, phase: str, draw: random.Random) -> float:
+        """How long one such phase took, one of all at random."""
+        return draw.choice(self.durations[phase] or [_UNKNOWN_SECONDS])
+
+    def learn(self, run: WatchedRun) -> None:
+        """Add what another start has shown: only those that continue have a restore."""
+        for name, seconds in run.durations.items():
+            self.durations[name].extend(seconds)
+
+
+def kill_in(
+    run: WatchedRun, phase: str, occurrence: int, course: Course, draw: random.Random, *, limit_seconds: float
+) -> list[str] | None:
+    """Kill `run` at a random moment of the n-th `phase` of this start; the phases in which it died.
+
+    None where it came to its end before. A phase that ends before the moment is followed to the next one, where the
+    moment is nearer to its beginning. Raises UserError where the process neither ends nor reaches the moment.
+    """
+    moment: float | None = None
+    share = 1.0
+    while not run.ended:
+        now = time.monotonic()
+        if moment is None and run.begun[phase] >= occurrence:
+            moment = now + share * draw.random() * course.duration(phase, draw)
+        if moment is not None:
+            if now >= moment or (phase in _ONCE and not run.open(phase)):
+                return run.kill()
+            if not run.open(phase):
+                moment, occurrence, share = None, run.begun[phase] + 1, share / 2
+        if run.seconds > limit_seconds:
+            raise UserError(
+                f"A start of the run had not come to its {phase} after {run.seconds:,.0f} s, much longer than the "
+                "whole unbroken run took: it hangs. Its output lies beside the runs."
+            )
+        run.listen(1.0 if moment is None else min(1.0, moment - now))
+    return None
