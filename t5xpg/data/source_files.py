@@ -29,8 +29,8 @@ from t5xpg.errors import UserError
 
 FILES = "files"  # name of the array of a position that says what the files were
 
-_PERIOD = 1.0  # seconds between two looks in passing; longer where a look takes long
-_SHARE = 50  # a look may take one part in so many of the time
+_PERIOD = 1.0  # seconds between two looks in passing
+_PAUSES = 50  # and so many times as long as a look takes lie between two
 # Bytes that are read to tell the files of a stream from others. Where they are larger, a digest is of blocks of them,
 # evenly spread: what is verified in full is for exports and caches to say, which have records of their digests.
 _DIGESTED = 64 << 20
@@ -91,7 +91,7 @@ class SourceFiles:
             if (change := self._change(number, file)) is not None
         ]
         ended = time.monotonic()
-        self._next_look = ended + max(_PERIOD, _SHARE * (ended - began))
+        self._next_look = ended + max(_PERIOD, _PAUSES * (ended - began))
         if found:
             self._refuse("The data has changed while it was being read", found)
 
