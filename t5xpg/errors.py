@@ -36,7 +36,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """
     # A file may hold more names, and longer ones, than can be compared or shown.
     names = heapq.nsmallest(_COMPARED, {known_name for known_name in known if len(known_name) <= _LONGEST_NAME})
-    name = name[: _LONGEST_NAME + 1]
+    name = str(name)[: _LONGEST_NAME + 1]
     close = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
     lowered = {known_name.lower(): known_name for known_name in names}
     if not close:

@@ -40,6 +40,10 @@ CONVENTIONS: Mapping[str, tuple[str, ...]] = {
 # ids of the byte vocabulary: 0 padding, 1 end, 2 unknown, then the 256 bytes
 _FIRST_BYTE = 3
 _NUM_BYTES = 256
+# no vocabulary in use has more than some thousands
+_MOST_EXTRA_IDS = 1_000_000
+# what a record of a vocabulary says in any case
+_RECORDED = ("kind", "extra_ids", "sentinels", "pad_id", "eos_id", "unk_id")
 # the bytes that no UTF-8 text holds and that stand together at the end: 0xF5 to 0xFF
 _NUM_BYTES_OUTSIDE_UTF8 = 11
 
@@ -63,7 +67,7 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UserError(f"There is no vocabulary of the kind {self.kind!r}.{nearest(self.kind, KINDS)}")
-        if self.sentinels not in CONVENTIONS:
+        if self.sentinels not in tuple(CONVENTIONS):
             raise UserError(
                 f"There is no sentinel convention {self.sentinels!r}.{nearest(self.sentinels, CONVENTIONS)}"
             )
@@ -71,8 +75,11 @@ class Vocabulary:
             raise UserError(f"The sentinel convention {self.sentinels!r} does not number a {self.kind} vocabulary.")
         if (self.kind == "sentencepiece") != (self.model_file is not None):
             raise UserError(f"A {self.kind} vocabulary {'needs' if self.model_file is None else 'has no'} model file.")
-        if self.extra_ids < 0:
-            raise UserError(f"extra_ids is {self.extra_ids}: it counts ids, so it is 0 or more.")
+        if not _is_count(self.extra_ids) or self.extra_ids > _MOST_EXTRA_IDS:
+            raise UserError(f"extra_ids is {self.extra_ids!r}: it counts ids, so it is from 0 to {_MOST_EXTRA_IDS}.")
+        for name in ("pad_id", "eos_id", "unk_id"):
+            if not _is_count(getattr(self, name)):
+                raise UserError(f"{name} is {getattr(self, name)!r}: an id is a whole number of at least 0.")
 
     @property
     def size(self) -> int:
@@ -194,24 +201,35 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Vocabulary:
-        """The vocabulary that `to_json` described. Raises UserError where the model file is gone or another one."""
+        """The vocabulary that `to_json` described.
+
+        Raises UserError for what describes none, and where the model file is gone or another one.
+        """
+        if not isinstance(value, Mapping):
+            raise UserError(f"A {type(value).__name__} is recorded as the vocabulary, expected an object.")
+        if absent := [name for name in _RECORDED if name not in value]:
+            raise UserError(f"What is recorded as the vocabulary has no {', '.join(absent)}.")
         model_file = value.get("model_file")
         if model_file is not None:
-            if not Path(model_file).is_file():
-                raise UserError(f"The SentencePiece model {model_file} is not there.")
-            if sha256_of_file(Path(model_file)) != value["model_sha256"]:
-                raise UserError(
-                    f"{model_file} is not the SentencePiece model that was recorded (sha256 {value['model_sha256']})."
-                )
-        return cls(
-            kind=value["kind"],
-            extra_ids=value["extra_ids"],
-            sentinels=value["sentinels"],
-            model_file=model_file,
-            pad_id=value["pad_id"],
-            eos_id=value["eos_id"],
-            unk_id=value["unk_id"],
-        )
+            _check_model_file(model_file, value.get("model_sha256"))
+        vocabulary = cls(model_file=model_file, **{name: value[name] for name in _RECORDED})
+        if value.get("size", vocabulary.size) != vocabulary.size:
+            raise UserError(f"The recorded vocabulary has {value['size']!r} ids, and by its kind {vocabulary.size}.")
+        return vocabulary
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_model_file(model_file: Any, sha256: Any) -> None:
+    """Raise UserError unless the SentencePiece model is the one that was recorded."""
+    if not isinstance(model_file, str) or "\0" in model_file:
+        raise UserError(f"The recorded SentencePiece model is {model_file!r}: expected the name of a file.")
+    if not Path(model_file).is_file():
+        raise UserError(f"The SentencePiece model {model_file} is not there.")
+    if sha256_of_file(Path(model_file)) != sha256:
+        raise UserError(f"{model_file} is not the SentencePiece model that was recorded (sha256 {sha256}).")
 
 
 def translate_sentinels(ids: Iterable[int] | np.ndarray, source: Vocabulary, target: Vocabulary) -> np.ndarray:
@@ -253,7 +271,10 @@ def _pieces(model_file: str) -> _Pieces:
     if not Path(model_file).is_file():
         raise UserError(f"The SentencePiece model {model_file} is not there.")
     processor = sentencepiece.SentencePieceProcessor()
-    processor.Load(model_file)
+    try:
+        processor.Load(model_file)
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"{model_file} is not a SentencePiece model ({error}).") from None
     names = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
     num_bytes = np.zeros(len(names), np.int32)
     for i, name in enumerate(names):

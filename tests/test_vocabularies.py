@@ -123,6 +123,51 @@ def test_json_gives_the_same_vocabulary_back(model_file: str) -> None:
         Vocabulary.from_json(recorded | {"model_file": str(Path(model_file).with_name("gone.model"))})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "letters"}, "no vocabulary of the kind 'letters'"),
+        ({"kind": ["bytes"]}, "no vocabulary of the kind"),
+        ({"sentinels": None}, "no sentinel convention None"),
+        ({"extra_ids": -1}, "extra_ids is -1"),
+        ({"extra_ids": "125"}, "extra_ids is '125'"),
+        ({"extra_ids": 10**12}, "from 0 to 1000000"),
+        ({"eos_id": 1.5}, r"eos_id is 1\.5"),
+        ({"size": 3}, "has 3 ids, and by its kind 384"),
+        ({"model_file": 3}, "SentencePiece model is 3"),
+        ({"model_file": "a\0b"}, "expected the name of a file"),
+    ],
+)
+def test_what_describes_no_vocabulary_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Vocabulary.from_json({**BYTES.to_json(), **change})
+
+
+def test_records_that_are_no_vocabulary_are_refused() -> None:
+    for value in ([], "bytes", None):
+        with pytest.raises(UserError, match="recorded as the vocabulary"):
+            Vocabulary.from_json(value)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="has no kind, extra_ids, sentinels, pad_id, eos_id, unk_id"):
+        Vocabulary.from_json({})
+
+
+@given(st.dictionaries(st.sampled_from([*BYTES.to_json(), "model_file"]), st.none() | st.integers() | st.text()))
+def test_any_record_is_read_or_refused(change: dict[str, object]) -> None:
+    try:
+        vocabulary = Vocabulary.from_json({**BYTES.to_json(), **change})
+    except UserError:
+        return
+    assert vocabulary.decode(vocabulary.encode("a é")) == "a é"
+
+
+def test_a_file_that_is_no_sentencepiece_model_is_refused(tmp_path: Path) -> None:
+    for number, content in enumerate((b"", b"not a model", bytes(range(256)) * 9)):
+        file = tmp_path / f"{number}.model"
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=r"\d\.model is not a SentencePiece model"):
+            Vocabulary("sentencepiece", 100, SEQIO, str(file)).size  # noqa: B018
+
+
 def test_sentencepiece(model_file: str) -> None:
     vocabulary = Vocabulary("sentencepiece", 100, SEQIO, model_file)
     assert vocabulary.size == 164

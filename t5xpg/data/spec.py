@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from t5xpg.errors import UserError
+from t5xpg.seeds import check_seed
+
+_SEPARATORS = {"/", "\\"}
+_BEYOND = 2**63  # no counter of the data libraries holds it
+_MOST_NUMBERS = 2**31 - 1  # in one array of a batch: what its frameworks can index
 
 
 @dataclass(frozen=True)
@@ -18,11 +24,12 @@ class SpanCorruption:
     mean_noise_span_length: float = 3.0  # tokens in a masked span: 3 for T5, 20 for ByT5
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.noise_density < 1.0:
-            raise UserError(f"SpanCorruption.noise_density is {self.noise_density}: it must lie between 0 and 1.")
-        if self.mean_noise_span_length < 1.0:
+        if not _is_number(self.noise_density) or not 0.0 < self.noise_density < 1.0:
+            raise UserError(f"SpanCorruption.noise_density is {self.noise_density!r}: it must lie between 0 and 1.")
+        if not _is_number(self.mean_noise_span_length) or not 1.0 <= self.mean_noise_span_length < math.inf:
             raise UserError(
-                f"SpanCorruption.mean_noise_span_length is {self.mean_noise_span_length}: it must be at least 1."
+                f"SpanCorruption.mean_noise_span_length is {self.mean_noise_span_length!r}: it must be a number of at "
+                "least 1."
             )
 
 
@@ -51,19 +58,32 @@ class DatasetConfig:
     module_import: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("mixture_or_task_name", "split"):
+            _check_name(name, getattr(self, name))
+        if not isinstance(self.task_feature_lengths, Mapping):
+            raise UserError(
+                f"DatasetConfig.task_feature_lengths is {self.task_feature_lengths!r}: expected a length for each "
+                "feature, such as {'inputs': 512, 'targets': 114}."
+            )
         object.__setattr__(self, "task_feature_lengths", dict(self.task_feature_lengths))
-        given = self.module_import
-        names = tuple(given.replace(",", " ").split()) if isinstance(given, str) else tuple(given)
-        object.__setattr__(self, "module_import", names)
+        object.__setattr__(self, "module_import", _module_names(self.module_import))
         for feature, length in self.task_feature_lengths.items():
             _at_least_one(f"task_feature_lengths[{feature!r}]", length)
-        _at_least_one("batch_size", self.batch_size)
-        _at_least_one("num_virtual_shards", self.num_virtual_shards)
-        for name in ("num_epochs", "max_batches"):
-            if getattr(self, name) is not None:
+        for name in ("batch_size", "num_virtual_shards", "num_epochs", "max_batches"):
+            if getattr(self, name) is not None or name in ("batch_size", "num_virtual_shards"):
                 _at_least_one(name, getattr(self, name))
-        if not 0 <= self.seed < 2**31:
-            raise UserError(f"DatasetConfig.seed is {self.seed}: it must be from 0 to 2147483647.")
+        for name in ("shuffle", "use_cached", "pack"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"DatasetConfig.{name} is {getattr(self, name)!r}: it must be True or False.")
+        if self.objective is not None and not isinstance(self.objective, SpanCorruption):
+            raise UserError(f"DatasetConfig.objective is {self.objective!r}: expected a SpanCorruption, or None.")
+        check_seed(self.seed)
+        longest = max(self.task_feature_lengths.values(), default=0)
+        if self.batch_size * longest > _MOST_NUMBERS:
+            raise UserError(
+                f"A batch of {self.batch_size} rows of {longest} tokens would have arrays of more than {_MOST_NUMBERS} "
+                "numbers. Lower BATCH_SIZE or TASK_FEATURE_LENGTHS."
+            )
         if self.batch_size % self.num_virtual_shards:
             raise UserError(
                 f"The batch of {self.batch_size} rows does not divide over {self.num_virtual_shards} virtual shards: "
@@ -86,6 +106,26 @@ class DatasetConfig:
         return cls(**{**value, "objective": SpanCorruption(**objective) if objective is not None else None})
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _at_least_one(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"DatasetConfig.{name} is {value!r}: it must be a whole number of at least 1.")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _BEYOND:
+        raise UserError(f"DatasetConfig.{name} is {value!r}: it must be a whole number of at least 1 (below 2**63).")
+
+
+def _check_name(name: str, value: Any) -> None:
+    """Names become names of files and folders: they may not lead out of them."""
+    if not isinstance(value, str) or not value.strip(" .") or not value.isprintable() or _SEPARATORS & set(value):
+        raise UserError(f"DatasetConfig.{name} is {value!r}: expected a name, without a path.")
+
+
+def _module_names(given: Any) -> tuple[str, ...]:
+    """Modules given one by one, or as one text with commas or spaces between them."""
+    names = tuple(given.replace(",", " ").split()) if isinstance(given, str) else given
+    if not isinstance(names, tuple | list) or not all(
+        isinstance(name, str) and all(part.isidentifier() for part in name.split(".")) for name in names
+    ):
+        raise UserError(f"MODULE_IMPORT is {given!r}: expected names of Python modules, such as my_tasks,my.other.")
+    return tuple(names)
