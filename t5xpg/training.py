@@ -106,12 +106,13 @@ def _how_to_go_on(checkpointer: Checkpointer) -> Iterator[None]:
     try:
         yield
     except UserError as error:
+        step = None
         with contextlib.suppress(UserError):  # the disk may be full
             step = checkpointer.latest()
-            if step is not None:
-                more = f"Step {step:,} is saved: once that is mended, the same command goes on from there."
-                raise UserError(f"{error}\n{more}") from error
-        raise
+        if step is None:
+            raise
+        more = f"Step {step:,} is saved: once that is mended, the same command goes on from there."
+        raise UserError(f"{error}\n{more}") from error
 
 
 def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str, Any]:

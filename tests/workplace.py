@@ -143,7 +143,8 @@ def checkpoint_arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
 
 def assert_same_run(run: Path, unbroken: Path, step: int) -> None:
     """Two run directories hold the same records and, after `step`, the same parameters and optimiser, bit for bit."""
-    assert (run / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+    for record in ("metrics.jsonl", "batches.sha256"):
+        assert (run / record).read_bytes() == (unbroken / record).read_bytes(), record
     ours, theirs = (checkpoint_arrays(path / "checkpoints", step) for path in (run, unbroken))
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
