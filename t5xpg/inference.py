@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ class Predictor:
     def __init__(self, experiment: Experiment, params: Any, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.batch_size = experiment.eval_dataset.batch_size
+        self.lengths = dict(experiment.lengths)
         self._params = params
         self._max_decode_length = experiment.lengths["targets"]
         self._greedy: Callable[[Any, Any], jax.Array] = jax.jit(
@@ -95,6 +97,7 @@ def fill_in(loaded: LoadedConfig, path: Path, prompt: str) -> None:
     """Print the prediction for one prompt, and the prompt with its blanks filled in."""
     _check_blanks(prompt)
     predictor, step = Predictor.from_run(loaded, path)
+    _check_tokens(predictor, prompt, "The prompt")
     prediction = predictor.texts([prompt])[0]
     print(f"{loaded.name} after step {step:,}")
     print_filled(prompt, prediction)
@@ -137,22 +140,45 @@ def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | 
 
     A line holds {"inputs": text} (or "text"). To the standard output where `target` is None; else the file appears
     when all of it is written. Raises UserError that names the line, before the first prediction, for what is no such
-    record or has a blank that the vocabulary has no sentinel for.
+    record, is longer than what the model was trained on, or has a blank that the vocabulary has no sentinel for.
     """
+    if target is not None:
+        target = _output_file(target)
     records = list(read_records(source))
     predictor, _ = Predictor.from_run(loaded, path)
     for record in records:
-        for blank in blanks_of(record.text):
-            try:
-                predictor.vocabulary.sentinel_id(blank)
-            except UserError as error:
-                raise UserError(f"{source}, line {record.number}: {error}") from error
+        _check_tokens(predictor, record.text, f"{source}:{record.number}:")
     if target is None:
         _predict_records(predictor, records, sys.stdout.buffer)
         return
     with write_atomically(target) as file:
         _predict_records(predictor, records, file)
     print(f"{len(records):,} predictions in {target}", file=sys.stderr)
+
+
+def _output_file(given: Path) -> Path:
+    """The file to write, links followed. Raises UserError for what cannot be replaced by a file."""
+    if given.is_dir():
+        raise UserError(f"OUTPUT={given} is a folder. Expected a file, for instance {given / 'out.jsonl'}")
+    if given.exists() and not given.is_file():
+        raise UserError(
+            f"OUTPUT={given} is no regular file (a pipe or a device). Leave it out to write to the terminal."
+        )
+    return Path(os.path.realpath(given))
+
+
+def _check_tokens(predictor: Predictor, text: str, what: str) -> None:
+    """Raise UserError for a text with a blank that has no sentinel, or longer than what the model was trained on."""
+    try:
+        count = len(predictor.vocabulary.encode(text)) + 1
+    except UserError as error:
+        raise UserError(f"{what} {error}") from error
+    if count > predictor.lengths["inputs"]:
+        enough = {**predictor.lengths, "inputs": count}
+        raise UserError(
+            f"{what} has {count} tokens with its end, and the model was trained on at most "
+            f'{predictor.lengths["inputs"]}. Shorten it, or allow more: GIN="--gin.TASK_FEATURE_LENGTHS={enough}"'
+        )
 
 
 def _predict_records(predictor: Predictor, records: Sequence[Record], file: BinaryIO) -> None:

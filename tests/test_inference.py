@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,6 +20,7 @@ class Echo:
 
     vocabulary = Vocabulary()
     batch_size = 2
+    lengths: ClassVar = {"inputs": 64, "targets": 32}
     asked = 0
 
     def texts(self, inputs: Sequence[str]) -> list[str]:
@@ -67,7 +69,8 @@ def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> Non
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"inputs": "<extra_id_125>"}', r"in\.jsonl, line 4: <extra_id_125> has no id: .* 125 sentinels"),
+        ('{"inputs": "<extra_id_125>"}', r"in\.jsonl:4: <extra_id_125> has no id: .* 125 sentinels"),
+        (json.dumps({"inputs": "é" * 32}), r"in\.jsonl:4: has 65 tokens with its end, .* trained on at most 64"),
         ("{", r"in\.jsonl:4 is not JSON \(Expecting property name"),
         ("[" * 100_000, r"in\.jsonl:4 is not JSON \(maximum recursion"),
         ('{"a": ' + "[" * 200 + "]" * 200 + "}", r"in\.jsonl:4 is nested more than 100 deep"),
@@ -81,6 +84,50 @@ def test_a_bad_record_is_named_before_the_first_prediction(tmp_path: Path, echo:
         predict(tmp_path, ['{"text": "<extra_id_124>"}', "", '{"text": "b"}', line])
     assert echo.asked == 0
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_only_a_file_is_written_over(tmp_path: Path, echo: Echo) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a <extra_id_0>"}')
+    os.mkfifo(tmp_path / "pipe")
+    loaded: Any = None
+    for name, message in ((".", "is a folder"), ("pipe", "is no regular file"), ("/dev/null", "is no regular file")):
+        with pytest.raises(UserError, match=f"OUTPUT=.*{message}"):
+            inference.predict_file(loaded, tmp_path, source, tmp_path / name)
+    (tmp_path / "link.jsonl").symlink_to("linked.jsonl")
+    inference.predict_file(loaded, tmp_path, source, tmp_path / "link.jsonl")
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len((tmp_path / "linked.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_is_no_input_file_is_refused(tmp_path: Path, echo: Echo) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling.jsonl").symlink_to("gone.jsonl")
+    loaded: Any = None
+    for name, message in (("gone.jsonl", "not there"), ("dangling.jsonl", "not there"), ("pipe", "no regular file")):
+        with pytest.raises(UserError, match=f"INPUT: .*{name} is {message}"):
+            inference.predict_file(loaded, tmp_path, tmp_path / name, None)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "The prompt has no blank"),
+        ("no blank", "The prompt has no blank: write <extra_id_0>"),
+        ("<extra_id_1>", "numbered 1: the first is <extra_id_0>"),
+        ("<extra_id_0><extra_id_0>", "numbered 0, 0"),
+        (
+            "<extra_id_0>" + 63 * "a",
+            r"The prompt has 65 tokens with its end, .* at most 64\. .*{'inputs': 65, 'targets': 32}",
+        ),
+        ("".join(f"<extra_id_{i}>" for i in range(126)), "The prompt <extra_id_125> has no id"),
+    ],
+)
+def test_prompts_are_checked(tmp_path: Path, echo: Echo, prompt: str, message: str) -> None:
+    loaded: Any = None
+    with pytest.raises(UserError, match=message):
+        inference.fill_in(loaded, tmp_path, prompt)
+    assert echo.asked == 0
 
 
 def test_what_a_byte_model_says_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
