@@ -27,9 +27,17 @@ SMALL = (
     "--gin.encoder_decoder.T5Config.head_dim=16"
 )
 # Run by other means: the tests themselves and what they are part of.
-NOT_RUN_HERE = {"make test", "make prove", "make lint"}
+NOT_RUN_HERE = {
+    "make test",
+    "make lint",
+    "make bench",
+    "make prove-resume",
+    "make prove-resume EXP=byt5_tiny_demo KILLS=20",  # test_proving.py
+    "make reproduce",
+    "make reproduce EXP=byt5_tiny_demo",  # test_reproduction.py
+}
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-TARGETS_WITH_GIN = {"demo", "check", "train", "eval", "infer"}
+TARGETS_WITH_GIN = {"demo", "check", "estimate", "train", "record", "eval", "infer"}
 
 
 def commands_of(text: str) -> list[str]:
@@ -91,7 +99,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, command: str, code: int = 0) -> str:
     outer = ("T5XPG_", "PYTEST", "MAKE", "MFLAGS")  # what an outer make and this test's own surroundings leave
-    values = re.search(r"^VALUES := (.*)$", MAKEFILE, re.MULTILINE)[1].split()  # type: ignore[index]
+    values = " ".join(re.findall(r"^VALUES [:+]= (.*)$", MAKEFILE, re.MULTILINE)).split()
     dropped = {"PYTHONPATH", "VIRTUAL_ENV", "MACHINE", *values}
     environment = {n: v for n, v in os.environ.items() if not n.startswith(outer) and n not in dropped}
     environment["HF_HUB_OFFLINE"] = "1"  # a network would make `make data` download half a gigabyte
