@@ -5,6 +5,9 @@ Everything in it is determined by the run, except what stands under "timing", "h
 
 from __future__ import annotations
 
+import bisect
+import hashlib
+import itertools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -22,13 +25,16 @@ _CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
 _FACTS_OF_A_START = ("git", "versions", "host", "devices")
 
 Record = Mapping[str, Any]
+Results = dict[str, Any]
 
 
-def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
+def collect(run: RunDirectory, published: Path | None = None, *, train_points: Sequence[int] | None = None) -> Results:
     """The results of a run, from its records alone.
 
     `published`: a results.json to stand beside them; its last and best values and its validation curve are taken
-    over under "published". Raises UserError where there is no run, no validation loss yet, or an unreadable file.
+    over under "published". `train_points`: the steps of another run's training curve, to take those of them that this
+    run has reached instead of its own. Raises UserError where there is no run, no validation loss yet, or an
+    unreadable file.
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
@@ -45,7 +51,8 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
     steps = max(line["step"] for line in metrics)
     evaluated = evaluation_of(run, steps)
     last_start = starts[-1]
-    results: dict[str, Any] = {
+    points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
+    results: Results = {
         "format": FORMAT,
         "experiment": record["experiment"],
         "command": starts[0]["command"],
@@ -66,7 +73,8 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
         "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
         "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
         "best_validation": _point([min(validation, key=_loss_or_infinity)]),
-        "curves": {"validation": _columns(validation), "train": _columns(thinned(train, TRAIN_POINTS))},
+        "curves": {"validation": _columns(validation), "train": _columns(points)},
+        "batches": _batches(run.batches, [line["step"] for line in validation]),
         "samples": None if evaluated is None else _optional(run.samples_json),
         "evaluation": evaluated,
         "timing": _timing(read_jsonl(run.timing_jsonl), starts),
@@ -76,13 +84,13 @@ def collect(run: RunDirectory, published: Path | None = None) -> dict[str, Any]:
     return results
 
 
-def evaluation_of(run: RunDirectory, step: int) -> dict[str, Any] | None:
+def evaluation_of(run: RunDirectory, step: int) -> Results | None:
     """evaluation.json where it is of the state after `step`, and then samples.json is, too; else None."""
     evaluation = _optional(run.evaluation_json)
     return evaluation if isinstance(evaluation, dict) and evaluation.get("step") == step else None
 
 
-def published_part(results: Record) -> dict[str, Any]:
+def published_part(results: Record) -> Results:
     """What is kept of published results for comparison."""
     return {
         "steps": results["steps"],
@@ -92,7 +100,7 @@ def published_part(results: Record) -> dict[str, Any]:
     }
 
 
-def read_results(path: Path) -> dict[str, Any]:
+def read_results(path: Path) -> Results:
     """A results.json. Raises UserError where it is missing, unreadable or of another format."""
     try:
         results = read_json(path)
@@ -118,11 +126,31 @@ def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
     Each stands at the last step of its group. Values that are not numbers in a record do not count.
     """
     size = -(-len(lines) // count) if lines else 1
-    if size <= 1:
-        return [dict(line) for line in lines]
+    return _merged([lines[start : start + size] for start in range(0, len(lines), size)])
+
+
+def at_steps(lines: Sequence[Record], steps: Sequence[int]) -> list[dict[str, Any]]:
+    """The records as the points that `thinned` makes of a longer run, whose points stand at `steps`.
+
+    Points whose records are not all there are left out.
+    """
+    groups: list[Sequence[Record]] = []
+    begin = 0
+    for step in steps:
+        end = bisect.bisect_right(lines, step, begin, key=lambda line: line["step"])
+        if end == begin or lines[end - 1]["step"] != step:
+            break
+        groups.append(lines[begin:end])
+        begin = end
+    return _merged(groups)
+
+
+def _merged(groups: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
+    """A point for every group of successive records; where each group is one record, these records."""
+    if all(len(group) == 1 for group in groups):
+        return [dict(group[0]) for group in groups]
     result = []
-    for start in range(0, len(lines), size):
-        group = lines[start : start + size]
+    for group in groups:
         point: dict[str, Any] = {"step": group[-1]["step"]}
         for name in _CURVE_NAMES:
             weighted = [(line[name], line.get("target_tokens") or 1) for line in group if line.get(name) is not None]
@@ -142,6 +170,28 @@ def training_seconds(timing: Sequence[Record]) -> float | None:
         total += line["seconds_per_step"] * (line["step"] - before)
         before = line["step"]
     return total if before else None
+
+
+def _batches(path: Path, steps: Sequence[int]) -> dict[str, list[Any]] | None:
+    """The SHA-256 of all that the run was fed up to each of these steps; None where that was not recorded.
+
+    Made of the lines of batches.sha256, one for every update. Two runs with the same digest at a step saw the same
+    batches in the same order until then.
+    """
+    if not path.exists():
+        return None
+    digest, fed, found = hashlib.sha256(), 0, []
+    with path.open("rb") as file:
+        for step in steps:
+            for line in itertools.islice(file, max(0, step - fed)):
+                if not line.strip(b"-\n"):  # updates from before the file was kept
+                    return None
+                digest.update(line)
+                fed += 1
+            if fed < step:
+                return None
+            found.append(digest.hexdigest())
+    return {"step": list(steps), "sha256": found}
 
 
 def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any]:
