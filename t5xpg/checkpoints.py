@@ -19,9 +19,10 @@ import json
 import math
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +93,8 @@ class Checkpointer:
             raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
         with self._disk_errors("written into"):
             self._folders = CheckpointFolders(self._directory, read_only=read_only, read=_read_through)
+        self._quiet = ExitStack()
+        self._quiet.enter_context(_late_writes_unsaid())
         self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(handler_registry=_handlers()))
 
     def save(
@@ -218,6 +221,7 @@ class Checkpointer:
             self.wait()
         finally:
             self._orbax.close()
+            self._quiet.close()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -303,6 +307,24 @@ class Checkpointer:
             raise UserError(
                 f"A checkpoint cannot be {doing} {self._directory}: {os.strerror(number)}. {remedy}"
             ) from error
+
+
+@contextmanager
+def _late_writes_unsaid() -> Iterator[None]:
+    """After a failed write orbax closes an event loop that the other writes still call when they end, each of which
+    would print a traceback. The error itself reaches the caller.
+    """
+
+    def say(unraisable: sys.UnraisableHookArgs) -> None:
+        if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
+            before(unraisable)
+
+    before, sys.unraisablehook = sys.unraisablehook, say
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is say:
+            sys.unraisablehook = before
 
 
 def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
