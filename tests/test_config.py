@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg import config, paths
+from t5xpg.config import ConfigError
 from t5xpg.errors import UserError
 
 EXPERIMENTS = sorted(path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin"))
@@ -178,3 +179,91 @@ def test_the_operative_config_gives_the_same_experiment(tmp_path: Path) -> None:
     again = tmp_path / "operative.gin"
     again.write_text(loaded.operative)
     assert config.settings(config.load(str(again)).experiment) == config.settings(loaded.experiment)
+
+
+def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
+    more = "\n".join(
+        [
+            "from t5xpg import losses",
+            "STPES = 3",
+            "BATCH_SIZE = 'x'",
+            "losses.LossConfig:",
+            "  label_smothing = 0.1",
+            "  z_loss = 'a'",
+        ]
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.load(write_gin(tmp_path, more=more), ["RANDOM_SEED=%gin.REQUIRED", "TRAIN_STPES=3", "NOISE_DENSITY=1.5"])
+    problems = caught.value.problems
+    for expected in (
+        r"no parameter named 'label_smothing'\. Did you mean label_smoothing\? \(.*an_experiment.gin, line 15\)",
+        r"knows TRAIN_STPES\. Did you mean TRAIN_STEPS",
+        r"RANDOM_SEED has no value",
+        r"STPES is set, and nothing uses it \(.*line 12\)",
+        r"BATCH_SIZE \(DatasetConfig.batch_size\) must be a whole number, not 'x' \(.*line 13\)",
+        r"LossConfig.z_loss must be a number, not 'a' \(.*line 16\)",
+        r"noise_density is 1.5",
+    ):
+        assert sum(bool(re.search(expected, problem)) for problem in problems) == 1, (expected, problems)
+    assert len(problems) == 7
+    assert str(caught.value).startswith("7 mistakes in the configuration of an_experiment:\n  ")
+
+
+def test_what_can_be_built_in_spite_of_a_mistake_is(tmp_path: Path) -> None:
+    loaded, problems = config.examine(write_gin(tmp_path), ["TRAIN_STPES=3", "BATCH_SIZE=8"])
+    assert loaded is not None
+    assert len(problems) == 1
+    assert loaded.experiment.train_dataset.batch_size == 8
+    assert config.examine(write_gin(tmp_path), ["BATCH_SIZE=x"])[0] is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "files", "message"),
+    [
+        (["spec.DatasetConfig.split=other"], [], r"^spec.DatasetConfig.split is bound, and nothing .* reads it"),
+        (["evl/spec.DatasetConfig.split=other"], [], r"^evl/spec.DatasetConfig.split is bound, and nothing"),
+        (["optimizers.Adafactor.decay_rate=0.5"], ["gin/optimizers/adamw.gin"], "decay_rate is bound, and nothing"),
+        (["MODEL=3"], [], "Experiment.model. must be a reference to EncoderDecoderModel"),
+        (["OPTIMIZER=@optimizers.Adafactor"], [], r"write @optimizers.Adafactor\(\)"),
+        (["TRAIN_STEPS=%TRAIN_STEPS"], [], "TRAIN_STEPS is a part of itself"),
+        (["TRAIN_STEPS=1.5"], [], "total_steps. must be a whole number, not 1.5"),
+        (["TRAIN_STEPS=True"], [], "must be a whole number, not True"),
+        (["DROPOUT_RATE=None"], [], "dropout_rate. must be a number, not None"),
+        (["TASK_FEATURE_LENGTHS=64"], [], "task_feature_lengths. must be a dict, not 64"),
+        (["USE_CACHED_TASKS=yes"], [], "use_cached. must be True or False, not 'yes'"),
+        (["TRAIN_STEPS=1\0"], [], "gin cannot read it"),
+        (["BATCH_SIZE=" + "(" * 3000], [], "must be a whole number"),
+        ([], ["gin/optimizers/adamww.gin"], "no gin file gin/optimizers/adamww.gin. Did you mean .*adamw.gin"),
+    ],
+)
+def test_what_would_do_nothing_or_cannot_be_is_refused(
+    tmp_path: Path, overrides: list[str], files: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(write_gin(tmp_path), overrides, files)
+    assert len(caught.value.problems) == 1, caught.value.problems
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_what_another_part_replaced_may_stay(tmp_path: Path) -> None:
+    """A whole optimizer laid over, a binding of a fragment that used a macro, datasets with values of their own."""
+    more = "from t5xpg import losses\nlosses.LossConfig.z_loss = 0.5"
+    own = ["train/spec.DatasetConfig.batch_size=4", "train_eval/spec.DatasetConfig.batch_size=8"]
+    experiment = config.load(write_gin(tmp_path, more=more), own, ["gin/optimizers/muon.gin"]).experiment
+    assert experiment.loss.z_loss == 0.5
+    assert (experiment.train_dataset.batch_size, experiment.eval_dataset.batch_size) == (4, 8)
+
+
+def test_files_that_cannot_be_read_are_named_alone(tmp_path: Path) -> None:
+    """What they would have said is not missed beside."""
+    for more, message in (
+        ("include '{file}'", "includes itself .*an_experiment.gin, line 11"),
+        ("BATCH_SIZE = (((", "gin cannot read .*an_experiment.gin, line"),
+        ("from t5xpg import optimisers\noptimisers.X.a = 1\noptimisers.Y.b = @optimisers.Z()", "optimisers.*line 11"),
+        ("OPTIMIZER = @nothing.Here()", "imports nothing.*line 11"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            config.load(write_gin(tmp_path, more=more.format(file=tmp_path / "an_experiment.gin")))
+        assert len(caught.value.problems) == 1, caught.value.problems
+        assert re.search(message, str(caught.value)), str(caught.value)
