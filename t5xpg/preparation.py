@@ -1,18 +1,21 @@
-"""What has to be there before training: exported text and its cache. Makes what is missing."""
+"""What has to be there before training: exported text and its cache. Makes what is missing, refuses what is another."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from t5xpg import paths
+from t5xpg import files, locks, paths
 from t5xpg.data import caching, export, task_names
 from t5xpg.data.datasets_table import built_in
 from t5xpg.data.manifest import Manifest, find_manifests, read_manifest
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,16 @@ def dataset_of(task: str) -> str | None:
 def prepare(config: DatasetConfig) -> Source:
     """Export and cache what `config` reads and is not there yet, and say what it is.
 
-    A task or mixture that is not of our table is cached too, unless it cannot be or its owner has done so with SeqIO.
-    Read without a cache, it is left to its owner: the data process says what it lacks.
+    What is there is used only if it is what it says, and made from what there is now: UserError otherwise, with what to
+    type. A task or mixture that is not of our table is cached too, unless it cannot be or its owner has done so with
+    SeqIO. Read without a cache, it is left to its owner: the data process says what it lacks.
     """
     task = config.mixture_or_task_name
     dataset = dataset_of(task)
     if dataset is not None:
         manifest = _exported(dataset)
+        if note := _note(dataset, manifest):
+            print(note, flush=True)
         cached = _cached(config, only_missing=False) if config.use_cached else None
         return Source({"task": task, "dataset": dataset, "sha256": manifest.identity}, cached, manifest.to_json())
     if not config.use_cached:
@@ -59,6 +65,16 @@ def prepare(config: DatasetConfig) -> Source:
     return Source({"task": task, **({"sources": sources} if sources else {})}, cached or None)
 
 
+def prepare_all(configs: Sequence[DatasetConfig]) -> Source:
+    """`prepare` for each of the streams of a run, tasks that several read once; what the first one reads."""
+    sources: dict[tuple[str, bool], Source] = {}
+    for config in configs:
+        key = (config.mixture_or_task_name, config.use_cached)
+        if key not in sources:
+            sources[key] = prepare(config)
+    return next(iter(sources.values()))
+
+
 def missing(config: DatasetConfig) -> list[str]:
     """The commands that `prepare` would have to run for `config`; for other tasks than ours that cannot be seen."""
     task = config.mixture_or_task_name
@@ -68,9 +84,32 @@ def missing(config: DatasetConfig) -> list[str]:
     commands = []
     if dataset not in find_manifests(paths.data_directory()):
         commands.append(f"make data DATASET={dataset}")
-    if config.use_cached and not (paths.cache_directory() / task).is_dir():
+    if config.use_cached and not (paths.cache_directory() / task / caching.COMPLETED).is_file():
         commands.append(task_names.cache_command(task))
     return commands
+
+
+def problems(config: DatasetConfig) -> list[str]:
+    """Why `prepare` would refuse what is there for `config`, with what to type; as far as TensorFlow is not needed.
+
+    For a task of our table: an export or a cache whose files are not as they were made, a cache of another text. For
+    others nothing can be seen so.
+    """
+    task = config.mixture_or_task_name
+    dataset = dataset_of(task)
+    found: list[str] = []
+    folder = paths.data_directory() / (dataset or "")
+    if dataset is None or dataset not in find_manifests(paths.data_directory()):
+        return found
+    try:
+        manifest = read_manifest(folder)
+        manifest.check_files(folder)
+    except UserError as error:
+        return [str(error)]  # a cache can only be compared with a text that is whole
+    if config.use_cached:
+        command = task_names.cache_command(task, force=True)
+        found += filter(None, [caching.problem(paths.cache_directory() / task, manifest.identity, command)])
+    return found
 
 
 def cache(
@@ -112,6 +151,27 @@ def cache(
                 _exported(name)
 
 
+def export_dataset(name: str, *, given: Mapping[str | None, list[Path]] | None = None, **options: Any) -> Manifest:
+    """`export.export_dataset` into the data folder: one process at a time for a dataset, the next ones wait.
+
+    given: the user's files; options: `limit`, `force` and what else it takes.
+    """
+    with _exporting(name):
+        return export.export_dataset(name, data_dir=paths.data_directory(), files=given, **options)
+
+
+@contextmanager
+def _exporting(name: str) -> Iterator[None]:
+    """The lock of a dataset's export; also removes what killed exports left."""
+    folder = paths.data_directory()
+    files.remove_abandoned(folder)
+    if not name.isidentifier():  # refused by the export; no file is to be named so
+        yield
+        return
+    with locks.hold(folder / f".{name}.lock", doing=f"exporting {name} to {folder}", instead="", wait=print):
+        yield
+
+
 def _cached(config: DatasetConfig, only_missing: bool) -> dict[str, Any]:
     return cache(
         config.mixture_or_task_name,
@@ -134,7 +194,31 @@ def _unless_there_already(line: str) -> None:
 
 
 def _exported(dataset: str) -> Manifest:
+    """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
     folder = paths.data_directory() / dataset
-    if dataset in find_manifests(paths.data_directory()):
-        return read_manifest(folder)
-    return export.export_dataset(dataset, data_dir=paths.data_directory())
+    files.remove_abandoned(paths.data_directory())
+    if dataset not in find_manifests(paths.data_directory()):
+        with _exporting(dataset):
+            # another process may have made it in the meantime
+            if dataset not in find_manifests(paths.data_directory()):
+                return export.export_dataset(dataset, data_dir=paths.data_directory())
+    manifest = read_manifest(folder)
+    manifest.check_files(folder)
+    return manifest
+
+
+def _note(dataset: str, manifest: Manifest) -> str | None:
+    """What is to be said of an export that is used, but is not the whole text that its name stands for."""
+    known = built_in().get(dataset)
+    command = f"make data DATASET={dataset} FORCE=1"
+    if manifest.limit is not None:
+        return f"data: {dataset} was exported with LIMIT={manifest.limit}; all of it: {command}"
+    if known is None:
+        return None
+    if manifest.source.get("kind") == "files":
+        return f"data: {dataset} was exported from files that were given, not from its known source"
+    if manifest.source != json.loads(json.dumps(known.source.describe())) or (
+        known.sha256 and manifest.identity != dict(known.sha256)
+    ):
+        return f"data: {dataset} was exported from an earlier definition of its text; by the present one: {command}"
+    return None

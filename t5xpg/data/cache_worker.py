@@ -1,7 +1,8 @@
 """The process that caches tasks: imports TensorFlow and Beam, compares definitions, runs SeqIO's `cache_tasks_main`.
 
-Started by `caching` with the number of a pipe as its argument: reads one request (a line of JSON) from the standard
-input, writes reports (lines of JSON) to the pipe. It ends when its standard input closes.
+Started by `caching` with the number of a pipe as its argument. It reads a request (a line of JSON) from the standard
+input and writes reports (lines of JSON) to the pipe: first its plan, upon which it is told in a second line which tasks
+to cache. It ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
-import importlib.metadata
-import inspect
 import io
 import json
 import os
+import queue
 import re
 import runpy
 import sys
@@ -26,32 +26,41 @@ from typing import Any, TextIO
 from t5xpg.errors import UserError
 
 _REPORT_SECONDS = 0.2
+_REMOTE = "://"
 
 
 def main(pipe: int) -> int:
     """Serve one request. Returns the exit code."""
-    request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    from t5xpg.data.caching import MissingTextError
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
+    request = json.loads(lines.get())
+    from t5xpg.data.cache_process import says_no_room
+    from t5xpg.data.cache_record import MissingTextError
 
     with os.fdopen(pipe, "w", encoding="utf-8") as reports:
         report = functools.partial(_report, reports)
         try:
-            plan = _plan(request)
-            report(plan=plan)
-            names = [entry["task"] for entry in plan if not entry["up_to_date"]]
+            plan, seen = _plan(request)
+            report(plan=plan, seen=seen)
+            names = json.loads(lines.get())["cache"]
             if names:
                 _cache(names, request, report)
         except MissingTextError as error:
             report(user_error=str(error), datasets=error.datasets)
         except UserError as error:
             report(user_error=str(error))
+        except Exception as error:
+            # said here: where there is no room, there may be none for a traceback in the log
+            if says_no_room(str(error)):
+                report(no_room=True)
+            raise
     return 0
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
+def _read_lines(lines: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(1)  # the process that asked is gone
 
 
 def _report(reports: TextIO, **message: Any) -> None:
@@ -59,86 +68,174 @@ def _report(reports: TextIO, **message: Any) -> None:
     reports.flush()
 
 
-def _plan(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is to be done for each task: its definition, and whether the cache that is there was made from the same."""
+def _plan(request: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """What is to be done for each task, and what that was seen from, where it can be seen again without TensorFlow.
+
+    Raises UserError where caches are not what they say, or were made from something else: all of them in one.
+    """
     import t5xpg.tasks  # noqa: F401
-    from t5xpg.data.caching import MissingTextError
+    from t5xpg.data import cache_record
+    from t5xpg.data.import_watch import watching
     from t5xpg.data.providers import find_provider, import_modules, tasks_of
     from t5xpg.data.spec import DatasetConfig
 
-    import_modules(request["module_import"])
-    name = request["task"]
-    tasks = tasks_of(find_provider(DatasetConfig(name, {})))
+    with watching() as watched:
+        import_modules(request["module_import"])
+        name = request["task"]
+        tasks = tasks_of(find_provider(DatasetConfig(name, {})))
     cacheable = [task for task in tasks if task.supports_caching]
     if not cacheable and not request["only_missing"]:
         raise UserError(
             f"{name} has nothing to cache: its preprocessors hold no seqio.CacheDatasetPlaceholder. "
             "Train from the source: USE_CACHED_TASKS = False."
         )
-    plan = []
-    missing: list[MissingTextError] = []
+    plan: list[dict[str, Any]] = []
+    errors: list[UserError] = []
     for task in cacheable:
-        found = _made_by_others(task, Path(request["caches"])) if request["only_missing"] else None
-        if found is not None:
-            plan.append({"task": task.name, "definition": found, "up_to_date": True, "others": True})
-            continue
         try:
             plan.append(_planned(task, request))
-        except MissingTextError as error:
-            missing.append(error)
+        except UserError as error:
+            errors.append(error)
+    missing = [error for error in errors if isinstance(error, cache_record.MissingTextError)]
     if missing:
         datasets = sorted({name for error in missing for name in error.datasets})
-        raise MissingTextError("\n".join(str(error) for error in missing), datasets)
-    return plan
+        raise cache_record.MissingTextError("\n".join(str(error) for error in missing), datasets)
+    if errors:
+        raise UserError("\n".join(str(error) for error in errors))
+    return plan, _seen(cacheable, request, watched)
 
 
 def _planned(task: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The definition of one task as JSON, and whether our cache of it was made from the same."""
+    """What is known of one task, and of the cache of it that there is. Raises UserError where that is not its cache."""
     import seqio
 
-    from t5xpg.data.caching import read_identity
+    from t5xpg.data import cache_memory, cache_record, task_definition
+    from t5xpg.data.task_names import cache_command
 
-    definition = {
-        "task": task.name,
-        "source": {"kind": type(task.source).__name__, "splits": {s: _files(task, s) for s in sorted(task.splits)}},
-        "preprocessors": [_describe(step) for step in _steps_before_cache(task)],
-        "features": {key: _feature(feature) for key, feature in sorted(task.output_features.items())},
-    }
-    # as it will be read from the file
-    definition = json.loads(json.dumps(definition))
-    folder = seqio.get_task_dir_from_name(task.name)
+    caches = Path(request["caches"])
+    command = cache_command(task.name, request["module_import"], force=True)
+    folder = None if request["force"] else _folder_of_cache(task, caches, request["only_missing"])
+    record = None if folder is None else cache_record.read(folder, command)
     counts = [task.num_input_examples(split) for split in task.splits]
-    dataset, export = _export_of(task, Path(request["data_dir"]))
-    return {
+    entry: dict[str, Any] = {
         "task": task.name,
-        "folder": folder,
-        "definition": definition,
-        "dataset": dataset,
-        "export": export,
+        "folder": seqio.get_task_dir_from_name(task.name),
         "examples": sum(counts) if None not in counts else None,
-        "versions": {package: importlib.metadata.version(package) for package in ("seqio", "t5", "apache-beam")},
-        "up_to_date": not request["force"] and read_identity(Path(request["caches"]) / folder) == definition,
-        "others": False,
+        "versions": cache_record.versions(),
+        "up_to_date": folder is not None,
+        "others": None if folder is None or record is not None else str(folder),
+        "note": None,
     }
+    digest = functools.partial(cache_memory.digest, caches)
+    try:
+        _check_export(task, Path(request["data_dir"]))
+        entry |= {"definition": task_definition.definition_of(task, digest), "code": task_definition.code_of(task)}
+    except UserError:
+        if folder is None or record is not None:
+            raise
+        # who has the cache alone may train from it
+        files = cache_memory.of_caches(caches, folder)
+        note = f"the cache of {task.name} in {folder} was made by SeqIO itself, and its text is not here to compare it"
+        return entry | {"definition": {"task": task.name, "files": files}, "code": {}, "note": note}
+    if folder is None:
+        elsewhere = _elsewhere(task) if request["only_missing"] and not request["force"] else None
+        return entry | (elsewhere or {})
+    if record is None:
+        files = cache_memory.of_caches(caches, folder)
+        note = _compared(task, folder, command, "was made by SeqIO itself")
+        return entry | {"definition": {"task": task.name, "files": files}, "code": {}, "note": note}
+    cache_record.check_files(folder, record, command)
+    now = entry["versions"]
+    if found := cache_record.differences(record, entry["definition"], entry["code"], now):
+        raise cache_record.refuse(folder, found, command)
+    reasons = cache_record.other_versions(record, now)
+    made = f"was made with other versions ({', '.join(reasons)})" if reasons else "has no digests of its files"
+    if reasons or record.files is None or record.code is None:
+        entry["note"] = _compared(task, folder, command, made)
+    return entry
 
 
-def _made_by_others(task: Any, caches: Path) -> dict[str, Any] | None:
-    """What is known of a cache that was not made by this program: its files and their sizes; None where it was.
+def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
+    """Where the cache of a task lies: in our cache folder, or, with `others`, where SeqIO finds it."""
+    import seqio
 
-    The tasks of the table are ours to cache, whoever did it before.
-    """
-    import tensorflow as tf
-
-    from t5xpg.data.caching import IDENTITY
+    from t5xpg.data.cache_record import COMPLETED
     from t5xpg.tasks import TASKS
 
-    folder = task.cache_dir
-    if not folder or task.name in TASKS:
+    ours = caches / seqio.get_task_dir_from_name(task.name)
+    if (ours / COMPLETED).is_file():
+        return ours
+    # the tasks of the table are ours to cache
+    if not others or not task.cache_dir or task.name in TASKS or _REMOTE in task.cache_dir:
         return None
-    if Path(folder).parent.resolve() == caches.resolve() and (Path(folder) / IDENTITY).exists():
+    return Path(task.cache_dir)
+
+
+def _elsewhere(task: Any) -> dict[str, Any] | None:
+    """What is known of a cache on another machine, its files and their sizes; None where there is none."""
+    import tensorflow as tf
+
+    folder = task.cache_dir
+    if not folder or _REMOTE not in folder:
         return None
     names = sorted(tf.io.gfile.listdir(folder))
-    return {"task": task.name, "files": {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}}
+    files = {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}
+    note = f"the cache of {task.name} in {folder} lies on another machine and was not compared"
+    return {"up_to_date": True, "others": folder, "definition": {"task": task.name, "files": files}, "note": note}
+
+
+def _compared(task: Any, folder: Path, command: str, made: str) -> str:
+    from t5xpg.data import cache_sample
+
+    return f"the cache of {task.name} in {folder} {made}; {cache_sample.compare(task, folder, command)}"
+
+
+def _check_export(task: Any, data_dir: Path) -> None:
+    """Raise UserError where a task of the table reads an export that is not as it was exported."""
+    from t5xpg.data.manifest import find_manifests, read_manifest
+    from t5xpg.data.task_names import dataset_of
+    from t5xpg.tasks import TASKS
+
+    exports = find_manifests(data_dir)
+    dataset = dataset_of(task.name, exports) if task.name in TASKS else None
+    if dataset is not None:
+        read_manifest(exports[dataset]).check_files(exports[dataset])
+
+
+def _seen(tasks: Sequence[Any], request: Mapping[str, Any], watched: Any) -> dict[str, Any] | None:
+    """What the plan came from; None where that cannot be seen without TensorFlow."""
+    import seqio
+
+    from t5xpg.data import cache_memory, task_definition
+    from t5xpg.data.caching import DEFINING_FILES
+    from t5xpg.paths import PACKAGE
+
+    files = {*watched.files, *(PACKAGE / name for name in DEFINING_FILES)}
+    patterns: set[str] = set()
+    for task in tasks:
+        files.update(task_definition.vocabulary_files(task))
+        patterns.update(task_definition.patterns_of(task))
+        if isinstance(task.source, seqio.FileDataSource):
+            files.update(Path(str(path)) for split in task.splits for path in task.source.list_shards(split))
+    seen = cache_memory.inputs(
+        Path(request["caches"]),
+        files=files,
+        patterns=patterns,
+        modules=request["module_import"],
+        variables=watched.variables,
+    )
+    listed = {os.path.abspath(path) for paths in seen["listings"].values() for path in paths}
+    read = {os.path.abspath(str(path)) for path in files}
+    return seen if listed <= read and len(seen["files"]) == len(files) and listed >= _sources(tasks) else None
+
+
+def _sources(tasks: Sequence[Any]) -> set[str]:
+    import seqio
+
+    sources = [(task, task.source) for task in tasks if isinstance(task.source, seqio.FileDataSource)]
+    return {
+        os.path.abspath(str(p)) for task, source in sources for split in task.splits for p in source.list_shards(split)
+    }
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..., None]) -> None:
@@ -207,100 +304,6 @@ def _comma_separated(values: Any) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(list(values))
     return line.getvalue()
-
-
-def _steps_before_cache(task: Any) -> list[Any]:
-    import seqio
-
-    steps = list(task.preprocessors)
-    place = next(i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder))
-    return steps[:place]
-
-
-def _files(task: Any, split: str) -> list[Any] | str:
-    """Digests of the files of a split, or what else says what the source reads.
-
-    Raises UserError where files are not there: MissingTextError where an export would bring them.
-    """
-    import seqio
-
-    from t5xpg.data.caching import MissingTextError
-    from t5xpg.data.task_names import possible_dataset
-    from t5xpg.files import sha256_of_file
-    from t5xpg.tasks import TASKS
-
-    source = task.source
-    if isinstance(source, seqio.TfdsDataSource):
-        read = source.tfds_dataset
-        return f"{read.name} {split}={(read._split_map or {}).get(split, split)}"
-    if isinstance(source, seqio.FunctionDataSource):
-        return [_describe(source._dataset_fn)]
-    if not isinstance(source, seqio.FileDataSource):
-        return _without_addresses(str(source))
-    paths = [Path(name) for name in source.list_shards(split)]
-    if not paths or not all(path.is_file() for path in paths):
-        message = f"The text of {task.name}, split {split}, is not there ({source._split_to_filepattern[split]})."
-        dataset = possible_dataset(task.name) if task.name in TASKS else None
-        if dataset is None:
-            raise UserError(message)
-        raise MissingTextError(f"{message} Type: make data DATASET={dataset}", [dataset])
-    return [{"bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths]
-
-
-def _export_of(task: Any, data_dir: Path) -> tuple[str | None, dict[str, str] | None]:
-    """The export that a task of the table reads, and its identity; None for other tasks."""
-    from t5xpg.data.manifest import find_manifests, read_manifest
-    from t5xpg.data.task_table import split_pattern
-    from t5xpg.tasks import TASKS
-
-    if task.name not in TASKS:
-        return None, None
-    patterns = set(task.source._split_to_filepattern.values())
-    for dataset, folder in find_manifests(data_dir).items():
-        identity = read_manifest(folder).identity
-        if patterns == {split_pattern(folder, split) for split in identity}:
-            return dataset, identity
-    return None, None
-
-
-def _describe(step: Any) -> Any:
-    """A preprocessor as JSON: its name, the digest of its source, its arguments."""
-    if isinstance(step, functools.partial):
-        inner = _describe(step.func)
-        return inner | {"arguments": [_describe_value(v) for v in step.args] + [_describe_value(dict(step.keywords))]}
-    name = f"{getattr(step, '__module__', '')}.{getattr(step, '__qualname__', type(step).__qualname__)}"
-    try:
-        source = inspect.getsource(inspect.unwrap(step) if callable(step) else type(step))
-    except (OSError, TypeError):
-        return {"function": name}
-    return {"function": name, "source_sha256": hashlib.sha256(source.encode("utf-8")).hexdigest()}
-
-
-def _describe_value(value: Any) -> Any:
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _describe_value(value[key]) for key in sorted(value, key=str)}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_describe_value(item) for item in value]
-    if callable(value):
-        return _describe(value)
-    return _without_addresses(repr(value))
-
-
-def _without_addresses(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
-def _feature(feature: Any) -> dict[str, Any]:
-    from t5xpg.data.seqio_vocabularies import from_seqio
-
-    try:
-        vocabulary: Any = from_seqio(feature.vocabulary).to_json()
-        vocabulary.pop("model_file", None)  # where it lies is no part of what it is
-    except UserError:
-        vocabulary = _without_addresses(str(feature.vocabulary))
-    return {"vocabulary": vocabulary, "add_eos": feature.add_eos, "dtype": str(feature.dtype), "rank": feature.rank}
 
 
 if __name__ == "__main__":

@@ -1,55 +1,61 @@
 """Cache tasks with SeqIO's `cache_tasks_main`, once. Imports no TensorFlow: that is the child process's (cache_worker).
 
 A cache is the folder `<cache folder>/<task>` in SeqIO's own format, which any SeqIO user reads with `use_cached=True`.
-Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from.
+Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from, and the digests of its files. A cache
+that was made from something else than the task is now is never used, and never replaced without being told to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import json
 import os
-import platform
+import re
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5xpg.data.manifest import read_manifest
+from t5xpg import files, locks
+from t5xpg.data import cache_memory, cache_record
+from t5xpg.data.cache_process import NO_ROOM, CacheProcess, NoRoomError
+from t5xpg.data.cache_record import COMPLETED, IDENTITY, MissingTextError, Record
+from t5xpg.data.task_names import cache_command
 from t5xpg.errors import UserError
-from t5xpg.files import directory_atomically, read_json, sha256_of_file, write_json
+from t5xpg.files import directory_atomically
 from t5xpg.paths import PACKAGE
 from t5xpg.progress import Progress
+
+__all__ = [
+    "COMPLETED",
+    "DEFAULT_RUNNER",
+    "DEFINING_FILES",
+    "IDENTITY",
+    "MissingTextError",
+    "cache_task",
+    "problem",
+    "read_identity",
+]
 
 # Beam's local runner, in this machine's memory. Beam's "DirectRunner" would first fetch another one from the network.
 DEFAULT_RUNNER = "FnApiRunner"
 # Runners that hold the whole pipeline in this machine's memory: their caches can be put in order afterwards.
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner")
-IDENTITY = "t5xpg_identity.json"
-_COMPLETED = "COMPLETED"  # SeqIO's own mark
-_LOG_LINES = 15
-_WORKER = "t5xpg.data.cache_worker"
+_NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
+# SeqIO and Beam take a cache's path for a pattern.
+_WILDCARDS = set("*?[]{}\\")
 
-# The modules that decide what a task of the table caches.
-_DEFINING_FILES = (
+# The modules that decide what a task of the table caches, and how that is compared.
+DEFINING_FILES = (
     "data/task_names.py",
     "data/task_table.py",
     "data/preprocessors.py",
     "data/seqio_vocabularies.py",
     "vocabularies.py",
+    "data/task_definition.py",
+    "data/cache_record.py",
+    "data/cache_sample.py",
 )
-
-
-class MissingTextError(UserError):
-    """Tasks of the table whose exports are not there; `datasets` are those to export."""
-
-    def __init__(self, message: str, datasets: Sequence[str]) -> None:
-        super().__init__(message)
-        self.datasets = tuple(datasets)
 
 
 def cache_task(
@@ -64,173 +70,235 @@ def cache_task(
     only_missing: bool = False,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Cache a task, or each task of a mixture, below `cache_dir` unless an up-to-date cache is there.
+    """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
 
     `runner` is any Apache Beam runner, `beam_options` further options of its pipeline ("--name=value"); `module_import`
-    names modules that register tasks. `force` caches again what is up to date. `log` gets a line a task. Returns the
-    identity of the cache (of a mixture: task to identity): what was cached, by digests. `only_missing` leaves caches
-    that others made with SeqIO, in any of its cache folders, as they are, and tasks alone that cannot be cached: its
+    names modules that register tasks. `force` caches again what is there. `log` gets a line a task. Returns the
+    identity of the cache (of a mixture: task to identity): what was cached, by digests. `only_missing` also takes
+    caches that others made with SeqIO, in any of its cache folders, and leaves tasks alone that cannot be cached: its
     result lacks those.
 
     With a local runner the same task and text give the same bytes; elsewhere the order of the documents is Beam's. A
-    cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`. Raises UserError
-    where the task is unknown, its text is missing (MissingTextError where that is an export), it has nothing to cache,
-    or the process failed.
-    """
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    if not force and not module_import:
-        identity = _unchanged(cache_dir / task, data_dir)
-        if identity is not None:
-            log(f"{task} is cached already")
-            return identity
+    cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one
+    task, the second waits for the first.
 
-    _remove_abandoned(cache_dir)
-    log_file = cache_dir / f"{task.replace(':', '_')}.log"
-    with contextlib.ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_scratch_prefix(), dir=cache_dir)))
-        request = {
-            "task": task,
-            "output": str(scratch),
-            "caches": str(cache_dir),
-            "data_dir": str(data_dir),
-            "pipeline_options": [f"--runner={runner}", *beam_options],
-            "put_in_order": runner in _LOCAL_RUNNERS,
-            "module_import": list(module_import),
-            "force": force,
-            "only_missing": only_missing,
-        }
-        plan: list[dict[str, Any]] = []
-        progress: Progress | None = None
-        directories = {"T5XPG_DATA_DIR": data_dir, "T5XPG_CACHE_DIR": cache_dir}
-        # closed, which ends the child, before its scratch folder is removed
-        messages = stack.enter_context(contextlib.closing(_messages(request, log_file, directories)))
-        for message in messages:
-            if message.get("datasets"):
-                raise MissingTextError(message["user_error"], message["datasets"])
-            if "user_error" in message:
-                raise UserError(message["user_error"])
-            if "plan" in message:
-                plan = message["plan"]
-            else:
-                if progress is None:  # the first document: Beam has built its pipeline
-                    total = sum(entry["examples"] or 0 for entry in plan if not entry["up_to_date"])
-                    progress = stack.enter_context(Progress(f"cache {task}", total or None, "documents"))
-                progress.advance(message["count"], message.get("note", ""))
-        for entry in plan:
-            if entry["others"]:
-                continue
-            folder = cache_dir / entry["folder"]
-            quick = {"dataset": entry["dataset"], "export": entry["export"], **_code()}
-            identity = entry["definition"]
-            if not entry["up_to_date"]:
-                with directory_atomically(folder) as new:
-                    for path in (scratch / entry["folder"]).iterdir():
-                        shutil.move(path, new / path.name)
-                    write_json(new / IDENTITY, {"definition": identity, "versions": entry["versions"], "quick": quick})
-            else:
-                recorded = read_json(folder / IDENTITY)
-                write_json(folder / IDENTITY, recorded | {"quick": quick})
+    Raises UserError where the task is unknown, its text is missing (MissingTextError where that is an export), it has
+    nothing to cache, the process failed or there is no room; and where a cache is there whose files are not as they
+    were written, or that was made from something else than the task is now. A cache that other versions of the
+    libraries made, or SeqIO by itself, is compared with the source in a sample, and that is said.
+    """
+    _check_names(task, cache_dir)
+    question = {
+        "task": task,
+        "caches": os.path.abspath(cache_dir),
+        "data_dir": os.path.abspath(data_dir),
+        "module_import": list(module_import),
+        "only_missing": only_missing,
+    }
+    environment = _environment(cache_dir, data_dir)
+    with _room(task, cache_dir, module_import):
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(cache_dir, task)
+        if not force and (known := _known(cache_dir, question, environment)) is not None:
+            log(f"{task} is cached already")
+            return known
+        log_file = cache_dir / f"{task.replace(':', '_')}.log"
+        with contextlib.ExitStack() as stack:
+            scratch = Path(stack.enter_context(_scratch(cache_dir, task)))
+            request = question | {
+                "output": str(scratch),
+                "pipeline_options": [f"--runner={runner}", *beam_options],
+                "put_in_order": runner in _LOCAL_RUNNERS,
+                "force": force,
+            }
+            # closed, which ends the child, before its scratch folder is removed
+            process = stack.enter_context(contextlib.closing(CacheProcess(request, log_file, environment)))
+            plan, seen = process.plan()
+            for entry in plan:
+                if entry["note"]:
+                    log(f"warning: {entry['note']}")
+            _lock(stack, plan, cache_dir, force, log)
+            names = [entry["task"] for entry in plan if not entry["up_to_date"]]
+            _run(process, task, plan, names)
+            if names and seen is not None and (changed := cache_memory.changes(cache_dir, seen, environment)):
+                raise UserError(
+                    f"While {task} was being cached, this changed: {', '.join(changed)}. The new cache was thrown "
+                    f"away. Type again: {cache_command(task, module_import, force)}"
+                )
+            caches = [_put_in_place(entry, scratch, cache_dir) for entry in plan]
     for entry in plan:
         log(f"{entry['task']} is cached{' already' if entry['up_to_date'] else ''}")
     identities = {entry["task"]: entry["definition"] for entry in plan}
-    return identities.get(task, identities)
-
-
-def _scratch_prefix(process: int | None = None) -> str:
-    return f".caching-{platform.node()}-{os.getpid() if process is None else process}-"
-
-
-def _remove_abandoned(cache_dir: Path) -> None:
-    """Remove the scratch folders of processes of this machine that were killed."""
-    for path in cache_dir.glob(".caching-*"):
-        process = path.name.rsplit("-", 2)[-2]
-        # another machine's, or of a process that still runs (a number that was given out again is left, too)
-        if not process.isdigit() or not path.name.startswith(_scratch_prefix(int(process))):
-            continue
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
-            shutil.rmtree(path, ignore_errors=True)
-        except PermissionError:
-            continue  # another user's, and alive
+    identity: dict[str, Any] = identities.get(task, identities)
+    if seen is not None and all(cache["files"] is not None for cache in caches):
+        cache_memory.remember(cache_dir, question, seen, caches, identity)
+    return identity
 
 
 def read_identity(folder: Path) -> dict[str, Any] | None:
-    """What t5xpg_identity.json in a task's cache says was cached; None where there is none that can be read."""
-    recorded = _recorded(folder)
-    return None if recorded is None else recorded["definition"]
+    """What t5xpg_identity.json in a task's cache says was cached; None where there is none.
 
-
-def _recorded(folder: Path) -> dict[str, Any] | None:
-    if not (folder / _COMPLETED).is_file() or not (folder / IDENTITY).is_file():
-        return None
-    try:
-        recorded = read_json(folder / IDENTITY)
-    except ValueError:
-        return None  # torn: cached anew
-    return recorded if isinstance(recorded, dict) and {"definition", "quick"} <= recorded.keys() else None
-
-
-def _unchanged(folder: Path, data_dir: Path) -> dict[str, Any] | None:
-    """The recorded identity, if it can be seen without TensorFlow that the task and its text are the same as then.
-
-    That is so where the task reads an export, which has the same digests, and the code that defines the table's tasks
-    is the same. Otherwise the child process compares the definitions.
+    Raises UserError where it cannot be read.
     """
-    recorded = _recorded(folder)
-    if recorded is None or recorded["quick"]["dataset"] is None:
-        return None
-    quick = recorded["quick"]
+    record = cache_record.read(folder)
+    return None if record is None else record.definition
+
+
+def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None:
+    """What can be seen to be wrong with the cache of a task of the table without TensorFlow; None where nothing is.
+
+    export: the digests of the splits of its text. command: what to type to make the cache again.
+    """
     try:
-        export = read_manifest(data_dir / quick["dataset"]).identity
-    except UserError:
-        return None  # the child process says what is missing
-    return recorded["definition"] if quick == {"dataset": quick["dataset"], "export": export, **_code()} else None
+        record = cache_record.read(folder, command)
+        if record is None:
+            return None
+        cache_record.check_files(folder, record, command)
+    except UserError as error:
+        return str(error)
+    definition = record.definition
+    splits = {split: [{"sha256": sha256}] for split, sha256 in export.items()}
+    found = cache_record.text_differences(definition["source"]["splits"], splits)
+    return str(cache_record.refuse(folder, found, command)) if found else None
 
 
-def _code() -> dict[str, Any]:
-    return {
-        "code": {name: sha256_of_file(PACKAGE / name) for name in _DEFINING_FILES},
-        "seqio": importlib.metadata.version("seqio"),
+def _check_names(task: str, cache_dir: Path) -> None:
+    if not _NAME.fullmatch(task):
+        raise UserError(
+            f"There is no task or mixture named {task!r}: names have letters, digits and underscores, and dots and "
+            "colons inside."
+        )
+    path = str(cache_dir.absolute())
+    if wrong := sorted(_WILDCARDS & set(path)):
+        raise UserError(
+            f"The cache folder {path} has {' and '.join(wrong)} in its name, which SeqIO takes for a pattern. Name "
+            "another folder: T5XPG_CACHE_DIR=…"
+        )
+
+
+def _environment(cache_dir: Path, data_dir: Path) -> dict[str, str]:
+    """The environment of the process that knows tasks."""
+    places = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {
+        "T5XPG_DATA_DIR": str(data_dir.resolve()),
+        "T5XPG_CACHE_DIR": str(cache_dir.resolve()),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(places),
     }
 
 
-def _messages(
-    request: Mapping[str, Any], log_file: Path, environment: Mapping[str, Path]
-) -> Generator[dict[str, Any], None, None]:
-    """Run the child process and yield what it reports. Raises UserError, with the end of its log, where it fails."""
-    reading, writing = os.pipe()
-    with log_file.open("wb") as output, os.fdopen(reading, encoding="utf-8") as reports:
-        # Its own session: Ctrl-C reaches this process alone, which then ends the child and removes what it wrote.
-        child = subprocess.Popen(
-            [sys.executable, "-m", _WORKER, str(writing)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[writing],
-            start_new_session=True,
-            env=os.environ
-            | {name: str(path.resolve()) for name, path in environment.items()}
-            | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-            | {"PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])},
-        )
-        os.close(writing)
-        assert child.stdin is not None
-        try:
-            # its standard input stays open as long as this process lives: the child ends when it closes
-            child.stdin.write(json.dumps(request).encode("utf-8") + b"\n")
-            child.stdin.flush()
-            for line in reports:
-                yield json.loads(line)
-            status = child.wait()
-        finally:
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.close()
-            child.kill()
-            child.wait()
-    if status:
-        lines = [line for line in log_file.read_text("utf-8", errors="replace").splitlines() if line.strip()]
-        raise UserError(
-            f"Caching {request['task']} failed (exit code {status}). The last lines of {log_file}:\n"
-            + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
-        )
+def _known(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """The identity that was found last time, if everything is as it was then. Raises UserError for a damaged cache."""
+    known = cache_memory.unchanged(cache_dir, question, environment)
+    if known is None:
+        return None
+    for cache in known["caches"]:
+        folder = Path(cache["folder"])
+        command = cache_command(cache["task"], question["module_import"], force=True)
+        record = cache_record.read(folder, command)
+        if not cache["ours"]:
+            if record is not None or not folder.is_dir() or cache_memory.of_caches(cache_dir, folder) != cache["files"]:
+                return None
+        elif record is None or record.files != cache["files"]:
+            return None  # gone, or made again since
+        else:
+            cache_record.check_files(folder, record, command)
+    answer: dict[str, Any] = known["answer"]
+    return answer
+
+
+def _run(process: CacheProcess, task: str, plan: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Have tasks cached, with a bar that counts their documents."""
+    if not names:
+        return
+    total = sum(entry["examples"] or 0 for entry in plan if entry["task"] in names)
+    progress: Progress | None = None
+    with contextlib.ExitStack() as stack:
+        for message in process.cache(names):
+            if progress is None:  # the first document: Beam has built its pipeline
+                progress = stack.enter_context(Progress(f"cache {task}", total or None, "documents"))
+            progress.advance(message["count"], message.get("note", ""))
+
+
+def _lock(
+    stack: contextlib.ExitStack,
+    plan: Sequence[dict[str, Any]],
+    cache_dir: Path,
+    force: bool,
+    log: Callable[[str], None],
+) -> None:
+    """Take the lock of each task that is to be cached, in the order of their names; waits for those who cache one.
+
+    What they have cached meanwhile is noted in the plan.
+    """
+    for entry in sorted(plan, key=lambda one: str(one["task"])):
+        if entry["up_to_date"]:
+            continue
+        folder = cache_dir / entry["folder"]
+        lock = cache_dir / cache_memory.FOLDER / f"{entry['task'].replace(':', '_')}.lock"
+        doing = f"caching {entry['task']} in {cache_dir}"
+        stack.enter_context(locks.hold(lock, doing=doing, instead="", wait=log))
+        record = None if force else cache_record.read(folder)
+        if record is not None and (record.definition, record.code) == (entry["definition"], entry["code"]):
+            entry["up_to_date"] = True
+
+
+def _put_in_place(entry: Mapping[str, Any], scratch: Path, cache_dir: Path) -> dict[str, Any]:
+    """Move a new cache to where it belongs, with its record. Returns what `cache_memory` keeps of a cache."""
+    if entry["others"] is not None:
+        return {"task": entry["task"], "folder": entry["others"], "ours": False, "files": entry["definition"]["files"]}
+    folder = cache_dir / entry["folder"]
+    record = cache_record.read(folder) if entry["up_to_date"] else None
+    if record is None or record.files is None or record.code is None:
+        place = scratch / entry["folder"] if record is None else folder
+        names = sorted(path.name for path in place.iterdir() if path.is_file() and path.name != IDENTITY)
+        held = {name: files.sha256_of_file(place / name) for name in names if not name.startswith(".")}
+        versions = entry["versions"] if record is None else record.versions
+        record = Record(entry["definition"], versions, entry["code"], held)
+        if place == folder:  # a cache of an earlier version of this program, which was compared with its source
+            record.write(folder)
+        else:
+            with directory_atomically(folder) as new:
+                for path in place.iterdir():
+                    shutil.move(path, new / path.name)
+                record.write(new)
+    return {"task": entry["task"], "folder": str(folder), "ours": True, "files": record.files}
+
+
+@contextlib.contextmanager
+def _scratch(cache_dir: Path, task: str) -> Iterator[str]:
+    """A folder for what is being cached. Its name says whose it is, so that `files.remove_abandoned` finds it."""
+    prefix = files.temporary_prefix(f"{task.replace(':', '_')}.caching")
+    with tempfile.TemporaryDirectory(
+        prefix=prefix, suffix=".tmp", dir=cache_dir, ignore_cleanup_errors=True
+    ) as scratch:
+        yield scratch
+
+
+def _remove_abandoned(cache_dir: Path, task: str) -> None:
+    """Remove what killed processes left, and put back what they had moved aside."""
+    for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
+        files.remove_abandoned(folder)
+
+
+@contextlib.contextmanager
+def _room(task: str, cache_dir: Path, module_import: Sequence[str]) -> Iterator[None]:
+    """Say where there is no room."""
+    try:
+        yield
+    except (OSError, NoRoomError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_ROOM:
+            raise
+        raise _no_room(task, cache_dir, module_import) from error
+
+
+def _no_room(task: str, cache_dir: Path, module_import: Sequence[str]) -> UserError:
+    """The error where a cache does not fit."""
+    free = ""
+    with contextlib.suppress(OSError):
+        free = f" ({shutil.disk_usage(cache_dir).free / 2**20:,.0f} MiB free)"
+    return UserError(
+        f"There is no room in {cache_dir} for the cache of {task}{free}. What was there before is as it was. Make "
+        f"room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {cache_command(task, module_import)}"
+    )
