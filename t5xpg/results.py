@@ -138,9 +138,8 @@ def at_steps(lines: Sequence[Record], steps: Sequence[int]) -> list[dict[str, An
     begin = 0
     for step in steps:
         end = bisect.bisect_right(lines, step, begin, key=lambda line: line["step"])
-        if end == begin or lines[end - 1]["step"] != step:
-            break
-        groups.append(lines[begin:end])
+        if end > begin and lines[end - 1]["step"] == step:
+            groups.append(lines[begin:end])
         begin = end
     return _merged(groups)
 

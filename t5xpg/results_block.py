@@ -130,6 +130,7 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
     yield "steps", f"{results['steps']:,}" + (f" of {total:,}" if total and total != results["steps"] else "")
     yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
+    yield "batches", _batches(results.get("batches"))
     yield "time", _time(timing)
     yield "hardware", escape(_hardware(hardware))
     yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
@@ -143,6 +144,13 @@ def _source(git: Mapping[str, Any] | None) -> str:
     if git is None:
         return "no git checkout"
     return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
+
+
+def _batches(batches: Mapping[str, Any] | None) -> str:
+    """What the run was fed, as one digest; results of before that was recorded lack it."""
+    if not batches or not batches["step"][-1]:
+        return ""
+    return f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
 
 
 def _time(timing: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from t5xpg.errors import UserError
 from t5xpg.files import read_json, write_json
 from t5xpg.report import check_block, publish, write_report
-from t5xpg.results import collect, read_results, thinned, training_seconds
+from t5xpg.results import collect, read_results
 from t5xpg.results_block import BEGIN, END, code, escape
 from t5xpg.rundir import RunDirectory
 from t5xpg.writers import JsonlWriter
@@ -67,37 +66,6 @@ def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: 
     write_json(run.samples_json, SAMPLES)
     write_json(run.evaluation_json, {"step": steps})
     return run
-
-
-def test_results_are_those_of_the_records(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    write_json(run.evaluation_json, {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}})
-    results = collect(run)
-    record = run.read()
-    assert results["command"] == "make train EXP=tiny"
-    assert results["identity"] == record["identity"]
-    assert results["versions"] == record["starts"][0]["versions"]
-    assert results["hardware"] == {
-        **record["starts"][0]["host"],
-        "devices": {"platform": "cpu", "kind": "cpu", "count": 1},
-    }
-    assert results["steps"] == 600
-    assert results["target_tokens"] == 300 * 500
-    assert results["examples"] == 600 * 16
-    assert results["first"]["validation"] == {"step": 0, **measures(2.1 + 4)}
-    assert results["final"]["validation"] == {"step": 600, **measures(2.1 + 80 / 620)}
-    assert results["best_validation"] == results["final"]["validation"]
-    assert results["first"]["train"] == {"step": 2, **measures(2 + 80 / 22)}
-    assert results["final"]["train"] == {"step": 600, **measures(2 + 80 / 620)}
-    assert results["curves"]["validation"]["step"] == [0, 100, 200, 300, 400, 500, 600]
-    assert len(results["curves"]["train"]["step"]) == 150
-    assert results["samples"] == SAMPLES
-    assert results["evaluation"] == {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}}
-    assert results["timing"]["training_seconds"] == 2 * 2.0 + 598 * 0.25
-    assert results["timing"]["wall_seconds"] == pytest.approx(600)
-    assert results["timing"]["seconds_per_step"] == 0.25
-    assert results["timing"]["tokens_per_second"] == 16000
-    assert results["timing"]["share_of_peak"] is None
 
 
 def test_a_report_holds_results_block_and_curve(tmp_path: Path) -> None:
@@ -254,16 +222,6 @@ def test_data_are_described_in_the_forms_they_have(
     assert f">{title}</text>" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
 
 
-def test_starts_before_a_new_beginning_do_not_count(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.start("tiny", {"seed": 0}, step=0, command="t5xpg first")  # died before it saved
-    run.start("tiny", {"seed": 0}, step=0, command="t5xpg second")
-    with JsonlWriter(run.metrics_jsonl) as metrics:
-        metrics.write({"step": 0, "split": "validation", "loss": 6.25})
-    assert collect(run)["starts"] == 1
-    assert collect(run)["command"] == "t5xpg second"
-
-
 def test_the_evaluation_is_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=100)
     summary = {"nats_per_byte": 2.5, "target_tokens": 12345, "metrics": {"squad": {"f1": 0.5, "table": [1]}}}
@@ -304,14 +262,6 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
         assert ("| prediction |" in text) == (not said)
 
 
-def test_packed_rows_are_not_counted_as_examples(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=100)
-    record = run.read()
-    record["identity"]["settings"]["train_dataset.pack"] = True
-    write_json(run.run_json, record)
-    assert collect(run)["examples"] is None
-
-
 def test_without_a_validation_loss_there_is_nothing_to_report(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.start("tiny", {"seed": 0}, step=0, command="t5xpg train")
@@ -342,42 +292,6 @@ def test_the_best_step_is_shown_where_it_is_not_the_last(tmp_path: Path) -> None
         metrics.write({"step": 300, "split": "validation", **measures(4.0)})
     text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
     assert "| validation, best | 200 | 2.464 |" in text
-
-
-def test_thinning_takes_weighted_means() -> None:
-    lines = [
-        {"step": 1, "loss": 4.0, "target_tokens": 1},
-        {"step": 2, "loss": 2.0, "target_tokens": 3},
-        {"step": 3, "loss": None, "target_tokens": 3},
-        {"step": 4, "loss": 1.0, "target_tokens": 3},
-        {"step": 5, "loss": None, "target_tokens": 3},
-    ]
-    assert [(line["step"], line["loss"]) for line in thinned(lines, 3)] == [(2, 2.5), (4, 1.0), (5, None)]
-    assert thinned(lines, 5) == lines
-    assert thinned([], 5) == []
-    assert len(thinned([{"step": step, "loss": 1.0} for step in range(1001)], 200)) <= 200
-
-
-def test_training_time_counts_replayed_steps_once() -> None:
-    assert training_seconds([{"step": 10, "seconds_per_step": 2.0}, {"step": 15, "seconds_per_step": 1.0}]) == 25.0
-    assert training_seconds([]) is None
-
-
-def test_results_json_keeps_lists_of_numbers_on_a_line(tmp_path: Path) -> None:
-    write_report(make_run(tmp_path / "run"), tmp_path / "report")
-    text = (tmp_path / "report" / "results.json").read_text(encoding="utf-8")
-    assert '"step": [0, 100, 200, 300, 400, 500, 600]' in text
-    assert not [line for line in text.splitlines() if line.strip().rstrip(",").replace(".", "").isdigit()]
-    assert json.loads(text) == read_results(tmp_path / "report" / "results.json")
-
-
-@pytest.mark.parametrize(("text", "message"), [(None, "is missing"), ("{", "not readable"), ("{}", "another format")])
-def test_results_that_cannot_be_read_say_what_to_do(tmp_path: Path, text: str | None, message: str) -> None:
-    path = tmp_path / "results.json"
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=rf"{message}.*make report"):
-        read_results(path)
 
 
 @pytest.mark.parametrize(
