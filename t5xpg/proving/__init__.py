@@ -7,12 +7,15 @@ comes to its end is compared with the unbroken one; the receipt is kept beside t
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import jax
 
 from t5xpg import config, environment, locks
 from t5xpg.config import LoadedConfig
@@ -42,6 +45,7 @@ def prove_resume(experiment: str, overrides: Sequence[str], *, kills: int, seed:
     """
     loaded = config.load(experiment, *config.split_overrides(" ".join(overrides)))
     _check(loaded, kills)
+    jax.config.update("jax_platforms", "cpu")  # this process only reads arrays: accelerators are the training's
     folder = path.absolute()
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder. Name another one with RUN=…")
@@ -139,7 +143,7 @@ class _Proof:
             self._fruitless = self._fruitless + 1 if self._deck.left == left else 0
             if self._fruitless >= _FRUITLESS:
                 raise UserError(
-                    f"{_FRUITLESS} starts in a row ended in none of the phases in which the run still has to be killed. "
+                    f"{_FRUITLESS} starts in a row ended in none of the phases that the run still has to be killed in. "
                     "Longer phases are easier to hit (a larger model, more EVAL_STEPS); or try another KILL_SEED."
                 )
             if at_end:
@@ -175,7 +179,7 @@ class _Proof:
         if aim is None:  # no share is left but that of restoring, and nothing is saved yet: the run has to get on
             return "step", self._draw.randint(1, coming.get("step", 1))
         # Far enough on average that the kills reach over the whole run; not the last one, which may be missed.
-        reach = max(1, round(2 * coming[aim] / self._deck.left))
+        reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._deck.left))
         return aim, self._draw.randint(1, max(1, min(reach, coming[aim] - 1)))
 
     def _finish(self) -> None:

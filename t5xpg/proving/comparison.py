@@ -77,7 +77,10 @@ def litter(killed: Path, unbroken: Path) -> list[str]:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Arrays]:
-    """The arrays of a checkpoint by item ("params", "optimizer", "data") and name, without using a device."""
+    """The arrays of a checkpoint by item and name, without using a device: "params", "optimizer", "data".
+
+    Those of "data" are the position as `DataService.open(…).state()` gave it.
+    """
     reader = ocp.PyTreeCheckpointHandler()
     items: dict[str, Arrays] = {}
     for item in ("params", "optimizer", "data"):
@@ -88,6 +91,7 @@ def read_checkpoint(folder: Path) -> dict[str, Arrays]:
             jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
             for path, leaf in jax.tree_util.tree_leaves_with_path(restored)
         }
+    items["data"] = _unpacked(items["data"]["npz"])
     return items
 
 
@@ -171,12 +175,12 @@ def _compare_checkpoints(found: Comparison, ours: Path, theirs: Path, positions:
             arrays=len(one[item]),
             values=sum(array.size for array in one[item].values()),
         )
-    how, difference = positions(_unpacked(one["data"]), _unpacked(other["data"]))
+    how, difference = positions(one["data"], other["data"])
     found.add("data position", None if difference is None else f"{theirs / 'data'}: {difference}.", compared=how)
     metas = [json.loads((folder / "meta" / "metadata").read_text(encoding="utf-8")) for folder in (ours, theirs)]
     found.add("meta", None if metas[0] == metas[1] else f"{theirs / 'meta'} is another than {ours / 'meta'}.")
 
 
-def _unpacked(data: Arrays) -> Arrays:
-    with np.load(io.BytesIO(data["npz"].tobytes()), allow_pickle=False) as arrays:
+def _unpacked(packed: np.ndarray) -> Arrays:
+    with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
