@@ -1,4 +1,4 @@
-"""The manifest of a recording: what was recorded, from what, and the files that hold it. Standard library only.
+"""The manifest of a recording: what was recorded, from what, and the files that hold it. Without TensorFlow.
 
 A recording is a folder, written by `make record`: manifest.json, and the two files of `t5xpg.data.stream_format` for
 each of its streams, "train" and "validation" (and their SentencePiece models where they have some).
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg import digests
+from t5xpg.data.stream_format import batches_path, index_path
 from t5xpg.errors import UserError
 from t5xpg.files import read_json, sha256_of_file, write_json
 from t5xpg.paths import shown
@@ -74,6 +75,11 @@ class Recording:
                 raise TypeError(f"streams.{name}")
         if set(value["source"]) != {"data", "cache", "manifest"} or not isinstance(value["source"]["data"], dict):
             raise ValueError("source")
+        lacking = {
+            path.name for name in STREAMS for path in (index_path(Path(), name), batches_path(Path(), name))
+        } - set(value["files"])
+        if lacking:
+            raise ValueError(f"files lacks {', '.join(sorted(lacking))}")
         for name, file in value["files"].items():
             if Path(name).name != name or type(file["bytes"]) is not int or not isinstance(file["sha256"], str):
                 raise ValueError(f"files: {name}")

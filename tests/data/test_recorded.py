@@ -1,0 +1,415 @@
+"""A recording as the training process sees it: the interface of the data process, positions, and refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from t5xpg.batch import Batch, BatchSpec, hash_batch
+from t5xpg.data.client import SpanLengths, TaskDescription
+from t5xpg.data.recorded import RecordedData
+from t5xpg.data.recording_manifest import (
+    MANIFEST,
+    Recording,
+    StreamRecord,
+    files_of,
+    model_path,
+    write_recording,
+)
+from t5xpg.data.spec import DatasetConfig, SpanCorruption
+from t5xpg.data.stream_format import StreamWriter, batches_path, index_path
+from t5xpg.errors import UserError
+from t5xpg.vocabularies import Vocabulary
+
+LENGTHS = {"inputs": 12, "targets": 8}
+TRAIN = DatasetConfig("some_task", LENGTHS, batch_size=6, num_virtual_shards=3, seed=5, objective=SpanCorruption())
+VALIDATION = DatasetConfig("some_task", LENGTHS, split="validation", batch_size=4, shuffle=False, num_epochs=1, seed=6)
+DESCRIPTION = TaskDescription(
+    name="some_task",
+    tasks=("some_task",),
+    splits=("train", "validation"),
+    cached=True,
+    examples={"train": 100, "validation": None},
+    vocabulary=Vocabulary("bytes", 125),
+    objective=SpanLengths(0.15, 3.0, 11, 4, 1),
+    has_metrics=False,
+)
+SOURCE = {"data": {"task": "some_task", "sha256": {"train": "ab"}}, "cache": {"task": "some_task"}, "manifest": None}
+NAMES = ("train.index", "train.batches", "validation.index", "validation.batches")
+
+
+def batches(config: DatasetConfig, count: int) -> list[Batch]:
+    draw = np.random.default_rng(config.seed)
+    spec = BatchSpec(config.batch_size, config.task_feature_lengths)
+    return [
+        {
+            name: draw.integers(0, 2 if name.endswith("weights") else 384, shape).astype(dtype)
+            for name, (shape, dtype) in spec.features().items()
+        }
+        for _ in range(count)
+    ]
+
+
+def identity(config: DatasetConfig, files: str = "1 files, abc") -> dict[str, Any]:
+    settings = config.to_json() | {"files": files}
+    del settings["max_batches"], settings["module_import"]
+    return settings
+
+
+def make(
+    folder: Path,
+    train: int = 7,
+    validation: int = 3,
+    limit: int | None = None,
+    description: TaskDescription = DESCRIPTION,
+) -> Path:
+    """A recording; `limit` is the max_batches that the validation was recorded with."""
+    folder.mkdir(parents=True)
+    records = {}
+    for name, config, count, most in (("train", TRAIN, train, train), ("validation", VALIDATION, validation, limit)):
+        with StreamWriter(folder, name, BatchSpec(config.batch_size, LENGTHS, vocab_size=384)) as writer:
+            for batch in batches(config, count):
+                writer.write(batch)
+        described = dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}
+        ended = most is None or count < most
+        records[name] = StreamRecord(identity(config), most, count, ended, json.loads(json.dumps(described)))
+        if description.vocabulary.model_file is not None:
+            shutil.copy(description.vocabulary.model_file, model_path(folder, name))
+    write_recording(folder, Recording("some experiment", records, SOURCE, {"seqio": "0.0.20"}, files_of(folder)))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make(tmp_path / "a recording")
+
+
+def hashes(config: DatasetConfig, count: int) -> list[str]:
+    return [hash_batch(batch) for batch in batches(config, count)]
+
+
+def test_it_gives_what_was_recorded(folder: Path) -> None:
+    with RecordedData(folder) as data:
+        assert data.source == SOURCE
+        assert data.describe(TRAIN) == data.describe(VALIDATION) == DESCRIPTION
+        train, validation = data.open(TRAIN), data.open(VALIDATION, prefetch=1)
+        assert train.spec == BatchSpec(6, LENGTHS, False, 384)
+        assert (train.config, train.shards, train.batches_read) == (TRAIN, (0, 1, 2), 0)
+        assert [hash_batch(next(train)) for _ in range(7)] == hashes(TRAIN, 7)
+        assert [hash_batch(batch) for batch in validation] == hashes(VALIDATION, 3)
+        with pytest.raises(StopIteration):
+            next(validation)
+        validation.rewind()
+        assert [hash_batch(batch) for batch in validation] == hashes(VALIDATION, 3)
+        assert (train.batches_read, validation.batches_read) == (7, 3)
+        assert train.waited > 0
+    for _ in range(2):
+        train.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(train)
+
+
+@pytest.mark.parametrize("shards", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_rows_of_virtual_shards(folder: Path, shards: tuple[int, ...]) -> None:
+    whole = batches(TRAIN, 3)
+    with RecordedData(folder) as data:
+        stream = data.open(TRAIN, shards)
+        assert stream.spec.batch_size == 2 * len(shards)
+        for batch in whole:
+            rows = next(stream)
+            for name, array in batch.items():
+                expected = np.concatenate([array[2 * shard : 2 * shard + 2] for shard in shards])
+                np.testing.assert_array_equal(rows[name], expected, strict=True)
+
+
+@pytest.mark.parametrize("shards", [(), (1, 0), (0, 0), (3,), (-1,)])
+def test_other_shards_are_refused(folder: Path, shards: tuple[int, ...]) -> None:
+    with RecordedData(folder) as data:
+        with pytest.raises(ValueError, match="expected ascending numbers from 0 to 2"):
+            data.open(TRAIN, shards)
+        with pytest.raises(ValueError, match="prefetch is 0"):
+            data.open(TRAIN, prefetch=0)
+
+
+def test_positions(folder: Path) -> None:
+    expected = hashes(TRAIN, 7)
+    with RecordedData(folder) as data:
+        stream, other = data.open(TRAIN), data.open(TRAIN, prefetch=4)
+        states = [stream.state()]
+        for _ in range(7):
+            next(stream)
+            states.append(stream.state())
+        for count in (3, 0, 7, 1, 6):  # in any order, and from the one stream to the other
+            other.restore(states[count])
+            assert other.batches_read == count
+            assert [hash_batch(next(other)) for _ in range(7 - count)] == expected[count:]
+        assert len({sum(array.nbytes for array in state.values()) for state in states[1:]}) == 1
+        other.restore(states[2])
+        assert {name: array.tobytes() for name, array in other.state().items()} == {
+            name: array.tobytes() for name, array in states[2].items()
+        }
+
+
+def live_position(count: int, **changes: Any) -> dict[str, np.ndarray]:
+    """What a live stream saves, as far as it matters."""
+    saved = json.dumps(identity(TRAIN) | changes).encode()
+    return {
+        "batches_read": np.array(count, np.int64),
+        "stream": np.frombuffer(saved, np.uint8),
+        "shard_00000-position": np.array([count + 2, 0], np.int64),
+        "shard_00000-data": np.zeros(100, np.uint8),
+    }
+
+
+def test_a_position_of_the_live_stream(folder: Path) -> None:
+    with RecordedData(folder) as data:
+        stream = data.open(TRAIN)
+        stream.restore(live_position(4))
+        assert [hash_batch(next(stream)) for _ in range(3)] == hashes(TRAIN, 7)[4:]
+        with pytest.raises(UserError, match="belongs to other batches than were recorded: seed was 9, is 5"):
+            stream.restore(live_position(4, seed=9))
+        with pytest.raises(UserError, match="files was 2 files, is 1 files, abc"):
+            stream.restore(live_position(4, files="2 files"))
+        with pytest.raises(UserError, match=r"The run has read 8 batches\. .* holds 7 batches of train\. Record more"):
+            stream.restore(live_position(8))
+        with pytest.raises(UserError, match="has read -1"):
+            stream.restore(live_position(-1))
+
+
+def test_a_longer_recording_of_the_same_goes_on_and_another_does_not(folder: Path, tmp_path: Path) -> None:
+    longer = make(tmp_path / "longer", train=9)
+    with RecordedData(folder) as short, RecordedData(longer) as long:
+        stream, more = short.open(TRAIN), long.open(TRAIN)
+        for _ in range(7):
+            next(stream)
+        more.restore(stream.state())
+        assert [hash_batch(next(more)) for _ in range(2)] == hashes(TRAIN, 9)[7:]
+        state = stream.state() | {"last_batch": np.zeros(32, np.uint8)}
+        with pytest.raises(UserError, match="Batch 7 of the recording is not the one that the run has read"):
+            more.restore(state)
+
+
+def test_behind_the_last_batch(folder: Path) -> None:
+    with RecordedData(folder) as data:
+        data.require(7)
+        more = r"a recording' FORCE=1\), or read fewer \(GIN=\"--gin\.TRAIN_STEPS=7\"\)\.$"
+        with pytest.raises(UserError, match=rf"This run has 1,000 steps\. .* holds 7 batches of train\. .*{more}"):
+            data.require(1000)
+        stream = data.open(TRAIN)
+        for _ in range(7):
+            next(stream)
+        for _ in range(2):
+            with pytest.raises(
+                UserError, match=r"There is no batch for step 8\. .* EXP='some experiment' STEPS=n .*" + more
+            ):
+                next(stream)
+        stream.state()  # that of the last step can still be saved
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (dataclasses.replace(TRAIN, batch_size=9), "other settings: batch_size was 6, is 9. Train with those"),
+        (dataclasses.replace(TRAIN, seed=8), "seed was 5, is 8"),
+        (dataclasses.replace(TRAIN, mixture_or_task_name="x"), "mixture_or_task_name was some_task, is x"),
+        (
+            dataclasses.replace(TRAIN, task_feature_lengths={"inputs": 13, "targets": 8}),
+            "'inputs': 12, .* is {'inputs'",
+        ),
+        (dataclasses.replace(TRAIN, objective=None), "objective was {'noise_density': 0.15, .*}, is None"),
+        (dataclasses.replace(VALIDATION, pack=True), "pack was False, is True"),
+    ],
+)
+def test_other_settings_are_refused(folder: Path, config: DatasetConfig, message: str) -> None:
+    with RecordedData(folder) as data:
+        for ask in (data.describe, data.open):
+            with pytest.raises(UserError, match=message) as caught:
+                ask(config)
+            assert "STEPS=7 OUTPUT='" in str(caught.value)
+
+
+def test_settings_that_change_no_batch_may_differ(folder: Path) -> None:
+    with RecordedData(folder) as data:
+        data.open(dataclasses.replace(TRAIN, module_import=("some.module",)))
+        short = data.open(dataclasses.replace(VALIDATION, max_batches=2))
+        assert [hash_batch(batch) for batch in short] == hashes(VALIDATION, 2)
+        long = data.open(dataclasses.replace(VALIDATION, max_batches=200))  # the live one has no more either
+        assert len(list(long)) == 3
+
+
+def test_a_cut_validation_does_not_pass_for_a_longer_one(tmp_path: Path) -> None:
+    with RecordedData(make(tmp_path / "cut", validation=3, limit=3)) as data:
+        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=3)))) == 3
+        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=1)))) == 1
+        for limit, said in ((None, "all"), (4, "4")):
+            message = (
+                rf"holds 3 batches of the split 'validation' of some_task, and this run reads {said} \(EVAL_STEPS\)"
+            )
+            with pytest.raises(UserError, match=message):
+                data.open(dataclasses.replace(VALIDATION, max_batches=limit))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_that_are_missing_or_of_another_size(folder: Path, name: str) -> None:
+    path = folder / name
+    content = path.read_bytes()
+    remedy = r"Copy the recording again, or make it anew: make record EXP='some experiment' STEPS=7 OUTPUT=.* FORCE=1"
+    path.write_bytes(content[:-1])
+    with pytest.raises(
+        UserError, match=rf"{name} has {len(content) - 1:,} bytes instead of {len(content):,}\. {remedy}"
+    ):
+        RecordedData(folder)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{name} is missing\. {remedy}"):
+        RecordedData(folder)
+
+
+def test_a_flipped_bit_is_found_when_it_is_read_or_verified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = batches_path(folder, "train")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with RecordedData(folder) as data:
+        stream = data.open(TRAIN)
+        assert [hash_batch(next(stream)) for _ in range(6)] == hashes(TRAIN, 6)
+        for _ in range(2):  # it does not go away, nor is the batch left out
+            with pytest.raises(UserError, match=r"train\.batches, batch 7 of 7: .*\. Copy the recording again, or"):
+                next(stream)
+        assert stream.batches_read == 6
+    monkeypatch.setenv("T5XPG_VERIFY", "1")
+    with pytest.raises(UserError, match=r"The recording .* is damaged: .*train\.batches"):
+        RecordedData(folder)
+
+
+def edit_manifest(folder: Path, where: str, new: Any) -> None:
+    """Set a place such as "streams/train/batches" of a manifest; ... takes it out."""
+    document = json.loads((folder / MANIFEST).read_text())
+    *parents, last = where.split("/")
+    value = document
+    for name in parents:
+        value = value[name]
+    if new is ...:
+        del value[last]
+    else:
+        value[last] = new
+    (folder / MANIFEST).write_text(json.dumps(document))
+
+
+def list_files_anew(folder: Path) -> None:
+    """Let a manifest have sizes and digests of the files as they are now."""
+    edit_manifest(folder, "files", {name: file for name, file in files_of(folder).items() if name != MANIFEST})
+
+
+def test_an_index_of_another_recording(folder: Path, tmp_path: Path) -> None:
+    other = make(tmp_path / "other", train=8)
+    for path in (index_path, batches_path):
+        shutil.copy(path(other, "train"), path(folder, "train"))
+    list_files_anew(folder)
+    with pytest.raises(UserError, match=r"train\.index has 8 batches instead of 7"):
+        RecordedData(folder)
+
+
+def test_batches_of_another_shape(folder: Path) -> None:
+    for path in (index_path, batches_path):
+        shutil.copy(path(folder, "validation"), path(folder, "train"))
+    list_files_anew(folder)
+    edit_manifest(folder, "streams/train/batches", 3)
+    with RecordedData(folder) as data, pytest.raises(UserError, match="holds batches of another shape"):
+        data.open(TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("where", "new"),
+    [
+        ("format", 2),
+        ("experiment", ...),
+        ("streams", []),
+        ("streams/train", ...),
+        ("streams/train/batches", -1),
+        ("streams/train/batches", 1.5),
+        ("streams/train/batches", True),
+        ("streams/train/limit", "7"),
+        ("streams/train/identity", ["x"]),
+        ("streams/train/identity/mixture_or_task_name", 3),
+        ("streams/train/more", 1),
+        ("streams/validation/description", None),
+        ("source", {}),
+        ("source/data", 3),
+        ("versions", 3),
+        ("files", None),
+        ("files", {}),
+        ("files/train.batches", ...),
+        ("files/train.index/bytes", "x"),
+        ("files/train.index", 3),
+        ("files", {name: {"bytes": 1, "sha256": "x"} for name in [*NAMES, "../x"]}),
+    ],
+)
+def test_manifests_of_another_form(folder: Path, where: str, new: Any) -> None:
+    path = folder / MANIFEST
+    edit_manifest(folder, where, new)
+    with pytest.raises(
+        UserError, match=re.escape(f"{path} cannot be read as the manifest of a recording of this version")
+    ):
+        RecordedData(folder)
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff\xfe", b'{"kind": "recorded batches"', b"[" * 100_000])
+def test_manifests_that_are_none(folder: Path, text: bytes) -> None:
+    (folder / MANIFEST).write_bytes(text)
+    with pytest.raises(UserError, match="cannot be read as the manifest"):
+        RecordedData(folder)
+
+
+def test_folders_that_are_none(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"absent is no recording: it has no manifest\.json\. `make record EXP=… STEPS=n"
+    ):
+        RecordedData(tmp_path / "absent")
+    for other in ('{"format": 1, "name": "wikitext"}', "[1]", "null"):
+        (folder / MANIFEST).write_text(other)
+        with pytest.raises(UserError, match=r"is no recording: its manifest\.json is of something else"):
+            RecordedData(folder)
+    os.truncate(folder / MANIFEST, 1 << 25)
+    with pytest.raises(UserError, match="33,554,432 bytes"):
+        RecordedData(folder)
+
+
+def test_a_description_that_is_none(folder: Path) -> None:
+    edit_manifest(folder, "streams/train/description", {"vocabulary": 3})
+    with RecordedData(folder) as data, pytest.raises(UserError, match=r"describes no task .* Copy the recording again"):
+        data.describe(TRAIN)
+
+
+def test_a_sentencepiece_model_goes_with_the_recording(tmp_path: Path) -> None:
+    words = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in "bdgklmnprst"]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(" ".join(words[i : i + 9]) for i in range(len(words) - 9)), model_writer=model,
+        vocab_size=64, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    path = tmp_path / "pieces.model"
+    path.write_bytes(model.getvalue())
+    vocabulary = Vocabulary("sentencepiece", 10, model_file=str(path))
+    encoded = vocabulary.encode("bab <extra_id_0>")
+    described = dataclasses.replace(DESCRIPTION, vocabulary=vocabulary)
+    folder = make(tmp_path / "pieces", description=described)
+    with RecordedData(folder) as data:
+        assert data.describe(TRAIN).vocabulary == vocabulary
+        for damage in (lambda: path.write_bytes(b"another"), path.unlink):
+            damage()
+            found = data.describe(TRAIN).vocabulary
+            assert found.model_file == str(folder / "train.model")
+            assert (found.size, found.encode("bab <extra_id_0>")) == (74, encoded)
+        (folder / "train.model").write_bytes(b"another")
+        with pytest.raises(UserError, match=r"train\.model is not the SentencePiece model that was recorded"):
+            data.describe(TRAIN)
