@@ -52,9 +52,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     _refuse_other_things(output)
     remove_abandoned(output.parent)
     experiment = loaded.experiment
-    source = preparation.prepare(experiment.train_dataset)
-    if experiment.eval_dataset.mixture_or_task_name != experiment.train_dataset.mixture_or_task_name:
-        preparation.prepare(experiment.eval_dataset)
+    source = preparation.prepare_all([experiment.train_dataset, experiment.eval_dataset])
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
         streams: dict[str, Stream] = {}
         records: dict[str, StreamRecord] = {}
