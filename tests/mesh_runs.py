@@ -5,6 +5,7 @@ Usage: mesh_runs.py <empty folder for checkpoints>
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -16,8 +17,8 @@ from t5xpg import state as state_lib
 from t5xpg.checkpoints import CheckpointConfig, Checkpointer
 from t5xpg.losses import LossConfig
 from t5xpg.models.config import T5Config
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.optimizers import Adafactor
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params
+from t5xpg.optimizers import Adafactor, AdamW, AdamWScale, Muon, Optimizer
 from t5xpg.partitioning import (
     MeshConfig,
     jit_create,
@@ -30,24 +31,43 @@ from t5xpg.partitioning import (
     with_shardings,
 )
 from t5xpg.rng import stream_key
+from t5xpg.state import TrainState
 from t5xpg.step import make_eval_step, make_train_step
 
 V, B, S, T = 32, 16, 6, 4
+STEPS, SAVED = 20, 10
 MODEL = EncoderDecoderModel(
     T5Config(
         vocab_size=V,
         emb_dim=8,
-        num_heads=4,
+        num_heads=8,
         head_dim=4,
         num_encoder_layers=1,
         num_decoder_layers=1,
         mlp_dim=16,
-        dropout_rate=0.1,
+        dropout_rate=0.0,
     )
 )
-# Factors the matrices with two dimensions of 16, keeps full statistics of the others.
-OPTIMIZER = Adafactor(0.01, min_dim_size_to_factor=16, epsilon1=1e-8)
+WITH_DROPOUT = EncoderDecoderModel(dataclasses.replace(MODEL.config, dropout_rate=0.1))
 TOKEN_BYTES = np.ones(V, np.int32)
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    # Factors the matrices with two dimensions of 16 and more, keeps full statistics of the others.
+    "Adafactor": Adafactor(0.01, min_dim_size_to_factor=16, epsilon1=1e-8),
+    "AdamW": AdamW(0.003),
+    "AdamWScale": AdamWScale(0.02),
+    "Muon": Muon(0.015),
+}
+Layout = tuple[int, int, int]  # devices along "data", along "model", parts of a batch
+ALONE: Layout = (1, 1, 1)
+# Adafactor, the optimiser of T5X, sees 1, 2, 4 and 8 devices each way and 1, 2 and 4 parts; the others some of each.
+# The first layout's checkpoint is gone on with on the last, and a single one's on one device.
+LAYOUTS: dict[str, list[Layout]] = {
+    "Adafactor": [(4, 1, 4), (2, 1, 1), (8, 1, 2), (1, 2, 4), (1, 8, 1), (2, 4, 4), (1, 4, 2)],
+    "AdamW": [(8, 1, 1), (1, 4, 4)],
+    "AdamWScale": [(2, 2, 2)],
+    "Muon": [(2, 1, 4), (1, 4, 2)],
+}
 
 
 def batch(seed: int) -> dict[str, np.ndarray]:
@@ -62,27 +82,45 @@ def batch(seed: int) -> dict[str, np.ndarray]:
 
 
 class Run:
-    """One mesh, its compiled step and its state."""
+    """One layout of the devices, its compiled step and its state."""
 
-    def __init__(self, data: int, model: int, num_microbatches: int = 1) -> None:
-        self.mesh = make_mesh(MeshConfig(data=data, model=model))
-        self.abstract = state_lib.abstract(MODEL, OPTIMIZER)
-        self.shardings = state_shardings(MODEL.logical_axes(), self.abstract, self.mesh)
+    def __init__(self, optimizer: Optimizer, layout: Layout, model: EncoderDecoderModel = MODEL) -> None:
+        self.optimizer, self.model = optimizer, model
+        data, tensor, self.parts = layout
+        self.mesh = make_mesh(MeshConfig(data=data, model=tensor))
+        self.abstract = state_lib.abstract(model, optimizer)
+        self.shardings = state_shardings(model.logical_axes(), self.abstract, self.mesh)
         step = make_train_step(
-            MODEL, OPTIMIZER, LossConfig(), num_microbatches=num_microbatches, seed=5, token_bytes=TOKEN_BYTES
+            model, optimizer, LossConfig(), num_microbatches=self.parts, seed=5, token_bytes=TOKEN_BYTES
         )
         self.step = jit_train_step(step, self.mesh, self.shardings)
-        self.state = None
         self.losses: list[float] = []
 
     def create(self) -> Run:
-        self.state = jit_create(lambda: state_lib.create(MODEL, OPTIMIZER, stream_key(5, "params")), self.shardings)
+        key = stream_key(5, "params")
+        self.state = jit_create(lambda: state_lib.create(self.model, self.optimizer, key), self.shardings)
+        return self
+
+    def begin(self, params: Params) -> Run:
+        """As `create` where the parameters are known: this compiles nothing."""
+        opt_state = self.optimizer.transformation(self.model.logical_axes()).init(params)
+        self.state = jax.device_put(TrainState(np.zeros((), np.int32), params, opt_state), self.shardings)
         return self
 
     def train(self, first: int, last: int) -> Run:
         for number in range(first, last):
             self.state, metrics = self.step(self.state, shard_batch(batch(number), self.mesh))
             self.losses.append(float(metrics["loss"]))
+        return self
+
+    def save(self, folder: Path, step: int) -> Run:
+        with Checkpointer(folder, CheckpointConfig()) as checkpoints:
+            checkpoints.save(step, self.state, {}, {})
+        return self
+
+    def restore(self, folder: Path, step: int) -> Run:
+        with Checkpointer(folder, CheckpointConfig(), read_only=True) as checkpoints:
+            self.state, _, _ = checkpoints.restore(step, with_shardings(self.abstract, self.shardings))
         return self
 
 
@@ -100,67 +138,85 @@ def equal(a, b) -> bool:
     return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in pairs)
 
 
-def main(folder: Path) -> None:
-    found: dict = {"devices": len(jax.devices()), "meshes": {}}
-    reference = Run(1, 1).create()
-    start = host(reference.state)
-    reference.train(0, 3)
-    runs = {"1x1": reference}
-    for data, model in ((1, 2), (4, 1), (2, 4)):
-        run = runs[f"{data}x{model}"] = Run(data, model)
-        if (data, model) == (2, 4):
-            run.create()
-            found["created"] = distance(run.state, start)
-        else:
-            run.state = jax.device_put(start, run.shardings)
-        run.train(0, 2)
-        if (data, model) == (2, 4):
-            with Checkpointer(folder, CheckpointConfig()) as checkpoints:
-                checkpoints.save(2, run.state, {}, {})
+def relative(ours: list[float], theirs: list[float]) -> float:
+    return float(np.max(np.abs(np.divide(ours, theirs) - 1)))
+
+
+def agreement(name: str, params: Params, folder: Path) -> tuple[dict, dict[Layout, Run]]:
+    """How far each layout ends from one device alone, and a run that moves to another layout half way."""
+    optimizer, layouts = OPTIMIZERS[name], LAYOUTS[name]
+    alone = Run(optimizer, ALONE).begin(params).train(0, STEPS)
+    runs = {ALONE: alone}
+    found: dict = {"moved": distance(alone.state.params, params), "layouts": {}}
+    for layout in layouts:
+        run = runs[layout] = Run(optimizer, layout).begin(params).train(0, SAVED)
+        if layout == layouts[0]:
+            run.save(folder, SAVED)
             saved = host(run.state)
-        run.train(2, 3)
-        found["meshes"][f"{data}x{model}"] = {
-            "params": distance(run.state.params, reference.state.params),
-            "losses": float(np.max(np.abs(np.divide(run.losses, reference.losses) - 1))),
+        run.train(SAVED, STEPS)
+        found["layouts"]["x".join(map(str, layout))] = {
+            "losses": relative(run.losses, alone.losses),
+            "params": distance(run.state.params, alone.state.params),
         }
-    parts = {
-        name: jax.tree.leaves(tree)[0].addressable_shards[0].data.shape
-        for name, tree in {
-            "embedding": run.state.params["token_embedder"],
-            "wi_0": run.state.params["encoder"]["layers_0"]["mlp"]["wi_0"],
-            "wo": run.state.params["encoder"]["layers_0"]["mlp"]["wo"],
-            "wi_0's statistics": run.state.opt_state[0].v["encoder"]["layers_0"]["mlp"]["wi_0"],
-        }.items()
+    other = runs[layouts[-1] if len(layouts) > 1 else ALONE].restore(folder, SAVED)
+    found["restored"] = {
+        "equal": equal(other.state, saved),
+        "lies": jax.tree.map(lambda leaf: leaf.sharding, other.state) == other.shardings,
+        "params": distance(other.train(SAVED, STEPS).state.params, alone.state.params),
     }
-    found["parts"] = {name: list(shape) for name, shape in parts.items()}
+    return found, runs
 
-    last = runs["2x4"]
-    before = host(last.state)
-    with Checkpointer(folder, CheckpointConfig()) as checkpoints:
-        last.state, _, _ = checkpoints.restore(2, with_shardings(last.abstract, last.shardings))
-    found["continues"] = equal(last.train(2, 3).state, before)
 
-    restored: dict = {}
-    expected = host(reference.state.params)
-    for name in ("1x1", "4x1"):
-        other = runs[name]
-        with Checkpointer(folder, CheckpointConfig(), read_only=True) as checkpoints:
-            other.state, _, _ = checkpoints.restore(None, with_shardings(other.abstract, other.shardings))
-            shardings = params_shardings(MODEL.logical_axes(), other.abstract.params, other.mesh)
-            params, _ = checkpoints.restore_params(2, with_shardings(other.abstract.params, shardings))
-        restored[name] = {
-            "equal": equal(other.state, saved) and equal(params, saved.params),
-            "lies": jax.tree.map(lambda leaf: leaf.sharding, other.state) == other.shardings,
-            "params": distance(other.train(2, 3).state.params, expected),
-        }
-    found["restored"] = restored
+def parts_of(run: Run) -> dict[str, list[int]]:
+    """The shapes that one device holds."""
+    trees = {
+        "embedding": run.state.params["token_embedder"],
+        "wi_0": run.state.params["encoder"]["layers_0"]["mlp"]["wi_0"],
+        "wo": run.state.params["encoder"]["layers_0"]["mlp"]["wo"],
+        "wi_0's statistics": run.state.opt_state[0].v["encoder"]["layers_0"]["mlp"]["wi_0"],
+    }
+    return {name: list(jax.tree.leaves(tree)[0].addressable_shards[0].data.shape) for name, tree in trees.items()}
 
+
+def parameters_alone(folder: Path, run: Run) -> bool:
+    """Whether reading the parameters alone from a checkpoint gives those of the run's state."""
+    shardings = params_shardings(MODEL.logical_axes(), run.abstract.params, run.mesh)
+    with Checkpointer(folder, CheckpointConfig(), read_only=True) as checkpoints:
+        params, _ = checkpoints.restore_params(SAVED, with_shardings(run.abstract.params, shardings))
+    return equal(params, run.restore(folder, SAVED).state.params)
+
+
+def continued(params: Params, folder: Path) -> bool:
+    """Whether a run with dropout, on two times four devices, ends bit for bit where it ends when it is interrupted."""
+    run = Run(OPTIMIZERS["Adafactor"], (2, 4, 1), WITH_DROPOUT).begin(params)
+    end = host(run.train(0, 2).save(folder, 2).train(2, 4).state)
+    return equal(run.restore(folder, 2).train(2, 4).state, end)
+
+
+def evaluated(one: Run, many: Run) -> dict[str, float]:
     evaluate = make_eval_step(MODEL, LossConfig(), token_bytes=TOKEN_BYTES)
-    one, many = (
-        jit_eval_step(evaluate, r.mesh, r.shardings.params)(r.state.params, shard_batch(batch(9), r.mesh))
-        for r in (reference, run)
+    alone, together = (
+        jit_eval_step(evaluate, run.mesh, run.shardings.params)(run.state.params, shard_batch(batch(9), run.mesh))
+        for run in (one, many)
     )
-    found["evaluation"] = {name: abs(float(many[name]) / float(one[name]) - 1) for name in ("cross_entropy", "weights")}
+    return {name: abs(float(together[name]) / float(alone[name]) - 1) for name in ("cross_entropy", "weights")}
+
+
+def main(folder: Path) -> None:
+    created, split = (Run(OPTIMIZERS["Adafactor"], layout).create() for layout in (ALONE, (2, 4, 1)))
+    found: dict = {
+        "devices": len(jax.devices()),
+        "created": distance(split.state, created.state),
+        "parts": parts_of(split),
+        "optimizers": {},
+    }
+    params = host(created.state.params)
+    for name in OPTIMIZERS:
+        found["optimizers"][name], runs = agreement(name, params, folder / name)
+        if name == "Adafactor":
+            found["evaluation"] = evaluated(runs[ALONE], runs[2, 4, 4])
+            found["parameters alone"] = parameters_alone(folder / name, runs[8, 1, 2])
+    found["continues"] = continued(params, folder / "dropout")
     json.dump(found, sys.stdout)
 
 
