@@ -18,7 +18,7 @@ import pytest
 from t5xpg.batch import hash_batch
 from t5xpg.data import protocol
 from t5xpg.data.client import DataProcessError, DataService
-from t5xpg.data.manifest import Manifest, SplitRecord
+from t5xpg.data.manifest import Manifest, SplitRecord, canonical_line
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 from t5xpg.files import write_json
@@ -199,11 +199,68 @@ def test_a_dying_data_process_is_named_with_its_last_lines(sample_folder: Path, 
     assert "ValueError: not a frame" in log.read_text()
 
 
-def test_a_killed_data_process_ends_the_stream(first: DataService, sample_folder: Path) -> None:
+def test_a_killed_data_process_ends_the_stream_which_another_goes_on_with(
+    first: DataService, sample_folder: Path
+) -> None:
+    settings = config("sample_plain")
     with service(sample_folder) as killed:
+        stream = killed.open(settings)
+        next(stream)
+        state = stream.state()
+        expected = [hash_batch(next(stream)) for _ in range(3)]
         os.kill(killed.pid, signal.SIGKILL)
+        message = r"ended by signal 9 \(out of memory\?\)\. Give the same command again: training goes on from its last"
+        with pytest.raises(DataProcessError, match=message):
+            list(stream)  # what has been read ahead, then the end
         with pytest.raises(DataProcessError, match="ended by signal 9"):
-            killed.open(config())
+            stream.state()
+        with pytest.raises(DataProcessError, match="ended by signal 9"):
+            killed.open(settings)
+    resumed = first.open(settings)
+    resumed.restore(state)
+    assert [hash_batch(next(resumed)) for _ in range(3)] == expected
+    resumed.close()
+
+
+def test_an_ending_of_the_reading_thread_is_heard(first: DataService, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = first.open(config("sample_plain"))
+
+    def fail(*_: Any) -> None:
+        raise SystemExit("out of luck")
+
+    monkeypatch.setattr(stream, "_request", fail)
+    with pytest.raises(DataProcessError, match=r"thread that reads batches ahead has ended: SystemExit\('out of luck'"):
+        list(stream)
+    monkeypatch.undo()
+    stream.close()
+
+
+def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService, sample_folder: Path) -> None:
+    folder = sample_folder / "data" / "vanishing"
+    folder.mkdir(parents=True)
+    lines = [canonical_line(f"{number} " + "words and more words " * 5) for number in range(40)]
+    (folder / "train.jsonl").write_bytes(b"".join(lines))
+    manifest = Manifest("vanishing", {}, {}, None, 40, {"train": SplitRecord(documents=40, bytes=1, sha256="")})
+    write_json(folder / "manifest.json", manifest.to_json())
+    lengths = {"inputs": 40, "targets": 40}
+    settings = config("vanishing_span_corruption", task_feature_lengths=lengths, module_import=())
+    stream = first.open(settings)
+    next(stream)
+    state = stream.state()
+    expected = [hash_batch(next(stream)) for _ in range(3)]
+    path = folder.resolve() / "train.jsonl"
+    path.rename(folder / "elsewhere")
+    missing = (
+        rf"{path} is not there any more\. .* \(make data DATASET=vanishing FORCE=1\), and give the command once more"
+    )
+    with pytest.raises(UserError, match=missing):
+        stream.state()
+    with pytest.raises(UserError, match=missing):
+        stream.restore(state)
+    (folder / "elsewhere").rename(path)
+    stream.restore(state)
+    assert [hash_batch(next(stream)) for _ in range(3)] == expected
+    stream.close()
 
 
 def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
