@@ -188,17 +188,15 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from t5xpg import paths
-    from t5xpg.data import export, local_files
+    from t5xpg import preparation
+    from t5xpg.data import local_files
 
-    files = local_files.parse_files(options.files) if options.files else None
-    export.export_dataset(
+    preparation.export_dataset(
         options.dataset,
-        data_dir=paths.data_directory(),
-        files=files,
+        given=local_files.parse_files(options.files) if options.files else None,
         limit=options.limit,
         force=options.force,
-        **({} if options.on_bad_line == "error" else {"on_bad_line": options.on_bad_line}),
+        on_bad_line=options.on_bad_line,
     )
     return 0
 

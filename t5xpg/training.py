@@ -19,7 +19,7 @@ from t5xpg.assembly import Assembly
 from t5xpg.batch_trail import BatchTrail
 from t5xpg.checkpoints import Checkpointer
 from t5xpg.config import LoadedConfig, settings
-from t5xpg.data.client import DataService, TaskDescription
+from t5xpg.data.client import DataService
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
@@ -29,6 +29,7 @@ from t5xpg.observer import Cost, RunObserver, Tolerance
 from t5xpg.paths import shown
 from t5xpg.phases import phase
 from t5xpg.progress import Progress, duration
+from t5xpg.run_header import print_data, print_header
 from t5xpg.rundir import RunDirectory
 from t5xpg.seeds import stream_seed
 from t5xpg.signals import StopRequest
@@ -59,12 +60,20 @@ def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorde
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
     directory = RunDirectory(path)
-    with directory.lock(), StopRequest() as stop:
+    with directory.lock():
         with contextlib.ExitStack() as stack:
             recording = None if recorded is None else stack.enter_context(_recording(recorded))
-            source = _source(loaded) if recording is None else preparation.Source(**recording.source)
+            source = (
+                preparation.prepare_all([experiment.train_dataset, experiment.eval_dataset])
+                if recording is None
+                else preparation.Source(**recording.source)
+            )
+            if recording is not None:
+                recording.require(end)
             identity = run_identity(experiment, source)
             directory.check(loaded.name, identity)
+            # from here on an interruption is a request; before, it ends an export or a caching at once
+            stop = stack.enter_context(StopRequest())
             checkpointer = stack.enter_context(Checkpointer(directory.checkpoints, experiment.checkpoints))
             step = checkpointer.latest() or 0
             if step >= end:
@@ -89,15 +98,6 @@ def _recording(folder: Path) -> RecordedData:
     from t5xpg.data.recorded import RecordedData  # late: most runs have none
 
     return RecordedData(folder)
-
-
-def _source(loaded: LoadedConfig) -> preparation.Source:
-    """What the run reads, made where it is missing; that of its evaluation too."""
-    experiment = loaded.experiment
-    source = preparation.prepare(experiment.train_dataset)
-    if experiment.eval_dataset.mixture_or_task_name != experiment.train_dataset.mixture_or_task_name:
-        preparation.prepare(experiment.eval_dataset)
-    return source
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ class _Run:
         self.assembly: Assembly = assembly.assemble(experiment)
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
-        _print_header(self.loaded, self.assembly)
+        print_header(self.loaded, self.assembly)
         # The data process loads TensorFlow while this one compiles.
         compiling = _in_background(self._compile)
         self.description = self.service.describe(train_config)
@@ -161,7 +161,7 @@ class _Run:
         self.token_bytes = self.assembly.token_bytes(vocabulary)
         self.identity["vocabulary"] = vocabulary.to_json()
         self._record_start(step)
-        _print_data(self.description, experiment)
+        print_data(self.description, experiment)
         self.stream = self.service.open(train_config)
         eval_stream = self.service.open(eval_config)
         continues = f", continues after step {step:,}" if step else ""
@@ -272,42 +272,6 @@ def _in_background(function: Callable[[], Result]) -> Future[Result]:
 
     threading.Thread(target=work, name="compile", daemon=True).start()
     return future
-
-
-def _print_header(loaded: LoadedConfig, built: Assembly) -> None:
-    experiment = loaded.experiment
-    train_dataset, lengths = experiment.train_dataset, experiment.lengths
-    model, devices = experiment.model, built.devices
-    on = f"{devices['count']} x {devices['kind']}"
-    if devices["platform"] == "cpu":
-        on = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
-        if devices["count"] > 1:
-            on += f" as {devices['count']} simulated devices"
-    print(
-        f"{loaded.name}: {_count_text(model.num_params)} parameters, {model.config.dtype}, "
-        f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
-        f"{'/'.join(str(length) for length in lengths.values())} tokens, {experiment.total_steps:,} steps, "
-        f"seed {experiment.random_seed}\ndevice: {on}",
-        flush=True,
-    )
-
-
-def _print_data(description: TaskDescription, experiment: Experiment) -> None:
-    count = description.examples.get(experiment.train_dataset.split)
-    size = f", {count:,} documents" if count else ""
-    spans = description.objective
-    masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
-    cached = "cached" if description.cached else "not cached"
-    print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
-
-
-def _count_text(count: int) -> str:
-    return f"{count / 1e6:,.1f} million" if count >= 10**6 else f"{count:,}"
-
-
-def _vocabulary_text(vocabulary: Vocabulary) -> str:
-    what = "bytes" if vocabulary.kind == "bytes" else f"SentencePiece {vocabulary.model_file}"
-    return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
 
 
 def parameters_and_vocabulary(

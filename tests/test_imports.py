@@ -44,7 +44,10 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("loop", {"loop", "checkpoints", "checkpoint_digests"}),
     ("data", {"data", "tasks"}),
     ("experiment", {"experiment", "config"}),
-    ("parts put together", {"assembly", "preparation", "validation", "observer", "memory", "batch_trail", "nonfinite"}),
+    (
+        "parts put together",
+        {"assembly", "preparation", "validation", "observer", "memory", "batch_trail", "nonfinite", "run_header"},
+    ),
     (
         "what a user asks for",
         {"training", "inference", "evaluation", "checking", "demo", "recording", "reproduction", "proving", "estimate"},
