@@ -108,7 +108,7 @@ class _Proof:
         """Train, kill, compare; returns the exit code."""
         _say(f"training {self._steps:,} steps without interruption, into {shown(self._folder / _UNBROKEN)}")
         self._train_unbroken()
-        with PositionComparison(self._loaded, self._folder / _LOG) as positions:
+        with PositionComparison(self._loaded) as positions:
             while True:
                 whole = self._deal_until_the_end()
                 if not whole:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +21,8 @@ Arrays = dict[str, np.ndarray]
 class PositionComparison:
     """Compares positions of an experiment's training stream. A context manager, for the data process it may need."""
 
-    def __init__(self, loaded: LoadedConfig, log: Path) -> None:
-        self._loaded, self._log = loaded, log
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self._loaded = loaded
         self._service: DataService | None = None
 
     def __enter__(self) -> Self:
@@ -46,9 +45,7 @@ class PositionComparison:
 
     def _next(self, position: Arrays) -> list[str]:
         if self._service is None:
-            self._service = DataService(
-                data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=self._log
-            )
+            self._service = DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory())
         experiment = self._loaded.experiment
         stream = self._service.open(data_config(experiment.train_dataset, experiment.random_seed))
         try:
