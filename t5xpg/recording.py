@@ -36,6 +36,8 @@ from t5xpg.training import data_config
 
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
+_MAX_STEPS = 10**9
+_SAMPLE = 100  # batches whose size tells that of the recording
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -46,8 +48,8 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     left as it is; another one is replaced only with `force`, and nothing but a recording ever is. Returns 0; raises
     UserError for what the user can mend.
     """
-    if steps < 1:
-        raise UserError(f"STEPS={steps}: a recording holds the batches of at least one step.")
+    if not 1 <= steps <= _MAX_STEPS:
+        raise UserError(f"STEPS={steps}: a recording holds the batches of 1 to {_MAX_STEPS:,} steps.")
     output = output.resolve()  # a link to a roomier disk stays one
     _refuse_other_things(output)
     remove_abandoned(output.parent)
@@ -101,12 +103,24 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
                 for batch in itertools.islice(stream, planned.limit):
                     writer.write(batch)
                     progress.advance()
+                    if writer.count == _SAMPLE:
+                        _check_room(output, writer.bytes_per_batch * (planned.limit or 0))
             ended = planned.limit is None or writer.count < planned.limit
             done[name] = dataclasses.replace(planned, batches=writer.count, ended=ended)
             model = planned.description["vocabulary"].get("model_file")
             if model is not None:
                 shutil.copyfile(model, model_path(folder, name))
         write_recording(folder, dataclasses.replace(recording, streams=done, files=files_of(folder)))
+
+
+def _check_room(output: Path, size: float) -> None:
+    """Raise UserError where so many bytes do not fit on the disk: better than to fill it first."""
+    free = shutil.disk_usage(output.parent).free
+    if size > free:
+        raise UserError(
+            f"The recording would take about {size / 1e9:,.1f} GB, and {output.parent} has {free / 1e9:,.1f} GB free. "
+            "Record fewer STEPS, or name a folder on another disk with OUTPUT=…"
+        )
 
 
 def _refuse_other_things(output: Path) -> None:

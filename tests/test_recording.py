@@ -290,9 +290,20 @@ def test_what_a_killed_recording_left_goes_with_the_next(
     assert os.listdir(tmp_path) == ["new"]
 
 
-def test_a_recording_of_no_step(record: Callable[..., int], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="STEPS=0: a recording holds the batches of at least one step"):
-        record(tmp_path / "new", steps=0)
+@pytest.mark.parametrize("steps", [0, -1, 10**30])
+def test_absurd_numbers_of_steps(record: Callable[..., int], tmp_path: Path, steps: int) -> None:
+    with pytest.raises(UserError, match=rf"STEPS={steps}: a recording holds the batches of 1 to 1,000,000,000 steps"):
+        record(tmp_path / "new", steps=steps)
+
+
+def test_a_recording_that_will_not_fit_is_not_begun(
+    record: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused after some batches, instead of filling the disk first."""
+    monkeypatch.setattr(recording, "_SAMPLE", 2)
+    with pytest.raises(UserError, match=r"The recording would take about \d.* GB, and .* GB free\. Record fewer"):
+        record(tmp_path / "new", steps=10**9)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_task_of_its_own_for_the_evaluation(

@@ -23,6 +23,7 @@ a batch is handed out only where its hash is the one in the index. What is wrong
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -74,11 +75,13 @@ class StreamWriter:
             )
         self.spec = spec
         self.count = 0
+        self.bytes_per_batch = 0.0  # in both files, on average
         self._size = len(_BATCHES_MARK)
         self._json = _spec_to_json(spec)
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        self._batches = batches_path(folder, name).open("xb")
-        self._index = index_path(folder, name).open("xb")
+        self._files = contextlib.ExitStack()
+        self._batches = self._files.enter_context(batches_path(folder, name).open("xb"))
+        self._index = self._files.enter_context(index_path(folder, name).open("xb"))
         self._batches.write(_BATCHES_MARK)
         self._index.write(bytes(_PREFIX.size + len(self._json) + _DIGEST_BYTES))  # filled in at the end
 
@@ -97,21 +100,17 @@ class StreamWriter:
         self._index.write(_entry(self.count, self._size, len(record), bytes.fromhex(digest)))
         self._size += len(record)
         self.count += 1
+        self.bytes_per_batch = self._size / self.count + _ENTRY.size
         return digest
 
-    def close(self) -> None:
-        """Complete the index and close both files."""
+    def _complete(self) -> None:
+        """Write the header of the index, and both files to the disk."""
         header = _PREFIX.pack(_INDEX_MARK, VERSION, len(self._json), self.count, self._size) + self._json
         self._index.seek(0)
         self._index.write(header + hashlib.sha256(header).digest())
         for file in (self._batches, self._index):
             file.flush()
             os.fsync(file.fileno())
-        self._abandon()
-
-    def _abandon(self) -> None:
-        self._batches.close()
-        self._index.close()
 
     def __enter__(self) -> Self:
         return self
@@ -119,11 +118,9 @@ class StreamWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._files:
             if kind is None:
-                self.close()
-        finally:
-            self._abandon()
+                self._complete()
 
 
 class StreamReader:

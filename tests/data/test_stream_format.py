@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -295,8 +296,6 @@ def test_absurd_entries_and_records(recorded: Path) -> None:
 
 
 def test_a_frame_of_another_size_is_not_unpacked(recorded: Path) -> None:
-    import zstandard
-
     bomb = zstandard.ZstdCompressor().compress(bytes(10**7))
     widths = bytes([1] * len(SPEC.features()))
     with pytest.raises(ValueError, match="its zstd frame is not of the size of its arrays"):
@@ -309,6 +308,23 @@ def test_a_frame_of_another_size_is_not_unpacked(recorded: Path) -> None:
     assert not any(array.any() for array in stream_format._decode(widths + fitting, SPEC).values())
     with pytest.raises(zstandard.ZstdError):
         stream_format._decode(widths + fitting + b"more", SPEC)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    widths=st.binary(min_size=8, max_size=8),
+    content=st.binary(max_size=400),
+    cut=st.integers(0, 30),
+    added=st.binary(max_size=3),
+)
+def test_arbitrary_records_are_refused_or_numbers(widths: bytes, content: bytes, cut: int, added: bytes) -> None:
+    frame = zstandard.ZstdCompressor().compress(content)
+    for record in (content, widths + content, widths + frame[: len(frame) - cut] + added):
+        try:
+            batch = stream_format._decode(record, SPEC)
+        except (ValueError, zstandard.ZstdError):
+            continue
+        assert {name: (array.shape, array.dtype) for name, array in batch.items()} == SPEC.features()
 
 
 def test_what_is_not_there_or_no_file(recorded: Path, tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Recordings of made-up batches, without a data process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5xpg.batch import Batch, BatchSpec, hash_batch
+from t5xpg.data.client import SpanLengths, TaskDescription
+from t5xpg.data.recording_manifest import Recording, StreamRecord, files_of, model_path, write_recording
+from t5xpg.data.spec import DatasetConfig, SpanCorruption
+from t5xpg.data.stream_format import StreamWriter
+from t5xpg.vocabularies import Vocabulary
+
+LENGTHS = {"inputs": 12, "targets": 8}
+TRAIN = DatasetConfig("some_task", LENGTHS, batch_size=6, num_virtual_shards=3, seed=5, objective=SpanCorruption())
+VALIDATION = DatasetConfig("some_task", LENGTHS, split="validation", batch_size=4, shuffle=False, num_epochs=1, seed=6)
+DESCRIPTION = TaskDescription(
+    name="some_task",
+    tasks=("some_task",),
+    splits=("train", "validation"),
+    cached=True,
+    examples={"train": 100, "validation": None},
+    vocabulary=Vocabulary("bytes", 125),
+    objective=SpanLengths(0.15, 3.0, 11, 4, 1),
+    has_metrics=False,
+)
+SOURCE = {"data": {"task": "some_task", "sha256": {"train": "ab"}}, "cache": {"task": "some_task"}, "manifest": None}
+NAMES = ("train.index", "train.batches", "validation.index", "validation.batches")
+
+
+def batches(config: DatasetConfig, count: int) -> list[Batch]:
+    draw = np.random.default_rng(config.seed)
+    spec = BatchSpec(config.batch_size, config.task_feature_lengths)
+    return [
+        {
+            name: draw.integers(0, 2 if name.endswith("weights") else 384, shape).astype(dtype)
+            for name, (shape, dtype) in spec.features().items()
+        }
+        for _ in range(count)
+    ]
+
+
+def identity(config: DatasetConfig, files: str = "1 files, abc") -> dict[str, Any]:
+    settings = config.to_json() | {"files": files}
+    del settings["max_batches"], settings["module_import"]
+    return settings
+
+
+def make(
+    folder: Path,
+    train: int = 7,
+    validation: int = 3,
+    limit: int | None = None,
+    description: TaskDescription = DESCRIPTION,
+) -> Path:
+    """A recording; `limit` is the max_batches that the validation was recorded with."""
+    folder.mkdir(parents=True)
+    records = {}
+    for name, config, count, most in (("train", TRAIN, train, train), ("validation", VALIDATION, validation, limit)):
+        with StreamWriter(folder, name, BatchSpec(config.batch_size, LENGTHS, vocab_size=384)) as writer:
+            for batch in batches(config, count):
+                writer.write(batch)
+        described = dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}
+        ended = most is None or count < most
+        records[name] = StreamRecord(identity(config), most, count, ended, json.loads(json.dumps(described)))
+        if description.vocabulary.model_file is not None:
+            shutil.copy(description.vocabulary.model_file, model_path(folder, name))
+    write_recording(folder, Recording("some experiment", records, SOURCE, {"seqio": "0.0.20"}, files_of(folder)))
+    return folder
+
+
+def hashes(config: DatasetConfig, count: int) -> list[str]:
+    return [hash_batch(batch) for batch in batches(config, count)]
