@@ -1,13 +1,21 @@
-"""How fast the hardware could be at most: what a share of the peak is a share of."""
+"""What the hardware can do at most: operations a second, of which a share is reached, and bytes of memory."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import math
+import os
 import re
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
+
+from t5xpg import environment
+from t5xpg.files import read_json, write_json
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
 # float32 is what jax multiplies float32 arrays with by default: TF32 on NVIDIA's Ampere and later, bfloat16 on TPUs.
@@ -65,6 +73,30 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
             return 2.0 * size**3 / best
 
 
+def best_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3, memory: Path | None = None) -> float:
+    """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib.
+
+    Other programs can only make a measurement too low, so the best one is nearest to the truth. It is kept in
+    `t5xpg/peaks.json` of the user's cache folder (XDG_CACHE_HOME), or in `memory`; where that cannot be written, every
+    start measures for itself.
+    """
+    jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
+    key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
+    file = memory or _user_cache() / "t5xpg" / "peaks.json"
+    known: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError):
+        read = read_json(file)
+        if isinstance(read, dict):
+            known = {name: value for name, value in read.items() if _is_rate(value)}
+    now = measured_peak_flops(dtype, size=size, seconds=seconds)
+    best = max(now, known.get(key, 0.0))
+    if best > known.get(key, 0.0):
+        with contextlib.suppress(OSError):  # a home that cannot be written to: nothing depends on it
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, known | {key: best})
+    return best
+
+
 def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
     """Floating point operations a second of all devices of a mesh together, for a share of the peak.
 
@@ -75,4 +107,39 @@ def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
     published = peak_flops(first, dtype)
     if published is not None:
         return published * mesh.devices.size
-    return measured_peak_flops(dtype) if first.platform == "cpu" else None
+    return best_peak_flops(dtype) if first.platform == "cpu" else None
+
+
+def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:
+    """What part of the peak is reached, at most 1: a measured peak can be too low. None where no peak is known."""
+    return min(1.0, flops_per_second / peak) if peak else None
+
+
+def device_memory(device: jax.Device) -> int | None:
+    """Bytes that arrays can take on a device: what its allocator may use; of a CPU, what this process may have.
+
+    Devices that are simulated on a CPU share that. None where it cannot be found out.
+    """
+    if device.platform == "cpu":
+        limits = [environment.host()["memory_bytes"], _container_limit()]
+        return min((limit for limit in limits if limit), default=None)
+    try:
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+    except (RuntimeError, NotImplementedError):  # a backend that keeps no record of it
+        return None
+    return None if limit is None else int(limit)
+
+
+def _container_limit() -> int | None:
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return None
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

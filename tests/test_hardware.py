@@ -8,7 +8,17 @@ import jax
 import numpy as np
 import pytest
 
-from t5xpg.hardware import PEAK_TERAFLOPS, measured_peak_flops, peak_flops, peak_flops_of_mesh
+from t5xpg import environment, hardware
+from t5xpg.files import read_json, write_text
+from t5xpg.hardware import (
+    PEAK_TERAFLOPS,
+    best_peak_flops,
+    device_memory,
+    measured_peak_flops,
+    peak_flops,
+    peak_flops_of_mesh,
+    share_of_peak,
+)
 from t5xpg.partitioning import MeshConfig, make_mesh
 
 
@@ -52,7 +62,44 @@ def test_measured_peak():
     assert measured_peak_flops("float32", size=64, seconds=0.0) > 1e6
 
 
-def test_the_peak_of_a_mesh():
+def test_the_best_measurement_of_a_machine_is_remembered(tmp_path, monkeypatch):
+    memory = tmp_path / "folder" / "peaks.json"
+    measured = iter([3e9, 2e9, 5e9, 4e9, 1e9])
+    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: next(measured))
+    assert best_peak_flops("float32", memory=memory) == 3e9
+    assert best_peak_flops("float32", memory=memory) == 3e9
+    assert best_peak_flops("float32", memory=memory) == 5e9
+    assert best_peak_flops("bfloat16", memory=memory) == 4e9
+    monkeypatch.setattr(environment, "cpu_model", lambda: "another")
+    assert best_peak_flops("float32", memory=memory) == 1e9
+    assert sorted(read_json(memory).values()) == [1e9, 4e9, 5e9]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"a": "b"}', "", '{"x": NaN}'])
+def test_what_is_remembered_may_be_anything(tmp_path, monkeypatch, text):
+    memory = tmp_path / "peaks.json"
+    write_text(memory, text)
+    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: 3e9)
+    assert best_peak_flops("float32", memory=memory) == 3e9
+    assert best_peak_flops("float32", memory=tmp_path / "peaks.json" / "below a file") == 3e9
+
+
+def test_a_share_is_never_above_the_whole():
+    assert share_of_peak(1.04e9, 1e9) == 1.0
+    assert share_of_peak(5e8, 1e9) == 0.5
+    assert share_of_peak(1.0, None) is None
+
+
+def test_memory():
+    of_cpu = device_memory(jax.devices("cpu")[0])
+    assert 2**28 < of_cpu <= environment.host()["memory_bytes"]
+    gpu = SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 80 * 2**30})
+    assert device_memory(gpu) == 80 * 2**30
+    assert device_memory(SimpleNamespace(platform="gpu", memory_stats=lambda: None)) is None
+
+
+def test_the_peak_of_a_mesh(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     mesh = SimpleNamespace(devices=np.array([[device("NVIDIA H200"), device("NVIDIA H200")]]))
     assert peak_flops_of_mesh(mesh, "bfloat16") == pytest.approx(2 * 989.4e12)
     unknown = SimpleNamespace(devices=np.array([[device("Fast Thing", "gpu")]]))

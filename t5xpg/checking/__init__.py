@@ -1,0 +1,167 @@
+"""`make check`: everything that can be known before anything expensive is done; before `make train` by itself.
+
+Nothing is compiled, exported, cached or written. TensorFlow is started only for tasks that users registered, of which
+nothing is known without it. What `make train` would make first is no problem.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+from jax.sharding import AbstractMesh, Mesh
+
+from t5xpg import config, environment, hardware, memory, partitioning, paths, state
+from t5xpg.checking import data as data_checks
+from t5xpg.checking import run as run_checks
+from t5xpg.checking.finding import Finding
+from t5xpg.config import LoadedConfig
+from t5xpg.errors import UserError
+from t5xpg.experiment import Experiment
+from t5xpg.partitioning import DATA, MODEL
+from t5xpg.paths import shown
+from t5xpg.rundir import RunDirectory
+
+_GIB = 2**30
+
+
+def check(
+    name: str | LoadedConfig, overrides: Sequence[str] = (), gin_files: Sequence[str] = (), run: Path | None = None
+) -> int:
+    """Print what an experiment needs and whether it is there; returns 0 where it can be trained, 1 otherwise.
+
+    overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own.
+    Mistakes in the configuration do not keep the rest from being looked at, where it can be built without them.
+    """
+    loaded: LoadedConfig | None
+    mistakes: list[str] = []
+    if isinstance(name, LoadedConfig):
+        loaded = name
+    else:
+        loaded, mistakes = config.examine(name, overrides, gin_files)
+    findings = [Finding("gin", mistake, problem=True) for mistake in mistakes]
+    if loaded is None:
+        findings.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
+    else:
+        if not mistakes:
+            findings.append(Finding("gin", f"{shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
+        directory = RunDirectory(run or _own_run(loaded))
+        findings += _findings(loaded, directory)
+    findings = list(dict.fromkeys(findings))  # two datasets have much in common
+    for finding in findings:
+        lines = finding.text.splitlines()
+        print(f"{finding.what:<9}{finding.verdict:<4}" + ("\n" + " " * 13).join(lines))
+    count = sum(finding.problem for finding in findings)
+    print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
+    return 1 if count else 0
+
+
+def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> None:
+    """Raise one UserError with everything that stands in the way of training `loaded` in `directory`.
+
+    data: whether the task's text is looked at; a run from a recording needs none. Users' tasks are left to the data
+    process, which says as much of them.
+    """
+    findings = dict.fromkeys(_findings(loaded, directory, data=data, quick=True))
+    problems = [each.text for each in findings if each.problem]
+    if len(problems) == 1:
+        raise UserError(problems[0])
+    if problems:
+        indented = [problem.replace("\n", "\n    ") for problem in problems]
+        raise UserError("\n  ".join([f"{len(problems)} things stand in the way of training {loaded.name}:", *indented]))
+
+
+def _findings(
+    loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True, quick: bool = False
+) -> Iterator[Finding]:
+    """quick: without what only informs."""
+    experiment = loaded.experiment
+    mesh, finding = _mesh(experiment)
+    yield finding
+    yield from _batch(experiment, mesh)
+    yield from _model(experiment, mesh, quick)
+    if data:
+        for dataset in (experiment.train_dataset, experiment.eval_dataset):
+            yield from data_checks.look_at(dataset, experiment, quick=quick)
+    yield from run_checks.look_at(loaded, directory)
+
+
+def _own_run(loaded: LoadedConfig) -> Path:
+    chosen = loaded.experiment.model_dir or loaded.name
+    return Path(chosen) if os.sep in chosen else paths.runs_directory() / chosen
+
+
+def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
+    """The mesh, or where devices are lacking its sizes alone, which is what the rest is looked at with."""
+    wanted = experiment.mesh
+    try:
+        mesh = partitioning.make_mesh(wanted)
+    except (UserError, RuntimeError) as error:  # the latter from a backend that does not start
+        data = wanted.data if wanted.data > 0 else (wanted.devices or 1) // max(wanted.model, 1)
+        absent = AbstractMesh((max(data, 1), max(wanted.model, 1)), (DATA, MODEL))
+        return cast(Mesh, absent), Finding("devices", str(error).splitlines()[0], problem=True)
+    first = mesh.devices.flat[0]
+    axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+    cpu = f" ({environment.cpu_model()})" if first.platform == "cpu" else ""
+    return mesh, Finding("devices", f"{mesh.devices.size} x {first.device_kind}{cpu}, mesh {axes}")
+
+
+def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
+    rows, parts = experiment.train_dataset.batch_size, experiment.num_microbatches
+    try:
+        partitioning.check_batch_size(rows, mesh, parts)
+    except UserError as error:
+        yield Finding("batch", str(error), problem=True)
+    else:
+        lengths = "/".join(str(length) for length in experiment.lengths.values())
+        yield Finding("batch", f"{rows} x {lengths} tokens in {parts} part{'s' if parts > 1 else ''}")
+    if experiment.eval_dataset.batch_size != rows and experiment.eval_dataset.batch_size % mesh.shape[DATA]:
+        yield Finding(
+            "batch",
+            f"The batch of the evaluation, {experiment.eval_dataset.batch_size} rows, does not divide into "
+            f"{mesh.shape[DATA]} data-parallel devices.",
+            problem=True,
+        )
+
+
+def _model(experiment: Experiment, mesh: Mesh, quick: bool) -> Iterator[Finding]:
+    model = experiment.model
+    flops = experiment.train_dataset.batch_size * model.flops_per_example(experiment.lengths)
+    yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
+    abstract = state.abstract(model, experiment.optimizer)
+    try:
+        shardings = partitioning.state_shardings(model.logical_axes(), abstract, mesh, experiment.mesh.rules)
+    except UserError as error:
+        yield Finding("model", str(error), problem=True)
+        return
+    if quick:
+        needed = memory.least(experiment, abstract, shardings)
+    else:
+        needed = memory.estimate(experiment, abstract, shardings, mesh)
+    yield _memory(needed, mesh)
+
+
+def _memory(needed: memory.Memory, mesh: Mesh) -> Finding:
+    """What a step takes, against what there is. A problem only where it cannot fit: the estimate is one."""
+    kinds = {"state": needed.state, "gradients": needed.gradients, "activations": needed.activations}
+    parts = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in kinds.items())
+    text = f"about {needed.total / 2**20:,.0f} MiB a device ({parts})"
+    first = None if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
+    available = hardware.device_memory(first) if first is not None else None
+    if first is None or available is None:
+        return Finding("memory", text)
+    sharing = mesh.size if first.platform == "cpu" else 1  # devices simulated on one CPU
+    exact = (needed.state + needed.gradients + needed.batch) * sharing
+    least = exact + needed.activations * sharing * memory.BAND[0]
+    if max(exact, least) > available:
+        return Finding(
+            "memory",
+            f"A step takes {text}{f' on each of {sharing}' if sharing > 1 else ''}, and there are "
+            f"{available / _GIB:,.1f} GiB. Lower BATCH_SIZE or TASK_FEATURE_LENGTHS, raise NUM_MICROBATCHES, or split "
+            "the model over more devices.",
+            problem=True,
+        )
+    tight = " and may not suffice" if needed.total * sharing * memory.BAND[1] > available else ""
+    return Finding("memory", f"{text}; {available / _GIB:,.1f} GiB are there{tight}")

@@ -1,0 +1,55 @@
+"""The lengths of span corruption, without TensorFlow, beside those of t5."""
+
+from __future__ import annotations
+
+import pytest
+import t5.data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t5xpg.data.span_lengths import problems, span_lengths
+from t5xpg.data.spec import SpanCorruption
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    inputs=st.integers(2, 3000),
+    density=st.sampled_from([0.01, 0.1, 0.15, 0.25, 0.5, 0.75, 0.9]) | st.floats(0.01, 0.95),
+    mean=st.sampled_from([1.0, 2.5, 3.0, 20.0]) | st.floats(1.0, 64.0),
+)
+def test_the_lengths_are_those_of_t5(inputs: int, density: float, mean: float) -> None:
+    text, targets = t5.data.preprocessors.random_spans_helper(
+        inputs_length=inputs,
+        noise_density=density,
+        mean_noise_span_length=mean,
+        extra_tokens_per_span_inputs=1,
+        extra_tokens_per_span_targets=1,
+    )
+    found = span_lengths(inputs, SpanCorruption(density, mean))
+    assert found.text == text
+    # t5's mask has at least one noise token and one span
+    noise = min(max(round(text * density), 1), text - 1)
+    spans = max(round(noise / mean), 1)
+    assert (found.targets, found.spans) == (max(targets, noise + spans + 1), spans)
+
+
+def test_absurd_lengths_take_no_time() -> None:
+    assert span_lengths(10**9, SpanCorruption(0.15, 20.0)).text > 10**9
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "objective", "sentinels", "expected"),
+    [
+        (256, 64, SpanCorruption(0.15, 20.0), 125, []),
+        (256, 40, SpanCorruption(0.15, 20.0), 125, ["Targets of 40 tokens are too short for a_task"]),
+        (512, 512, SpanCorruption(0.5, 2.0), 100, ["a_task would need 170 sentinels for 170 spans"]),
+        (512, 100, SpanCorruption(0.5, 2.0), 100, ["are too short", "would need 170 sentinels"]),
+    ],
+)
+def test_what_cannot_be_is_said(
+    inputs: int, targets: int, objective: SpanCorruption, sentinels: int, expected: list[str]
+) -> None:
+    found = problems("a_task", {"inputs": inputs, "targets": targets}, objective, sentinels)
+    assert len(found) == len(expected)
+    for message, part in zip(found, expected, strict=True):
+        assert part in message
