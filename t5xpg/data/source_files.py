@@ -75,11 +75,11 @@ class SourceFiles:
             for path in source_of(task, config).list_shards(config.split)
         ]
         looks = [_look(path) for _, path, _ in listed]
-        share = _DIGESTED // max(1, len(listed))
-        self._files = [
-            _File(*entry, look, _digest(entry[1], look.size, share) if look else "")
-            for entry, look in zip(listed, looks, strict=True)
-        ]
+        self._files = [_File(*entry, look, "") for entry, look in zip(listed, looks, strict=True)]
+        for number, file in enumerate(self._files):
+            if file.look:
+                digest = _digest(file.path, file.look.size, self._share())
+                self._files[number] = dataclasses.replace(file, digest=digest)
         self._next_look = time.monotonic() + _PERIOD
 
     def check(self) -> None:
@@ -143,15 +143,23 @@ class SourceFiles:
             return "is not there any more"
         if look.size != file.look.size:
             return f"has {look.size:,} bytes and had {file.look.size:,}"
-        if look.modified != file.look.modified:
+        if look.inode == file.look.inode:
+            if look.modified == file.look.modified:
+                return None
+            # what was read of it while it was written nobody knows
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(look.modified / 1e9))
             return f"was written to (at {when})"
-        if look.inode != file.look.inode:
-            # some network file systems give a file another inode now and then: what it holds decides
-            if _digest(file.path, look.size, _DIGESTED // len(self._files)) != file.digest:
-                return "was replaced by another file of the same size and time"
-            self._files[number] = dataclasses.replace(file, look=look)
+        # Another file in its place: the same data exported again, or what some network file systems do now and then.
+        share = self._share()
+        known_whole = _is_whole(look.size, share) or look.modified == file.look.modified
+        if not known_whole or _digest(file.path, look.size, share) != file.digest:
+            return "was replaced by another file of the same size"
+        self._files[number] = dataclasses.replace(file, look=look)
         return None
+
+    def _share(self) -> int:
+        """Bytes of one file that are digested."""
+        return _DIGESTED // len(self._files)
 
     def _absent(self, task: str, name: str) -> _File:
         """A file that is no longer listed: beside the others of its task, if it has any."""
@@ -198,11 +206,17 @@ def _look(path: str) -> _Look | None:
         raise UserError(f"{path} cannot be looked at: {error}") from error
 
 
+def _is_whole(size: int, limit: int) -> bool:
+    """Whether `_digest` is of all bytes of a file."""
+    return size <= max(3 * _BLOCK, limit)
+
+
 def _digest(path: str, size: int, limit: int) -> str:
     """SHA-256 of a file, or of blocks of it of about `limit` bytes in all where it is larger."""
     count = max(3, limit // _BLOCK)
-    starts = [0] if size <= count * _BLOCK else [round(i * (size - _BLOCK) / (count - 1)) for i in range(count)]
-    length = size if len(starts) == 1 else _BLOCK
+    whole = _is_whole(size, limit)
+    starts = [0] if whole else [round(i * (size - _BLOCK) / (count - 1)) for i in range(count)]
+    length = size if whole else _BLOCK
     digest = hashlib.sha256(f"{size} {length}\n".encode())
     with tf.io.gfile.GFile(path, "rb") as file:
         for start in starts:
