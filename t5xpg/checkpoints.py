@@ -14,12 +14,10 @@ the next Checkpointer removes what is unfinished.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import math
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,26 +31,16 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from t5xpg import phases
-from t5xpg.checkpoint_digests import DIGESTS, CheckpointFolders
+from t5xpg import checkpoint_items, phases
+from t5xpg.checkpoint_digests import CheckpointFolders
 from t5xpg.errors import UserError
 from t5xpg.models.encoder_decoder import Params
-from t5xpg.partitioning import path_names
 from t5xpg.state import TrainState
 
-_ARRAYS = ("params", "optimizer", "data")
-_MARK = {"digests": DIGESTS}  # in a checkpoint's metadata: digests were written for it
 _DISK_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EEXIST,
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
     errno.EIO,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,10 +80,12 @@ class Checkpointer:
         if read_only and not self._directory.is_dir():
             raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
         with self._disk_errors("written into"):
-            self._folders = CheckpointFolders(self._directory, read_only=read_only, read=_read_through)
+            self._folders = CheckpointFolders(self._directory, read_only=read_only, read=checkpoint_items.read_through)
         self._quiet = ExitStack()
-        self._quiet.enter_context(_late_writes_unsaid())
-        self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(handler_registry=_handlers()))
+        self._quiet.enter_context(checkpoint_items.late_writes_unsaid())
+        self._orbax = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(handler_registry=checkpoint_items.handlers())
+        )
 
     def save(
         self,
@@ -122,8 +112,8 @@ class Checkpointer:
                 return False
         items: dict[str, ocp.args.CheckpointArgs] = {
             "params": ocp.args.StandardSave(state.params),
-            "optimizer": ocp.args.StandardSave(_optimizer_tree(state)),
-            "data": ocp.args.StandardSave({"npz": _pack(data_state)}),
+            "optimizer": ocp.args.StandardSave(checkpoint_items.optimizer_tree(state)),
+            "data": ocp.args.StandardSave({"npz": checkpoint_items.pack(data_state)}),
             "meta": ocp.args.JsonSave(dict(meta)),
         }
         best = self._config.keep_best
@@ -133,7 +123,9 @@ class Checkpointer:
         with self._disk_errors("written into"):
             try:
                 target = self._folders.unfinished(step)
-                self._orbax.save(target, args=ocp.args.Composite(**items), force=True, custom_metadata=_MARK)
+                self._orbax.save(
+                    target, args=ocp.args.Composite(**items), force=True, custom_metadata=checkpoint_items.MARK
+                )
             except BaseException:
                 self._folders.discard(step)
                 raise
@@ -184,15 +176,16 @@ class Checkpointer:
         where there is no such checkpoint, where it is damaged, or where its arrays are not those of abstract_state.
         """
         step = self._existing(step)
-        self._check(step, {"params": abstract_state.params, "optimizer": _optimizer_tree(abstract_state)})
+        optimizer = checkpoint_items.optimizer_tree(abstract_state)
+        self._check(step, {"params": abstract_state.params, "optimizer": optimizer})
         restored = self._restore(
             step,
             params=ocp.args.StandardRestore(abstract_state.params),
-            optimizer=ocp.args.StandardRestore(_optimizer_tree(abstract_state)),
+            optimizer=ocp.args.StandardRestore(optimizer),
             data=ocp.args.StandardRestore(),
         )
-        state = _state_from(restored["params"], restored["optimizer"], abstract_state)
-        return state, _unpack(np.asarray(restored["data"]["npz"])), restored["meta"]
+        state = checkpoint_items.state_from(restored["params"], restored["optimizer"], abstract_state)
+        return state, checkpoint_items.unpack(np.asarray(restored["data"]["npz"])), restored["meta"]
 
     def restore_params(self, step: int | None, abstract_params: Params) -> tuple[Params, dict[str, Any]]:
         """(params, meta) of `step`, or of the last whole checkpoint: what evaluation, inference and export need."""
@@ -264,14 +257,11 @@ class Checkpointer:
         """Raises one UserError that names every array which is missing, superfluous, or of another shape or type."""
         with self._disk_errors("read from"):
             found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
-        differences: list[str] = []
-        for item, tree in expected.items():
-            wanted = _descriptions(tree)
-            found = _descriptions(found_items[item])
-            for name in sorted(wanted.keys() | found.keys()):
-                want, have = wanted.get(name, "nothing"), found.get(name, "nothing")
-                if want != have:
-                    differences.append(f"  {item}/{name}: expected {want}, found {have}")
+        differences = [
+            f"  {item}/{line}"
+            for item, tree in expected.items()
+            for line in checkpoint_items.array_differences(tree, found_items[item])
+        ]
         if differences:
             shown = differences[:20] + ([f"  ... and {len(differences) - 20} more"] if len(differences) > 20 else [])
             raise UserError(
@@ -307,89 +297,3 @@ class Checkpointer:
             raise UserError(
                 f"A checkpoint cannot be {doing} {self._directory}: {os.strerror(number)}. {remedy}"
             ) from error
-
-
-@contextmanager
-def _late_writes_unsaid() -> Iterator[None]:
-    """After a failed write orbax closes an event loop that the other writes still call when they end, each of which
-    would print a traceback. The error itself reaches the caller.
-    """
-
-    def say(unraisable: sys.UnraisableHookArgs) -> None:
-        if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
-            before(unraisable)
-
-    before, sys.unraisablehook = sys.unraisablehook, say
-    try:
-        yield
-    finally:
-        if sys.unraisablehook is say:
-            sys.unraisablehook = before
-
-
-def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    for item in _ARRAYS:
-        registry.add(item, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
-        registry.add(item, ocp.args.StandardRestore, ocp.StandardCheckpointHandler())
-    for item in ("meta", "metrics"):
-        handler = ocp.JsonCheckpointHandler("metrics" if item == "metrics" else None)
-        registry.add(item, ocp.args.JsonSave, handler)
-        registry.add(item, ocp.args.JsonRestore, handler)
-    return registry
-
-
-def _read_through(folder: Path) -> None:
-    """Read all of a checkpoint that has no digests, as other programs and earlier versions write them."""
-    metadata = json.loads((folder / "_CHECKPOINT_METADATA").read_bytes())
-    if metadata.get("custom_metadata") == _MARK:
-        raise UserError(f"{DIGESTS} is missing")
-    json.loads((folder / "meta" / "metadata").read_bytes())
-    with ocp.PyTreeCheckpointer() as reader:
-        for item in _ARRAYS:
-            tree = reader.metadata(folder / item).item_metadata.tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-            reader.restore(folder / item, restore_args=as_numpy)
-
-
-def _optimizer_tree(state: TrainState) -> dict[str, Any]:
-    """The step and the optimiser's arrays as nested dicts: the tuples of optax have no names on disk."""
-    tree: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state):
-        *parents, name = path_names(path)
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = leaf
-    return {"step": state.step, "state": tree}
-
-
-def _state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: TrainState) -> TrainState:
-    paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
-    leaves = []
-    for path, _ in paths:
-        node = optimizer["state"]
-        for name in path_names(path):
-            node = node[name]
-        leaves.append(node)
-    return TrainState(step=optimizer["step"], params=params, opt_state=jax.tree.unflatten(treedef, leaves))
-
-
-def _descriptions(tree: Any) -> dict[str, str]:
-    """{"encoder/layers_0/...": "float32[64, 128]"} for arrays, ShapeDtypeStructs and orbax's metadata."""
-    return {
-        "/".join(path_names(path)): f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
-def _pack(data_state: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Any arrays as one: orbax keeps neither empty arrays nor arbitrary names."""
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in data_state.items()})
-    return np.frombuffer(file.getvalue(), np.uint8)
-
-
-def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
