@@ -124,7 +124,13 @@ def test_a_checkpoint_that_is_not_there_is_found(proof: tuple[Path, str], copy: 
 
 @pytest.mark.parametrize(
     "left",
-    ["checkpoints/8.orbax-checkpoint-tmp", "checkpoints/damaged", ".run.json.host-12.ab.tmp", "checkpoints/12/x.tmp"],
+    [
+        "checkpoints/8.orbax-checkpoint-tmp",
+        "checkpoints/8.unfinished",
+        "checkpoints/damaged",
+        ".run.json.host-12.ab.tmp",
+        "checkpoints/12/x.tmp",
+    ],
 )
 def test_what_a_kill_left_is_found(proof: tuple[Path, str], copy: Path, left: str) -> None:
     assert litter(copy, proof[0] / "unbroken") == []

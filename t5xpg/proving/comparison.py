@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from t5xpg import digests
 from t5xpg.batch_trail import LINE, UNKNOWN
 from t5xpg.rundir import RunDirectory
 
@@ -64,9 +65,11 @@ def litter(killed: Path, unbroken: Path) -> list[str]:
     """What lies in the killed run and in no finished one: unfinished and temporary files, checkpoints put aside."""
 
     def names(run: Path) -> set[str]:
-        # the names of event files hold the time and the process
         kept = [path for folder in (run, run / "checkpoints") if folder.is_dir() for path in folder.iterdir()]
-        return {str(path.relative_to(run)) for path in kept if not path.name.partition(".")[0].isdecimal()}
+        # an unbroken run reads no checkpoint, so that there is nothing whose digest it would remember
+        return {
+            str(path.relative_to(run)) for path in kept if path.name != digests.MEMORY and not path.name.isdecimal()
+        }
 
     temporary = {
         str(path.relative_to(killed))
