@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from t5xpg import digests
+from t5xpg import checkpoint_items, digests
 from t5xpg.batch_trail import LINE, UNKNOWN
 from t5xpg.rundir import RunDirectory
 
@@ -94,7 +93,7 @@ def read_checkpoint(folder: Path) -> dict[str, Arrays]:
             jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
             for path, leaf in jax.tree_util.tree_leaves_with_path(restored)
         }
-    items["data"] = _unpacked(items["data"]["npz"])
+    items["data"] = checkpoint_items.unpack(items["data"]["npz"])
     return items
 
 
@@ -182,8 +181,3 @@ def _compare_checkpoints(found: Comparison, ours: Path, theirs: Path, positions:
     found.add("data position", None if difference is None else f"{theirs / 'data'}: {difference}.", compared=how)
     metas = [json.loads((folder / "meta" / "metadata").read_text(encoding="utf-8")) for folder in (ours, theirs)]
     found.add("meta", None if metas[0] == metas[1] else f"{theirs / 'meta'} is another than {ours / 'meta'}.")
-
-
-def _unpacked(packed: np.ndarray) -> Arrays:
-    with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
