@@ -11,6 +11,7 @@ import seqio
 import t5.data
 import tensorflow as tf
 
+from t5xpg.data import span_lengths
 from t5xpg.data.seqio_vocabularies import from_seqio
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
 from t5xpg.data.task_names import NOT_CACHED, cache_command, possible_dataset
@@ -108,24 +109,6 @@ def objective_of(task: seqio.Task) -> SpanCorruption | None:
     return None
 
 
-def span_corruption_lengths(inputs_length: int, objective: SpanCorruption) -> tuple[int, int, int]:
-    """Lengths that fill inputs of `inputs_length` tokens: tokens of text, tokens of targets, and spans (sentinels).
-
-    They follow t5's `random_spans_helper` and `random_spans_noise_mask`; targets and inputs end with EOS.
-    """
-    text, targets = t5.data.preprocessors.random_spans_helper(
-        inputs_length=inputs_length,
-        noise_density=objective.noise_density,
-        mean_noise_span_length=objective.mean_noise_span_length,
-        extra_tokens_per_span_inputs=1,
-        extra_tokens_per_span_targets=1,
-    )
-    noise = min(max(round(text * objective.noise_density), 1), text - 1)
-    spans = max(round(noise / objective.mean_noise_span_length), 1)
-    # t5's helper does not know that there is always one span, which tells for very short inputs
-    return text, max(targets, noise + spans + 1), spans
-
-
 def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
     modules = config.module_import
     if reads_cache(task, config):
@@ -162,21 +145,9 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
     objective = objective_of(task)
     if objective is None:
         return
-    inputs, targets = config.task_feature_lengths["inputs"], config.task_feature_lengths["targets"]
-    _, needed, spans = span_corruption_lengths(inputs, objective)
-    if targets < needed:
-        raise UserError(
-            f"Targets of {targets} tokens are too short for {task.name}: inputs of {inputs} tokens with noise density "
-            f"{objective.noise_density:g} and a mean span of {objective.mean_noise_span_length:g} give targets of "
-            f"{needed}. Set TASK_FEATURE_LENGTHS = {{'inputs': {inputs}, 'targets': {needed}}}, or more."
-        )
     sentinels = from_seqio(task.output_features["targets"].vocabulary).num_sentinels
-    if spans > sentinels:
-        raise UserError(
-            f"{task.name} would need {spans} sentinels for {spans} spans in inputs of {inputs} tokens, and its "
-            f"vocabulary has {sentinels}: further ones would be ordinary tokens. Use longer spans, a lower noise "
-            "density or shorter inputs."
-        )
+    if problems := span_lengths.problems(task.name, config.task_feature_lengths, objective, sentinels):
+        raise UserError(" ".join(problems))
 
 
 def _with_objective(task: seqio.Task, objective: SpanCorruption) -> seqio.Task:

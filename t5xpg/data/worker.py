@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from t5xpg.data import protocol
+from t5xpg.data.span_lengths import span_lengths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 
@@ -99,13 +100,13 @@ class Streams:
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
         if objective is not None:
-            lengths = providers.span_corruption_lengths(dataset.task_feature_lengths["inputs"], objective)
+            lengths = span_lengths(dataset.task_feature_lengths["inputs"], objective)
             reply["objective"] = {
                 "noise_density": objective.noise_density,
                 "mean_noise_span_length": objective.mean_noise_span_length,
-                "text_tokens": lengths[0],
-                "target_tokens": lengths[1],
-                "spans": lengths[2],
+                "text_tokens": lengths.text,
+                "target_tokens": lengths.targets,
+                "spans": lengths.spans,
             }
         return reply, {}
 

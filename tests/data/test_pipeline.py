@@ -14,6 +14,7 @@ import t5.data
 from t5xpg.batch import BatchSpec, validate
 from t5xpg.data import providers
 from t5xpg.data.pipeline import ShardedBatches, _shard_seed, stream_identity
+from t5xpg.data.span_lengths import span_lengths
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
 from t5xpg.errors import UserError
 
@@ -171,7 +172,8 @@ def test_mixture_with_the_objective_that_it_has_is_the_same() -> None:
 @pytest.mark.parametrize("inputs", [16, 64, 256, 512])
 @pytest.mark.parametrize("objective", [SpanCorruption(), SpanCorruption(0.15, 20.0), SpanCorruption(0.5, 3.0)])
 def test_lengths_are_those_of_t5(inputs: int, objective: SpanCorruption) -> None:
-    text, targets, spans = providers.span_corruption_lengths(inputs, objective)
+    lengths = span_lengths(inputs, objective)
+    text, targets, spans = lengths.text, lengths.targets, lengths.spans
     tokens = np.full(text, 3, np.int32)
     mask = t5.data.preprocessors.random_spans_noise_mask(
         text, objective.noise_density, [(1, 2), (3, 4)], objective.mean_noise_span_length
@@ -245,7 +247,7 @@ def test_identity_knows_settings_and_files(sample_folder: Path) -> None:
         ({"batch_size": 6, "num_virtual_shards": 4}, "does not divide over 4 virtual shards"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"task_feature_lengths": {"inputs": 1.5, "targets": 3}}, "'inputs'.*is 1.5"),
-        ({"seed": -1}, "seed is -1"),
+        ({"seed": -1}, "RANDOM_SEED is -1"),
         ({"max_batches": 0}, "max_batches is 0"),
     ],
 )
