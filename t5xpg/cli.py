@@ -217,7 +217,8 @@ def _cache(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from t5xpg import checking
 
-    return checking.check(_load(options))
+    run = _run_directory(options, "") if options.run else None
+    return checking.check(options.experiment, *_overrides(options), run)
 
 
 def _estimate(options: argparse.Namespace) -> int:
@@ -235,11 +236,13 @@ def _record(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from t5xpg import training
+    from t5xpg import checking, training
+    from t5xpg.rundir import RunDirectory
 
     loaded = _load(options)
     recorded = Path(options.recorded) if options.recorded else None
     path = _run_directory(options, loaded.name, loaded.experiment.model_dir)
+    checking.require(loaded, RunDirectory(path), data=recorded is None)
     return training.train(loaded, path, recorded=recorded)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from t5xpg import evaluation, inference, paths, report, training
+from t5xpg import checking, evaluation, inference, paths, report, training
 from t5xpg.config import LoadedConfig
 from t5xpg.files import read_json
 from t5xpg.filling import excerpt
@@ -22,6 +22,7 @@ def run(loaded: LoadedConfig, path: Path) -> int:
     """Export, cache, train, evaluate, fill in blanks, report, in the run directory `path`. Returns the exit code."""
     began = time.perf_counter()
     directory = RunDirectory(path)
+    checking.require(loaded, directory)
     code = training.train(loaded, path)
     if code:
         return code

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from t5xpg.data.client import Stream
+from t5xpg.data.recorded import RecordedStream
 from t5xpg.errors import UserError
 from t5xpg.metrics import Window
 
@@ -23,7 +24,7 @@ class Validation:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: Stream | RecordedStream,
         eval_step: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]],
         on_devices: Callable[[Mapping[str, np.ndarray]], Mapping[str, Any]],
     ) -> None:
