@@ -9,6 +9,7 @@ from typing import Any
 from t5xpg import paths, preparation
 from t5xpg.checking.finding import Finding
 from t5xpg.config import LoadedConfig
+from t5xpg.config.reading import shortened
 from t5xpg.data.manifest import find_manifests, read_manifest
 from t5xpg.errors import UserError
 from t5xpg.files import read_json
@@ -35,15 +36,21 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory) -> Iterator[Finding]:
         yield Finding("run", f"new, in {shown(directory.path)}")
         return
     now = _identity(loaded)
+    if not directory.exists():
+        now["settings"] = {name: value for name, value in now["settings"].items() if name in found["settings"]}
     # what is not known of either is not compared
     differences = differing(
         {name: found[name] for name in found if name in now}, {name: now[name] for name in now if name in found}
     )
     if not differences:
         total = loaded.experiment.total_steps
-        yield Finding("run", f"goes on after step {step:,} of {total:,}, in {shown(directory.path)}")
+        where = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
+        yield Finding("run", f"{where}, in {shown(directory.path)}")
         return
-    lines = [f"{_name(key, now['settings'])} {old} in the run, {new} now" for key, (old, new) in differences.items()]
+    lines = [
+        f"{_name(key, now['settings'])} {shortened(str(old))} in the run, {shortened(str(new))} now"
+        for key, (old, new) in differences.items()
+    ]
     shown_lines = lines[:_SHOWN] + ([f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else [])
     yield Finding(
         "run",
