@@ -22,6 +22,7 @@ _SHARDS = 4  # of the source that they are taken from
 _READ_BYTES = 256 << 20
 _EXPECTED = 24
 _MOST_DOCUMENTS = 20_000
+_SHOWN = 60  # characters of a text in a message
 
 
 def compare(task: Any, folder: Path, command: str) -> str:
@@ -130,8 +131,9 @@ def _key(example: dict[str, Any]) -> bytes:
 def _shown(example: dict[str, Any]) -> str:
     import tensorflow as tf
 
-    name = max(example, key=lambda one: len(example[one]))
+    name = max(sorted(example), key=lambda one: len(example[one]))
     feature = tf.train.Feature.FromString(example[name])
     values = list(getattr(feature, feature.WhichOneof("kind") or "int64_list").value)
-    shown = " ".join(str(value) for value in values[:8])
-    return f"{name} = {shown}{' …' if len(values) > 8 else ''}"
+    if values and isinstance(values[0], bytes):
+        return f"{name} = {values[0].decode('utf-8', errors='replace')[:_SHOWN]!r}"
+    return f"{name} = {' '.join(str(value) for value in values[:8])}{' …' if len(values) > 8 else ''}"
