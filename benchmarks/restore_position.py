@@ -1,6 +1,6 @@
 """What it costs to save and to put back the position in the data, early and late in a stream.
 
-    python benchmarks/restore_position.py [--late 100000] [--repeats 9] [--batch-size 1] [--kinds cached packed]
+    python benchmarks/restore_position.py [--late 100000] [--repeats 15] [--batch-size 1] [--kinds cached packed]
 
 It should cost the same at batch 100 as at batch 100,000. Prints a table: for cached, uncached, packed (and cached) data
 and a mixture, the medians of measurements that alternate between the two positions. A save is `Stream.state`. A restore
@@ -122,7 +122,7 @@ def rows(kind: str, found: list[Position]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--late", type=int, default=100_000, help="the later of the two batches")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     arguments = parser.parse_args()
@@ -142,10 +142,13 @@ def main() -> None:
                 )
                 stream = service.open(config, prefetch=PREFETCH)
                 opened.append((kind, stream, positions(stream, arguments.late, kind)))
-            for _ in range(arguments.repeats):
+            for repeat in range(arguments.repeats + 1):
                 for _, stream, found in opened:
-                    for position in found:
+                    for position in found if repeat % 2 else reversed(found):
                         measure(stream, position)
+                        if repeat == 0:  # a first time, of which nothing is kept
+                            position.saves.clear()
+                            position.restores.clear()
         for kind, _, found in opened:
             lines += rows(kind, found)
     print("\n".join(lines))
