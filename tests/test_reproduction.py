@@ -15,7 +15,7 @@ import pytest
 from t5xpg import config, reproduction
 from t5xpg.errors import UserError
 from t5xpg.files import read_json, write_json
-from t5xpg.reproduction.comparison import DIFFERENT, SAME, compare
+from t5xpg.reproduction.comparison import DIFFERENT, NOT_COMPARED, SAME, compare
 from tests.test_reproduction_comparison import Results, changed, results
 from tests.workplace import EXPERIMENT, Workplace
 
@@ -46,7 +46,9 @@ def published(workplace: Workplace) -> Path:
     return experiment
 
 
-def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(workplace: Workplace, published: Path) -> None:
+def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
+    workplace: Workplace, published: Path, tmp_path: Path
+) -> None:
     folder = workplace.folder / "runs" / "again"
     with workplace.start("reproduce", str(published), "--run=again") as process:
         deadline = time.monotonic() + 200
@@ -64,14 +66,20 @@ def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(workplace: Workplace, 
     assert outcome["same"] is outcome["exact"] is True
     assert {row["verdict"] for row in outcome["numbers"]} == {SAME}
     assert [row["what"] for row in outcome["numbers"]] == [
-        "batches to step 12", "validation loss at step 12 of 3 points", "training loss at step 12 of 3 points",
-        "parameters", "target tokens", "examples", "evaluation: loss", "sample predictions",
+        "batches to step 12", "validation loss at step 12 (3 points compared)",
+        "training loss at step 12 (3 points compared)", "parameters", "target tokens", "examples",
+        "evaluation: loss", "sample predictions",
     ]  # fmt: skip
-    # once more, in the same place, and a part of it
-    printed = workplace.run("reproduce", str(published), "--run=again", "--steps=7")
+    # once more, in the same place, a part of it, and against results of before batches were recorded
+    experiment = _copied(published, tmp_path)
+    _tamper(experiment, lambda found: found.pop("batches"))
+    printed = workplace.run("reproduce", str(experiment), "--run=again", "--steps=7")
     assert "the finished reproduction in" in printed
     assert "small, 7 of 12 steps" in printed
-    assert read_json(folder / "reproduction.json")["steps"] == 7
+    assert "same: bit for bit what was published" in printed
+    outcome = read_json(folder / "reproduction.json")
+    assert (outcome["steps"], outcome["same"]) == (7, True)
+    assert outcome["numbers"][0]["verdict"] == NOT_COMPARED
     assert (folder / "checkpoints" / "7").is_dir()
 
 
@@ -93,15 +101,6 @@ def test_other_data_are_told_before_anything_is_trained(workplace: Workplace, pu
     assert "different: the data changed since" in printed
     assert "data: sha256.train" in printed
     assert not (workplace.folder / "runs" / "other_data").exists()
-
-
-def test_results_of_before_batches_were_recorded_still_reproduce(
-    workplace: Workplace, published: Path, tmp_path: Path
-) -> None:
-    experiment = _copied(published, tmp_path)
-    _tamper(experiment, lambda found: found.pop("batches"))
-    printed = workplace.run("reproduce", str(experiment), "--run=older", "--steps=5")
-    assert "same: bit for bit" in printed
 
 
 def _copied(experiment: Path, folder: Path) -> Path:
@@ -137,6 +136,18 @@ def test_results_of_another_experiment_are_refused(experiment: Path) -> None:
     _tamper(experiment, lambda found: found.update(experiment="large"))
     with pytest.raises(UserError, match="holds results of large, not of small"):
         reproduction.reproduce(config.load(str(experiment)), experiment.parent / "run")
+
+
+def test_results_without_what_is_compared_are_refused(experiment: Path) -> None:
+    _tamper(experiment, lambda found: [found.pop(name) for name in ("curves", "hardware")])
+    with pytest.raises(UserError, match=r"lacks hardware, curves. Write it again with: make report EXP=small"):
+        reproduction.reproduce(config.load(str(experiment)), experiment.parent / "run")
+
+
+@pytest.mark.parametrize("commit", ["--output=x", "", None, "HEAD", "ab" * 20])
+def test_a_commit_that_is_none_is_no_option_of_git(experiment: Path, commit: str | None) -> None:
+    loaded = config.load(str(experiment))
+    assert reproduction._changed_files({"commit": commit, "clean": True}, loaded) is None
 
 
 def test_overrides_are_refused(experiment: Path) -> None:

@@ -106,8 +106,9 @@ def test_equal_results_are_the_same_bit_for_bit() -> None:
     assert comparison.changed == []
     assert {row.verdict for row in (*comparison.numbers, *comparison.conditions)} == {SAME}
     assert [row.what for row in comparison.numbers] == [
-        "batches to step 4", "validation loss at step 4 of 3 points", "training loss at step 4 of 4 points",
-        "parameters", "target tokens", "examples", "evaluation: loss", "sample predictions",
+        "batches to step 4", "validation loss at step 4 (3 points compared)",
+        "training loss at step 4 (4 points compared)", "parameters", "target tokens", "examples",
+        "evaluation: loss", "sample predictions",
     ]  # fmt: skip
     assert [row.what for row in comparison.conditions] == [
         "code", "settings", "seed", "data", "cache", "vocabulary", "versions", "hardware",
@@ -247,8 +248,8 @@ def test_a_part_of_the_steps_is_compared_with_that_part() -> None:
     comparison = compare(results(), here, steps=2)
     assert comparison.same
     assert [(row.what, row.verdict) for row in comparison.numbers] == [
-        ("batches to step 2", SAME), ("validation loss at step 2 of 2 points", SAME),
-        ("training loss at step 2 of 2 points", SAME), ("parameters", SAME), ("evaluation", NOT_COMPARED),
+        ("batches to step 2", SAME), ("validation loss at step 2 (2 points compared)", SAME),
+        ("training loss at step 2 (2 points compared)", SAME), ("parameters", SAME), ("evaluation", NOT_COMPARED),
     ]  # fmt: skip
     assert compare(changed("curves/validation/loss/2", 1.0), here, steps=2).same
     assert not compare(changed("curves/validation/loss/1", 1.0), here, steps=2).same

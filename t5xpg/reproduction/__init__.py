@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -25,6 +27,10 @@ from t5xpg.rundir import RunDirectory
 MARK_FILE = ".reproduction.json"
 OUTCOME_FILE = "reproduction.json"
 _WIDTHS = (48, 44, 44)  # of the table's columns, at most
+# What is compared with must hold; all else may be of a later version.
+_NEEDED = (
+    "command", "steps", "identity", "versions", "hardware", "curves", "first", "final", "best_validation", "num_params",
+)  # fmt: skip
 
 Results = Mapping[str, Any]
 
@@ -77,6 +83,9 @@ def _published(loaded: LoadedConfig, file: Path) -> Results:
             f"make train EXP={loaded.name}, make eval EXP={loaded.name}, make report EXP={loaded.name}"
         )
     published = read_results(file)
+    lacking = [name for name in _NEEDED if name not in published]
+    if lacking:
+        raise UserError(f"{shown(file)} lacks {', '.join(lacking)}. Write it again with: make report EXP={loaded.name}")
     if published.get("experiment") != loaded.name:
         raise UserError(f"{shown(file)} holds results of {published.get('experiment')}, not of {loaded.name}.")
     return published
@@ -174,13 +183,15 @@ def _read_mark(path: Path) -> dict[str, Any]:
 
 def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | None:
     """The files of the program and of the experiment that differ from the published commit; None if git cannot say."""
-    if git is None:
+    if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # never an option of git's
         return None
     root = paths.REPOSITORY
     within = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
     command = ["git", "-C", str(root), "diff", "--name-only", git["commit"], "--", *within]
+    # inside a git hook, variables such as GIT_DIR point at the hook's repository
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=variables)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.splitlines() if done.returncode == 0 else None

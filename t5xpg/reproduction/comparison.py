@@ -189,9 +189,9 @@ def _curve(split: str, published: Results, here: Results, steps: int, exact: boo
     worst = max(keys, key=lambda key: distances[key])
     last = max((key for key in keys if key[2] == "loss"), key=lambda key: key[1], default=worst)
     shown = worst if distances[worst] else last
-    points = len({step for _, step, _ in keys})
+    count = len({step for _, step, _ in keys})
     row = Row(
-        f"{what} {shown[2].replace('_', ' ')} at step {shown[1]:,} of {points} points",
+        f"{what} {shown[2].replace('_', ' ')} at step {shown[1]:,} ({count} point{'s'[: count > 1]} compared)",
         *_texts(old.get(shown), new.get(shown)),
         _verdict(distances[worst], exact),
     )
