@@ -40,7 +40,7 @@ class _ZstandardFile(io.RawIOBase):
         self._file = path.open("rb")
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._frame_began = False
-        self._ready = b""
+        self._ready = memoryview(b"")  # a view: taking parts of it copies nothing
 
     def readable(self) -> bool:
         return True
@@ -57,7 +57,7 @@ class _ZstandardFile(io.RawIOBase):
                     raise EOFError("the compressed text is cut off")
                 return 0
             self._frame_began = True
-            self._ready = self._frame.decompress(piece)
+            self._ready = memoryview(self._frame.decompress(piece))
         count = min(len(buffer), len(self._ready))
         buffer[:count] = self._ready[:count]
         self._ready = self._ready[count:]
