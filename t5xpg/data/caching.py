@@ -96,7 +96,7 @@ def cache_task(
         "only_missing": only_missing,
     }
     environment = _environment(cache_dir, data_dir)
-    with _room(task, cache_dir, module_import):
+    with _room(cache_dir, task, cache_command(task, module_import, force)):
         cache_dir.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(cache_dir, task)
         if not force and (known := _known(cache_dir, question, environment)) is not None:
@@ -283,22 +283,22 @@ def _remove_abandoned(cache_dir: Path, task: str) -> None:
 
 
 @contextlib.contextmanager
-def _room(task: str, cache_dir: Path, module_import: Sequence[str]) -> Iterator[None]:
+def _room(cache_dir: Path, task: str, command: str) -> Iterator[None]:
     """Say where there is no room."""
     try:
         yield
     except (OSError, NoRoomError) as error:
         if isinstance(error, OSError) and error.errno not in NO_ROOM:
             raise
-        raise _no_room(task, cache_dir, module_import) from error
+        raise _no_room(cache_dir, task, command) from error
 
 
-def _no_room(task: str, cache_dir: Path, module_import: Sequence[str]) -> UserError:
+def _no_room(cache_dir: Path, task: str, command: str) -> UserError:
     """The error where a cache does not fit."""
     free = ""
     with contextlib.suppress(OSError):
         free = f" ({shutil.disk_usage(cache_dir).free / 2**20:,.0f} MiB free)"
     return UserError(
         f"There is no room in {cache_dir} for the cache of {task}{free}. What was there before is as it was. Make "
-        f"room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {cache_command(task, module_import)}"
+        f"room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {command}"
     )
