@@ -110,28 +110,40 @@ def service(workplace: Workplace) -> Iterator[DataService]:
         yield running
 
 
-@pytest.fixture
-def record(workplace: Workplace, service: DataService, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """`recording.record` of the workplace's experiment with overrides."""
+Record = Callable[..., int]
+
+
+def recorder(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, service: Any) -> Record:
+    """`recording.record` of the workplace's experiment with overrides, out of the streams of `service`."""
     for name, value in workplace.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(recording, "DataService", lambda **_: contextlib.nullcontext(service))
 
     def call(output: Path, *overrides: str, steps: int = 3, force: bool = False) -> int:
-        return recording.record(
-            config.load(str(workplace.experiment), overrides), steps=steps, output=output, force=force
-        )
+        loaded = config.load(str(workplace.experiment), overrides)
+        return recording.record(loaded, steps=steps, output=output, force=force)
 
     return call
+
+
+@pytest.fixture
+def record(workplace: Workplace, service: DataService, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Records from the data."""
+    return recorder(workplace, monkeypatch, service)
+
+
+@pytest.fixture
+def record_again(workplace: Workplace, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+    """Records from a recording, which stands in for the data and is there at once."""
+    with RecordedData(folder) as data:
+        yield recorder(workplace, monkeypatch, data)
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_ino, path.read_bytes()) for path in folder.iterdir()}
 
 
-def test_what_is_recorded(
-    record: Callable[..., int], workplace: Workplace, service: DataService, tmp_path: Path
-) -> None:
+def test_what_is_recorded(record: Record, workplace: Workplace, service: DataService, tmp_path: Path) -> None:
     assert record(tmp_path / "new") == 0
     experiment = config.load(str(workplace.experiment)).experiment
     source = preparation.prepare(experiment.train_dataset)
@@ -156,7 +168,7 @@ def umask() -> int:
 
 
 def test_a_live_position_goes_on_from_a_recording_of_virtual_shards(
-    record: Callable[..., int], workplace: Workplace, service: DataService, tmp_path: Path
+    record: Record, workplace: Workplace, service: DataService, tmp_path: Path
 ) -> None:
     sharded = ("train/spec.DatasetConfig.num_virtual_shards=2", "train/spec.DatasetConfig.pack=True")
     record(tmp_path / "new", *sharded, steps=5)
@@ -174,7 +186,7 @@ def test_a_live_position_goes_on_from_a_recording_of_virtual_shards(
 
 
 def test_the_same_recording_is_left_and_another_refused(
-    record: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "new"
     record(output)
@@ -194,17 +206,17 @@ def test_the_same_recording_is_left_and_another_refused(
     assert os.listdir(tmp_path) == ["new"]
 
 
-def test_a_damaged_recording_is_not_left(record: Callable[..., int], tmp_path: Path) -> None:
+def test_a_damaged_recording_is_not_left(record_again: Record, tmp_path: Path) -> None:
     output = tmp_path / "new"
-    record(output)
+    record_again(output)
     os.truncate(output / "train.batches", 30)
     with pytest.raises(UserError, match=r"train\.batches has 30 bytes instead of .* FORCE=1"):
-        record(output)
-    record(output, force=True)
-    record(output)
+        record_again(output)
+    record_again(output, force=True)
+    record_again(output)
 
 
-def test_the_whole_validation_is_recorded_as_such(record: Callable[..., int], tmp_path: Path) -> None:
+def test_the_whole_validation_is_recorded_as_such(record: Record, tmp_path: Path) -> None:
     record(tmp_path / "new", "EVAL_STEPS=None", steps=1)
     streams = read_recording(tmp_path / "new").streams
     assert (streams["train"].ended, streams["validation"].ended) == (False, True)
@@ -212,36 +224,36 @@ def test_the_whole_validation_is_recorded_as_such(record: Callable[..., int], tm
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_nothing_but_a_recording_is_replaced(record: Callable[..., int], tmp_path: Path, force: bool) -> None:
+def test_nothing_but_a_recording_is_replaced(record_again: Record, tmp_path: Path, force: bool) -> None:
     output = tmp_path / "precious"
     output.write_text("a file")
     with pytest.raises(UserError, match="precious is a file: name a folder with OUTPUT=…"):
-        record(output, force=force)
+        record_again(output, force=force)
     output.unlink()
     output.mkdir()
     (output / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="precious holds other things than a recording: name another folder"):
-        record(output, force=force)
+        record_again(output, force=force)
     (output / MANIFEST).write_text('{"format": 1, "name": "wikitext"}')
     with pytest.raises(UserError, match=r"precious is no recording: its manifest\.json is of something else"):
-        record(output, force=force)
+        record_again(output, force=force)
     assert (output / "thesis.txt").read_text() == "years of work"
     assert os.listdir(tmp_path) == ["precious"]
 
 
-def test_files_besides_a_recording_are_not_deleted(record: Callable[..., int], tmp_path: Path) -> None:
-    record(tmp_path / "new")
+def test_files_besides_a_recording_are_not_deleted(record_again: Record, tmp_path: Path) -> None:
+    record_again(tmp_path / "new")
     (tmp_path / "new" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"holds notes\.txt besides a recording: take that away"):
-        record(tmp_path / "new", steps=4, force=True)
+        record_again(tmp_path / "new", steps=4, force=True)
     assert (tmp_path / "new" / "notes.txt").read_text() == "mine"
 
 
-def test_a_link_stays_one(record: Callable[..., int], tmp_path: Path) -> None:
+def test_a_link_stays_one(record_again: Record, tmp_path: Path) -> None:
     (tmp_path / "roomy").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "roomy")
-    record(tmp_path / "link")
-    record(tmp_path / "link", steps=4, force=True)
+    record_again(tmp_path / "link")
+    record_again(tmp_path / "link", steps=4, force=True)
     assert (tmp_path / "link").is_symlink()
     assert read_recording(tmp_path / "roomy").streams["train"].batches == 4
 
@@ -251,10 +263,10 @@ def test_a_link_stays_one(record: Callable[..., int], tmp_path: Path) -> None:
     "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt(), SystemExit(143)]
 )
 def test_an_interruption_leaves_nothing_new(
-    record: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, earlier: bool
+    record_again: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, earlier: bool
 ) -> None:
     if earlier:
-        record(tmp_path / "new")
+        record_again(tmp_path / "new")
     before = contents(tmp_path / "new") if earlier else None
 
     def fails(writer: StreamWriter, batch: Batch) -> str:
@@ -266,7 +278,7 @@ def test_an_interruption_leaves_nothing_new(
     monkeypatch.setattr(StreamWriter, "write", fails)
     expected: Any = UserError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected) as caught:
-        record(tmp_path / "new", steps=4, force=True)
+        record_again(tmp_path / "new", steps=4, force=True)
     if isinstance(error, OSError):
         kept = "the earlier recording is as it was" if earlier else "nothing was left there"
         assert str(caught.value).startswith(f"There is no room for the recording in {tmp_path}")
@@ -277,7 +289,7 @@ def test_an_interruption_leaves_nothing_new(
 
 
 def test_what_a_killed_recording_left_goes_with_the_next(
-    record: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record_again: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from t5xpg import files
 
@@ -286,28 +298,28 @@ def test_what_a_killed_recording_left_goes_with_the_next(
     left = tmp_path / f".new.{files._host()}-{gone.pid}.abc.tmp"
     left.mkdir()
     (left / "train.batches").write_bytes(b"unfinished")
-    record(tmp_path / "new")
+    record_again(tmp_path / "new")
     assert os.listdir(tmp_path) == ["new"]
 
 
 @pytest.mark.parametrize("steps", [0, -1, 10**30])
-def test_absurd_numbers_of_steps(record: Callable[..., int], tmp_path: Path, steps: int) -> None:
+def test_absurd_numbers_of_steps(record_again: Record, tmp_path: Path, steps: int) -> None:
     with pytest.raises(UserError, match=rf"STEPS={steps}: a recording holds the batches of 1 to 1,000,000,000 steps"):
-        record(tmp_path / "new", steps=steps)
+        record_again(tmp_path / "new", steps=steps)
 
 
 def test_a_recording_that_will_not_fit_is_not_begun(
-    record: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record_again: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused after some batches, instead of filling the disk first."""
     monkeypatch.setattr(recording, "_SAMPLE", 2)
     with pytest.raises(UserError, match=r"The recording would take about \d.* GB, and .* GB free\. Record fewer"):
-        record(tmp_path / "new", steps=10**9)
+        record_again(tmp_path / "new", steps=10**9)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_task_of_its_own_for_the_evaluation(
-    record: Callable[..., int], workplace: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: Record, workplace: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the evaluation reads is made too, where it is another task."""
     prepared: list[str] = []
@@ -315,13 +327,15 @@ def test_a_task_of_its_own_for_the_evaluation(
 
     def noted(dataset: Any) -> preparation.Source:
         prepared.append(dataset.mixture_or_task_name)
+        if len(prepared) == 2:
+            raise UserError("there is no such text")
         return prepare(dataset)
 
     monkeypatch.setattr(preparation, "prepare", noted)
     loaded = config.load(str(workplace.experiment))
     other = dataclasses.replace(loaded.experiment.eval_dataset, mixture_or_task_name="absent_span_corruption")
     changed = dataclasses.replace(loaded, experiment=dataclasses.replace(loaded.experiment, eval_dataset=other))
-    with pytest.raises(UserError, match="absent_span_corruption"):
+    with pytest.raises(UserError, match="there is no such text"):
         recording.record(changed, steps=1, output=tmp_path / "new")
     assert prepared == ["small_span_corruption", "absent_span_corruption"]
     assert not list(tmp_path.iterdir())
