@@ -173,10 +173,7 @@ class SourceFiles:
             shown.append(f"{len(found) - _SHOWN} more files differ")
         commands = {command for file, _ in found if (command := self._command(file)) is not None}
         again = f", or make the same again ({', '.join(sorted(commands))})" if commands else ""
-        raise UserError(
-            f"{what}: {'; '.join(shown)}. Put back what was there{again}, and give the command once more: training "
-            "goes on from its last checkpoint, whose position lies in the files as they were."
-        )
+        raise UserError(f"{what}: {'; '.join(shown)}. Put back what was there{again}, and give the command once more.")
 
     def _command(self, file: _File) -> str | None:
         """What to type to make a file again; None for those of the user's own tasks."""
