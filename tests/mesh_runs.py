@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -93,8 +94,12 @@ class Run:
         step = make_train_step(
             model, optimizer, LossConfig(), num_microbatches=self.parts, seed=5, token_bytes=TOKEN_BYTES
         )
-        self.step = jit_train_step(step, self.mesh, self.shardings)
+        self.jitted = jit_train_step(step, self.mesh, self.shardings)
         self.losses: list[float] = []
+
+    def compile(self) -> Run:
+        self.step = self.jitted.lower(self.abstract, batch(0)).compile()
+        return self
 
     def create(self) -> Run:
         key = stream_key(5, "params")
@@ -142,14 +147,13 @@ def relative(ours: list[float], theirs: list[float]) -> float:
     return float(np.max(np.abs(np.divide(ours, theirs) - 1)))
 
 
-def agreement(name: str, params: Params, folder: Path) -> tuple[dict, dict[Layout, Run]]:
+def agreement(runs: dict[Layout, Run], params: Params, folder: Path) -> dict:
     """How far each layout ends from one device alone, and a run that moves to another layout half way."""
-    optimizer, layouts = OPTIMIZERS[name], LAYOUTS[name]
-    alone = Run(optimizer, ALONE).begin(params).train(0, STEPS)
-    runs = {ALONE: alone}
+    alone = runs[ALONE].begin(params).train(0, STEPS)
+    layouts = [layout for layout in runs if layout != ALONE]
     found: dict = {"moved": distance(alone.state.params, params), "layouts": {}}
     for layout in layouts:
-        run = runs[layout] = Run(optimizer, layout).begin(params).train(0, SAVED)
+        run = runs[layout].begin(params).train(0, SAVED)
         if layout == layouts[0]:
             run.save(folder, SAVED)
             saved = host(run.state)
@@ -164,7 +168,7 @@ def agreement(name: str, params: Params, folder: Path) -> tuple[dict, dict[Layou
         "lies": jax.tree.map(lambda leaf: leaf.sharding, other.state) == other.shardings,
         "params": distance(other.train(SAVED, STEPS).state.params, alone.state.params),
     }
-    return found, runs
+    return found
 
 
 def parts_of(run: Run) -> dict[str, list[int]]:
@@ -186,10 +190,9 @@ def parameters_alone(folder: Path, run: Run) -> bool:
     return equal(params, run.restore(folder, SAVED).state.params)
 
 
-def continued(params: Params, folder: Path) -> bool:
-    """Whether a run with dropout, on two times four devices, ends bit for bit where it ends when it is interrupted."""
-    run = Run(OPTIMIZERS["Adafactor"], (2, 4, 1), WITH_DROPOUT).begin(params)
-    end = host(run.train(0, 2).save(folder, 2).train(2, 4).state)
+def continued(run: Run, params: Params, folder: Path) -> bool:
+    """Whether a run ends bit for bit where it ends when it is interrupted."""
+    end = host(run.begin(params).train(0, 2).save(folder, 2).train(2, 4).state)
     return equal(run.restore(folder, 2).train(2, 4).state, end)
 
 
@@ -211,12 +214,19 @@ def main(folder: Path) -> None:
         "optimizers": {},
     }
     params = host(created.state.params)
-    for name in OPTIMIZERS:
-        found["optimizers"][name], runs = agreement(name, params, folder / name)
-        if name == "Adafactor":
-            found["evaluation"] = evaluated(runs[ALONE], runs[2, 4, 4])
-            found["parameters alone"] = parameters_alone(folder / name, runs[8, 1, 2])
-    found["continues"] = continued(params, folder / "dropout")
+    runs = {
+        name: {layout: Run(optimizer, layout) for layout in (ALONE, *LAYOUTS[name])}
+        for name, optimizer in OPTIMIZERS.items()
+    }
+    dropout = Run(OPTIMIZERS["Adafactor"], (2, 4, 1), WITH_DROPOUT)
+    with ThreadPoolExecutor(2) as pool:  # most of the time goes into compiling
+        list(pool.map(Run.compile, [*(run for own in runs.values() for run in own.values()), dropout]))
+    for name, own in runs.items():
+        found["optimizers"][name] = agreement(own, params, folder / name)
+    adafactor = runs["Adafactor"]
+    found["evaluation"] = evaluated(adafactor[ALONE], adafactor[2, 4, 4])
+    found["parameters alone"] = parameters_alone(folder / "Adafactor", adafactor[8, 1, 2])
+    found["continues"] = continued(dropout, params, folder / "dropout")
     json.dump(found, sys.stdout)
 
 
