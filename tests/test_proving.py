@@ -107,7 +107,7 @@ def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item:
             place = place[sorted(place)[0]]
         name = sorted(place)[0]
         values = np.array(place[name])
-        values.view(np.uint8).reshape(-1)[0] ^= 1
+        values.reshape(-1).view(np.uint8)[0] ^= 1
         place[name] = values
         shutil.rmtree(folder)
         orbax.save(folder, tree)
