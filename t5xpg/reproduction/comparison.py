@@ -16,10 +16,11 @@ from t5xpg.rundir import differing
 TOLERANCE = 0.02
 """The largest difference on other hardware: relative for losses and metrics, absolute for accuracies.
 
-Another kind of processor adds up in another order, which moves a float32 sum by 1e-7 of itself, and training amplifies
-that: for as long as the loss falls steeply, from a plateau say, two runs can be a few updates apart, and a few updates
-are worth a percent of the loss there. Another seed, optimiser setting or text differs by more. The batches themselves,
-and all that is counted, have to be the same on all hardware.
+Another kind of processor adds up in another order, which moves a float32 sum by about 1e-7 of itself, and training
+amplifies that from update to update: where the loss falls steeply, two runs come to be a few updates apart, and a few
+updates are worth about a percent of the loss there. This tells a run that learnt as was published from one that did
+not; it cannot tell every other setting, so that settings are compared by themselves, and the batches and all that is
+counted have to be the same on all hardware.
 """
 
 SAME, WITHIN, DIFFERENT = "same", "within tolerance", "different"
