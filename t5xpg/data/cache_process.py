@@ -97,12 +97,13 @@ class CacheProcess:
             yield message
 
     def _keep_log(self) -> None:
-        if self._output.exists():
-            os.replace(self._output, self._log_file)  # it goes on writing there
+        with contextlib.suppress(OSError):  # it stays where it is
+            os.replace(self._output, self._log_file)
+            self._output = self._log_file
 
     def _failed(self, status: int) -> UserError:
         self._keep_log()
-        text = self._log_file.read_text("utf-8", errors="replace")
+        text = self._output.read_text("utf-8", errors="replace")
         if says_no_room(text):
             return NoRoomError(f"There is no room to cache {self._task}.")
         lines = [line for line in text.splitlines() if line.strip()]
@@ -111,7 +112,7 @@ class CacheProcess:
             said = f"The process that cached {self._task} was killed by signal {-status}"
             said += ", as the system does where memory runs out" if status == -9 else ""
         return UserError(
-            f"{said}. The last lines of {self._log_file}:\n" + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+            f"{said}. The last lines of {self._output}:\n" + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
         )
 
 

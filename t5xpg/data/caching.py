@@ -26,16 +26,7 @@ from t5xpg.files import directory_atomically
 from t5xpg.paths import PACKAGE
 from t5xpg.progress import Progress
 
-__all__ = [
-    "COMPLETED",
-    "DEFAULT_RUNNER",
-    "DEFINING_FILES",
-    "IDENTITY",
-    "MissingTextError",
-    "cache_task",
-    "problem",
-    "read_identity",
-]
+__all__ = ["COMPLETED", "DEFAULT_RUNNER", "MissingTextError", "cache_task", "problem", "read_identity"]
 
 # Beam's local runner, in this machine's memory. Beam's "DirectRunner" would first fetch another one from the network.
 DEFAULT_RUNNER = "FnApiRunner"
