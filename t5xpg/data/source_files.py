@@ -57,11 +57,6 @@ class _File:
     look: _Look | None
     digest: str
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """Which file it is, wherever the folders of the data lie."""
-        return self.task, os.path.basename(self.path)
-
 
 class SourceFiles:
     """The files of the split of `config` that `provider` reads, as they are now."""
@@ -80,6 +75,10 @@ class SourceFiles:
             if file.look:
                 digest = _digest(file.path, file.look.size, self._share())
                 self._files[number] = dataclasses.replace(file, digest=digest)
+        # names in a saved position are relative to these: it must not tell where the data lies
+        self._folders = {
+            task: _common_folder([path for name, path, _ in listed if name == task]) for task, _, _ in listed
+        }
         self._next_look = time.monotonic() + _PERIOD
 
     def check(self) -> None:
@@ -114,13 +113,13 @@ class SourceFiles:
 
     def to_array(self) -> np.ndarray:
         """What the files are, for a saved position: uint8, JSON."""
-        entries = [[*file.place, file.look.size, file.digest] for file in self._files if file.look]
+        entries = [[*self._place(file), file.look.size, file.digest] for file in self._files if file.look]
         return np.frombuffer(json.dumps(entries).encode("utf-8"), np.uint8)
 
     def compare(self, saved: np.ndarray) -> None:
         """Raise UserError, naming the files, where these are not what `to_array` gave when a position was saved."""
         were = {(task, name): (size, digest) for task, name, size, digest in json.loads(saved.tobytes())}
-        now = {file.place: file for file in self._files if file.look}
+        now = {self._place(file): file for file in self._files if file.look}
         found: list[tuple[_File, str]] = []
         for place, (size, _) in were.items():
             if place not in now:
@@ -161,11 +160,14 @@ class SourceFiles:
         """Bytes of one file that are digested."""
         return _DIGESTED // len(self._files)
 
+    def _place(self, file: _File) -> tuple[str, str]:
+        """Which file it is, wherever the folders of the data lie: its task, and its name in the task's folder."""
+        return file.task, file.path.removeprefix(self._folders[file.task])
+
     def _absent(self, task: str, name: str) -> _File:
         """A file that is no longer listed: beside the others of its task, if it has any."""
-        beside = [file for file in self._files if file.task == task]
-        folder = os.path.dirname(beside[0].path) if beside else task
-        return _File(task, os.path.join(folder, name), bool(beside) and beside[0].cached, None, "")
+        cached = any(file.cached for file in self._files if file.task == task)
+        return _File(task, self._folders.get(task, f"{task}: ") + name, cached, None, "")
 
     def _refuse(self, what: str, found: Sequence[tuple[_File, str]]) -> None:
         shown = [f"{file.path} {change}" for file, change in found[:_SHOWN]]
@@ -181,6 +183,13 @@ class SourceFiles:
             return cache_command(file.task, self._config.module_import, force=True)
         dataset = possible_dataset(file.task)
         return f"make data DATASET={dataset} FORCE=1" if dataset else None
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """The folder, with its slash, that all of the paths lie in."""
+    # characters, then up to a slash: commonpath would make gs:/ of gs://
+    common = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])  # noqa: RUF071
+    return common.rpartition("/")[0] + "/"
 
 
 def size_of(path: str) -> int:

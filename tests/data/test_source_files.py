@@ -168,6 +168,29 @@ def test_a_file_that_was_added_is_named(folder: Path) -> None:
         opened(TEXT).restore(position)
 
 
+def test_files_of_one_name_in_two_folders_are_two(folder: Path) -> None:
+    for name in ("one", "other"):
+        (folder / "text" / name).mkdir()
+        shutil.copy(file_of(TEXT, folder), folder / "text" / name / "part.txt")
+    pattern = str(folder / "text" / "o*" / "part.txt")
+    task = seqio.TaskRegistry.get(TEXT)
+    seqio.TaskRegistry.remove(TEXT)
+    seqio.TaskRegistry.add(
+        TEXT,
+        source=seqio.TextLineDataSource({"train": pattern}),
+        preprocessors=task.preprocessors,
+        output_features=task.output_features,
+    )
+    position = opened(TEXT).save()
+    for name in ("one", "other"):
+        path = folder / "text" / name / "part.txt"
+        before = path.read_bytes()
+        write_over(path)
+        with refused(path, "holds other data, of the same size", TEXT):
+            opened(TEXT).restore(position)
+        path.write_bytes(before)
+
+
 def test_many_files_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_files, "_SHOWN", 1)
     stream = opened(TEXT)
