@@ -11,12 +11,14 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / ".venv-fuzz"
 LOCK = REPOSITORY / "requirements" / "fuzz.txt"
+MEMORY = Path("/dev/shm")
 LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096", "-print_final_stats=1", "-report_slow_units=5"]
 
 
@@ -37,16 +39,18 @@ def fuzz(name: str, seconds: int, packages: Path) -> bool:
     corpus.mkdir(parents=True, exist_ok=True)
     findings.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "fuzz.one", name, *LIMITS, f"-max_total_time={seconds}"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), str(REPOSITORY)])}
     log = FOLDER / f"{name}.log"
     started = time.monotonic()
-    with log.open("ab") as file:
+    # Inputs are written as files: into memory where the machine has a folder there. The fuzzer ends its process without
+    # cleaning up, so that is done here.
+    with log.open("ab") as file, tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as place:
+        earlier = file.tell()
         command += [f"-artifact_prefix={findings / name}-", str(corpus)]
-        code = subprocess.run(
-            command, env=environment, cwd=REPOSITORY, stdout=file, stderr=file, check=False
-        ).returncode
-    runs = [line for line in log.read_text(errors="replace").splitlines() if "number_of_executed_units" in line]
-    count = runs[-1].rpartition(" ")[2] if runs else "?"
+        path = os.pathsep.join([str(packages), str(REPOSITORY)])
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": place}
+        code = subprocess.run(command, env=environment, cwd=REPOSITORY, stdout=file, stderr=file).returncode
+    said = log.read_bytes()[earlier:].decode("utf-8", errors="replace")
+    count = next((line.split()[-1] for line in said.splitlines() if "number_of_executed_units" in line), "?")
     verdict = "nothing found" if code == 0 else f"FOUND something: see {findings} and the end of {log}"
     print(f"{name:<14} {time.monotonic() - started:6.0f} s {count:>10} inputs  {verdict}", flush=True)
     return code == 0

@@ -6,12 +6,14 @@ finding. The tests run every target too, on these beginnings and on what was fou
 
 from __future__ import annotations
 
+import atexit
 import bz2
 import functools
 import gzip
 import hashlib
 import json
 import lzma
+import shutil
 import struct
 import tempfile
 import zlib
@@ -34,9 +36,10 @@ _FORMS = (".jsonl", ".txt", ".jsonl.gz", ".jsonl.zst", ".txt.xz", ".jsonl.bz2")
 
 @functools.cache
 def _folder() -> Path:
-    """A folder for this process; in memory where the machine has such."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="t5xpg-fuzz-", dir=memory if memory.is_dir() else None))
+    """A folder of this process, removed with it."""
+    folder = tempfile.mkdtemp(prefix="t5xpg-fuzz-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _refused(error: UserError, name: str) -> None:

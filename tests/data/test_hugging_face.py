@@ -78,3 +78,9 @@ def test_says_which_splits_and_columns_are_missing(copy: Path) -> None:
         pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
     with pytest.raises(UserError, match='has no column "text": it has content'):
         hugging_face.load_splits(str(copy), CONFIGURATION, None)
+
+
+def test_a_row_that_is_no_text_is_named() -> None:
+    split = datasets.Dataset.from_dict({"text": ["a", None, "b"]})
+    with pytest.raises(UserError, match=r'mine train, row 2: "text" is NoneType, expected a string'):
+        list(hugging_face.TextColumn(split, "mine train"))
