@@ -18,9 +18,8 @@ TOLERANCE = 0.02
 
 Another kind of processor adds up in another order, which moves a float32 sum by about 1e-7 of itself, and training
 amplifies that from update to update: where the loss falls steeply, two runs come to be a few updates apart, and a few
-updates are worth about a percent of the loss there. This tells a run that learnt as was published from one that did
-not; it cannot tell every other setting, so that settings are compared by themselves, and the batches and all that is
-counted have to be the same on all hardware.
+updates are worth about a percent of the loss there. This cannot tell every other setting: these are compared by
+themselves, and the batches and all that is counted have to be the same on all hardware.
 """
 
 SAME, WITHIN, DIFFERENT = "same", "within tolerance", "different"
@@ -255,11 +254,10 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of an evaluation by path, but what was read, which is part of the identity."""
     for name, inner in value.items():
         path = f"{prefix}{name}"
-        if isinstance(inner, Mapping):
-            if path != "data":
-                yield from _flat(inner, f"{path}/")
-        else:
+        if not isinstance(inner, Mapping):
             yield path, inner
+        elif path != "data":
+            yield from _flat(inner, f"{path}/")
 
 
 def distance(name: str, old: Any, new: Any) -> float:
