@@ -27,20 +27,13 @@ from t5xpg.rundir import RunDirectory
 _GIB = 2**30
 
 
-def check(
-    name: str | LoadedConfig, overrides: Sequence[str] = (), gin_files: Sequence[str] = (), run: Path | None = None
-) -> int:
+def check(name: str, overrides: Sequence[str], gin_files: Sequence[str], run: Path | None) -> int:
     """Print what an experiment needs and whether it is there; returns 0 where it can be trained, 1 otherwise.
 
     overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own.
     Mistakes in the configuration do not keep the rest from being looked at, where it can be built without them.
     """
-    loaded: LoadedConfig | None
-    mistakes: list[str] = []
-    if isinstance(name, LoadedConfig):
-        loaded = name
-    else:
-        loaded, mistakes = config.examine(name, overrides, gin_files)
+    loaded, mistakes = config.examine(name, overrides, gin_files)
     findings = [Finding("gin", mistake, problem=True) for mistake in mistakes]
     if loaded is None:
         findings.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
