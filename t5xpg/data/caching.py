@@ -90,9 +90,11 @@ def cache_task(
     with _room(cache_dir, task, cache_command(task, module_import, force)):
         cache_dir.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(cache_dir, task)
-        if not force and (known := _known(cache_dir, question, environment)) is not None:
-            log(f"{task} is cached already")
-            return known
+        # what was found where all had to be ours holds where others' would do
+        for asked in () if force else (question, question | {"only_missing": False}):
+            if (known := _known(cache_dir, asked, environment)) is not None:
+                log(f"{task} is cached already")
+                return known
         log_file = cache_dir / f"{task.replace(':', '_')}.log"
         with contextlib.ExitStack() as stack:
             scratch = Path(stack.enter_context(_scratch(cache_dir, task)))

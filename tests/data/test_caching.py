@@ -83,6 +83,8 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     said: list[str] = []
     identity = cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", log=said.append)
     assert said == [f"{TASK} is cached already"]
+    more: dict[str, Any] = {"only_missing": True, "log": said.append}
+    assert cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", **more) == identity
     assert identity == read_identity(folder / "cache" / TASK)
     manifest = read_manifest(folder / "data" / "mine")
     assert {split: files[0]["sha256"] for split, files in identity["source"]["splits"].items()} == manifest.identity
