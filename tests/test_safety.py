@@ -18,7 +18,7 @@ from t5xpg.data import local_files
 from t5xpg.data.export import export_dataset
 from t5xpg.data.stream_format import StreamWriter
 from t5xpg.writers import JsonlWriter
-from tests.workplace import REPOSITORY
+from tests.workplace import REPOSITORY, Workplace
 
 SOURCES = sorted(
     path
@@ -127,3 +127,20 @@ def test_files_have_the_permissions_that_the_user_set(tmp_path: Path, umask: int
     folders = {name for name in found if (place / name).is_dir()}
     assert {"mine/manifest.json", "mine/train.jsonl", "records/run.json", "folder/file", "train.index"} <= set(found)
     assert found == {name: (0o777 if name in folders else 0o666) & ~umask for name in found}
+
+
+def test_the_program_makes_files_with_the_permissions_that_the_user_set(workplace: Workplace, tmp_path: Path) -> None:
+    """Caches, recordings and runs, of which others write parts: SeqIO, orbax, TensorBoard."""
+    before = os.umask(0o027)
+    try:
+        small = str(workplace.experiment)
+        workplace.run("cache", "small_span_corruption", T5XPG_CACHE_DIR=str(tmp_path / "cache"))
+        workplace.run("record", small, "--steps=2", f"--output={tmp_path / 'recording'}")
+        short = ("TRAIN_STEPS=2", "WARMUP_STEPS=1", "EVAL_PERIOD=2", "CHECKPOINT_PERIOD=2")
+        workplace.run("train", small, f"--run={tmp_path / 'run'}", *(f"--gin.{each}" for each in short))
+    finally:
+        os.umask(before)
+    found = permissions(tmp_path)
+    assert {"cache", "recording", "run", "run/run.json", "run/checkpoints/2", "recording/train.index"} <= set(found)
+    wrong = {name: oct(mode) for name, mode in found.items() if mode & 0o7 or mode & 0o020 or not mode & 0o040}
+    assert not wrong
