@@ -35,11 +35,11 @@ for name in ("tensorflow", "seqio", "t5", "tensorflow_datasets", "tensorflow_tex
 from t5xpg.__main__ import set_cpu_flags
 set_cpu_flags()
 from pathlib import Path
-from t5xpg import config, training
+from t5xpg import cli, config, training
 experiment, runs, recorded = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 def train(name, until=None):
     assert training.train(config.load(experiment), runs / name, until=until, recorded=recorded) == 0
-train("recorded")
+assert cli.main(["train", experiment, f"--run={runs / 'recorded'}", f"--recorded={recorded}"]) == 0
 train("recorded_broken", until=7)
 train("recorded_broken")
 train("live_then_recorded")
