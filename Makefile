@@ -42,7 +42,7 @@ STEPS_OPTION = $${STEPS:+"--steps=$$STEPS"}
 VERIFIED = $(if $(filter-out 0 no false,$(VERIFY)),--verify)
 FORCED = $(if $(filter-out 0 no false,$(FORCE)),--force)
 
-.PHONY: help install demo data cache check estimate train record eval infer report reproduce prove-resume test bench \
+.PHONY: help install demo data cache check estimate train record eval infer report reproduce prove-resume test bench fuzz \
 	lint format goldens lock clean clean-runs
 
 help: ## list the targets
@@ -94,6 +94,9 @@ test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for
 
 bench: $(INSTALLED) ## measure speeds; nothing is compared with a limit
 	@for program in benchmarks/*.py; do echo "== $$program"; .venv/bin/python "$$program" || exit 1; done
+
+fuzz: $(INSTALLED) ## look for inputs that break what reads files and options (SECONDS=60 for each reader; Linux, Python 3.11)
+	@.venv/bin/python -m fuzz --seconds="$${SECONDS:-60}"
 
 lint: $(INSTALLED) ## check format, lint and types
 	@.venv/bin/python -m ruff format --check . && .venv/bin/python -m ruff check . && .venv/bin/python -m mypy
