@@ -78,7 +78,7 @@ def _findings(
     if data:
         for dataset in (experiment.train_dataset, experiment.eval_dataset):
             yield from data_checks.look_at(dataset, experiment, quick=quick)
-    yield from run_checks.look_at(loaded, directory)
+    yield from run_checks.look_at(loaded, directory, data=data)
 
 
 def _own_run(loaded: LoadedConfig) -> Path:

@@ -19,8 +19,8 @@ from t5xpg.rundir import RunDirectory, differing
 _SHOWN = 20  # settings that differ
 
 
-def look_at(loaded: LoadedConfig, directory: RunDirectory) -> Iterator[Finding]:
-    """New, continued, or another one."""
+def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
+    """New, continued, or another one. data: whether the run reads the text that is exported here."""
     try:
         if directory.exists():
             recorded = directory.read()
@@ -35,7 +35,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory) -> Iterator[Finding]:
     if not found:
         yield Finding("run", f"new, in {shown(directory.path)}")
         return
-    now = _identity(loaded)
+    now = _identity(loaded, data)
     if not directory.exists():
         now["settings"] = {name: value for name, value in now["settings"].items() if name in found["settings"]}
     # what is not known of either is not compared
@@ -66,7 +66,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory) -> Iterator[Finding]:
     )
 
 
-def _identity(loaded: LoadedConfig) -> dict[str, Any]:
+def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     """What makes the run the run it is, as far as it is known before anything is made."""
     from t5xpg import training  # which has this module check before it trains
 
@@ -75,7 +75,7 @@ def _identity(loaded: LoadedConfig) -> dict[str, Any]:
     del identity["data"], identity["cache"]
     task = experiment.train_dataset.mixture_or_task_name
     name = preparation.dataset_of(task)
-    if name is not None and name in find_manifests(paths.data_directory()):
+    if data and name is not None and name in find_manifests(paths.data_directory()):
         with contextlib.suppress(UserError):  # said where the data are looked at
             digests = read_manifest(paths.data_directory() / name).identity
             identity["data"] = {"task": task, "dataset": name, "sha256": digests}
