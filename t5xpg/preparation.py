@@ -168,7 +168,7 @@ def _exporting(name: str) -> Iterator[None]:
     if not name.isidentifier():  # refused by the export; no file is to be named so
         yield
         return
-    with locks.hold(folder / ".t5xpg" / f"{name}.lock", doing=f"exporting {name} to {folder}", instead="", wait=print):
+    with locks.hold(folder / f".{name}.lock", doing=f"exporting {name} to {folder}", instead="", wait=print):
         yield
 
 

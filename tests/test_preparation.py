@@ -261,7 +261,7 @@ def test_the_second_exporter_waits_for_the_first(place: Path, capsys: pytest.Cap
         "with locks.hold(Path(sys.argv[1]), doing='exporting small', instead=''):\n"
         "    print('held', flush=True); time.sleep(600)\n"
     )
-    lock = place / "data" / ".t5xpg" / "small.lock"
+    lock = place / "data" / ".small.lock"
 
     def end(seconds: float) -> None:
         first.kill()
