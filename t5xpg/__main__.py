@@ -24,7 +24,7 @@ def main() -> int:
     from t5xpg import cli
 
     code = cli.main()
-    if code > 128:  # by a signal: what threads are at, such as a compilation, is not waited for
+    if code:  # a signal or a mistake: what threads are at, such as a compilation, is not waited for
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -70,6 +70,8 @@ def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorde
             )
             if recording is not None:
                 recording.require(end)
+                for dataset in (experiment.train_dataset, experiment.eval_dataset):
+                    recording.describe(data_config(dataset, experiment.random_seed))
             identity = run_identity(experiment, source)
             directory.check(loaded.name, identity)
             # from here on an interruption is a request; before, it ends an export or a caching at once
@@ -130,6 +132,11 @@ def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:
     return dataclasses.replace(config, seed=stream_seed(random_seed, f"data/{config.split}"))
 
 
+def vocabulary_identity(vocabulary: Vocabulary) -> dict[str, Any]:
+    """What the ids mean: the digest of a model file, and not where it lies."""
+    return {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}
+
+
 class _Run:
     """One process's part of a run."""
 
@@ -159,7 +166,7 @@ class _Run:
         self.description = self.service.describe(train_config)
         vocabulary = self.description.vocabulary
         self.token_bytes = self.assembly.token_bytes(vocabulary)
-        self.identity["vocabulary"] = vocabulary.to_json()
+        self.identity["vocabulary"] = vocabulary_identity(vocabulary)
         self._record_start(step)
         print_data(self.description, experiment)
         self.stream = self.service.open(train_config)
