@@ -1,8 +1,8 @@
 """SHA-256 of files, remembered: a file is read again only when its size or its times say that it may be another.
 
-What is remembered lies beside the files, in `.t5xpg_digests.json` of their folder, unless told otherwise. It saves reading, and nothing else
-depends on it: it may be deleted, and where it cannot be written every start reads the files. T5XPG_VERIFY=1 in the
-environment (`--verify`, `make … VERIFY=1`) has every file read.
+What is remembered lies beside the files, in `.t5xpg_digests.json` of their folder, unless told otherwise. It saves
+reading, and nothing else depends on it: it may be deleted, and where it cannot be written every start reads the files.
+T5XPG_VERIFY=1 in the environment (`--verify`, `make … VERIFY=1`) has every file read.
 """
 
 from __future__ import annotations
