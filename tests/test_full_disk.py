@@ -1,0 +1,117 @@
+"""A disk without room, under every command that writes: one message, nothing lost, nothing left lying about."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.small_disk import Ended, run_on_small_disk
+from tests.workplace import REPOSITORY, Workplace, sentences
+
+KIB = 1024
+TASK = "small_span_corruption"
+EXPERIMENT = "DISK/experiments/small/small.gin"
+NO_ROOM = ("No space left on device", "File too large", "There is no room ")
+# What programs note for themselves beside their files: locks, remembered digests, the log of caching that failed.
+NOTES = re.compile(r"(.*/)?(\.t5xpg/.*|\.t5xpg_digests\.json|\.([^/]*\.)?lock|[^/]*\.log)")
+
+
+@pytest.fixture(scope="module")
+def content(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What lies on the disk before it is full: data, a cache, and a run that was killed after its first checkpoint."""
+    place = Workplace(tmp_path_factory.mktemp("content"))
+    for part in (f"cache/{TASK}", "data/small"):
+        shutil.copytree(workplace.folder / part, place.folder / part)
+    experiment = place.folder / "experiments" / "small" / "small.gin"
+    experiment.parent.mkdir(parents=True)
+    shutil.copy(workplace.experiment, experiment)
+    (experiment.parent / "README.md").write_text("# small\n")
+    first = place.folder / "runs" / "small" / "checkpoints" / "4"
+    with place.start("train", str(experiment)) as process:
+        deadline = time.monotonic() + 200
+        while not first.is_dir() and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert first.is_dir()
+    return place.folder
+
+
+def run(content: Path, scratch: Path, *arguments: str, room: int, largest: int) -> Ended:
+    place = Workplace(scratch / "disk")
+    return run_on_small_disk(
+        content,
+        place.command(*(argument.replace("DISK", str(place.folder)) for argument in arguments)),
+        place.environment,
+        cwd=REPOSITORY,
+        room=room,
+        largest=largest,
+        scratch=scratch,
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_nothing_happened(content: Path, ended: Ended, *, may_change: str = "nothing") -> None:
+    """One message, the earlier files as they were, no other one; but below the folder `may_change`."""
+    assert ended.code == 1, ended.output
+    assert "Traceback" not in ended.output, ended.output
+    errors = [line for line in ended.output.splitlines() if line.startswith("t5xpg: error: ")]
+    assert len(errors) == 1, ended.output
+    assert any(words in errors[0] for words in NO_ROOM), ended.output
+    before, after = (
+        {
+            name: held
+            for name, held in files(folder).items()
+            if not name.startswith(may_change) and not NOTES.fullmatch(name)
+        }
+        for folder in (content, ended.disk)
+    )
+    assert sorted(after) == sorted(before)
+    assert [name for name in before if after[name] != before[name]] == []
+
+
+def test_export(content: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text(sentences(3000, seed=3))
+    for number, name in enumerate(("other", "small")):
+        arguments = ("data", name, "--force", f"--files=train='{tmp_path / 'more.txt'}'")
+        ended = run(content, tmp_path / str(number), *arguments, room=200 * KIB, largest=100 * KIB)
+        assert_nothing_happened(content, ended)
+
+
+def test_cache(content: Path, tmp_path: Path) -> None:
+    ended = run(content, tmp_path, "cache", TASK, "--force", room=60 * KIB, largest=10 * KIB)
+    assert_nothing_happened(content, ended)
+    assert "/disk/cache" in ended.output
+
+
+def test_record(content: Path, tmp_path: Path) -> None:
+    arguments = ("record", EXPERIMENT, "--steps=99", "--output=DISK/recorded")
+    assert_nothing_happened(content, run(content, tmp_path, *arguments, room=8 * KIB, largest=4 * KIB))
+
+
+def test_checkpoint(content: Path, tmp_path: Path) -> None:
+    ended = run(content, tmp_path / "full", "train", EXPERIMENT, room=350 * KIB, largest=100 * KIB)
+    assert_nothing_happened(content, ended, may_change="runs/small")
+    assert "A checkpoint cannot be written into" in ended.output
+    checkpoints = Path("runs", "small", "checkpoints")
+    assert [path.name for path in (ended.disk / checkpoints).iterdir()] == ["4"]
+    assert files(ended.disk / checkpoints / "4") == files(content / checkpoints / "4")
+    # With room it goes on.
+    printed = Workplace(ended.disk).run("train", str(ended.disk / "experiments" / "small" / "small.gin"))
+    assert "continues after step 4" in printed
+    assert (ended.disk / checkpoints / "12").is_dir()
+
+
+def test_report(content: Path, tmp_path: Path) -> None:
+    # Of its files each is written whole or not at all: the first is small enough for what is left.
+    ended = run(content, tmp_path, "report", EXPERIMENT, room=12 * KIB, largest=1 * KIB)
+    assert_nothing_happened(content, ended, may_change="experiments/small/results.json")
