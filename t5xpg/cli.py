@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from t5xpg.config import LoadedConfig
 
 TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
+_DIGITS = 40  # of a number on the command line
 VERIFY_VARIABLE = "T5XPG_VERIFY"  # read where digests are compared, here and in child processes
 
 
@@ -137,16 +138,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
-    return value
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{ascii(text)[1:-1]} is not a positive number")
+    return int(text)
 
 
 def _price(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a price")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price")
     return value
 
 

@@ -54,12 +54,18 @@ class RunDirectory:
             raise UserError(f"{self.path} holds no run (it has no run.json). Train first: make train EXP=…")
         try:
             record = read_json(self.run_json)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{self.run_json} is not readable ({error}). Delete {self.path} to start over.") from error
         if not isinstance(record, dict) or record.get("format") != _FORMAT:
             raise UserError(
                 f"{self.run_json} has another format than this version writes ({_FORMAT}). Read it with the version "
                 f"that wrote it, or delete {self.path} to start over."
+            )
+        kinds = {"experiment": str, "identity": dict, "starts": list}
+        wrong = [name for name, kind in kinds.items() if not isinstance(record.get(name), kind)]
+        if wrong:
+            raise UserError(
+                f"{self.run_json} is not readable ({' and '.join(wrong)} missing). Delete {self.path} to start over."
             )
         return record
 
@@ -71,18 +77,25 @@ class RunDirectory:
         if self.exists():
             recorded = self.read()
             self._compare(recorded, experiment, {**recorded["identity"], **to_json(identity)})
-        elif self.path.is_dir():
-            # Ours may lie there without run.json: the first start was interrupted. Hidden ones are the lock and
-            # what an interrupted write left.
-            own = {entry.name for entry in vars(self).values()}
-            strangers = sorted(
-                entry.name for entry in self.path.iterdir() if entry.name not in own and not entry.name.startswith(".")
+        else:
+            self._check_no_stranger()
+
+    def _check_no_stranger(self) -> None:
+        """Raise UserError where the path is no folder, or one that holds other files than a run's and no run."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, and a run directory a folder. Name another one with RUN=…")
+        if not self.path.is_dir() or self.exists():
+            return
+        # Ours may lie there without run.json: the first start was interrupted. Hidden ones are the lock and what an
+        # interrupted write left.
+        own = {entry.name for entry in vars(self).values()}
+        names = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        strangers = [name for name in names if name not in own]
+        if strangers:
+            raise UserError(
+                f"{self.path} is no run directory: it has no run.json and holds {', '.join(strangers[:5])}"
+                f"{' and more' if len(strangers) > 5 else ''}. Name another one with RUN=…, or delete it."
             )
-            if strangers:
-                raise UserError(
-                    f"{self.path} is no run directory: it has no run.json and holds {', '.join(strangers[:5])}"
-                    f"{' and more' if len(strangers) > 5 else ''}. Name another one with RUN=…, or delete it."
-                )
 
     def start(
         self,
@@ -133,10 +146,11 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process; raises UserError if another process holds it.
+        """Hold the folder for this process; raises UserError if another process holds it, or if it is no run's.
 
         The lock goes with the process, however that ends.
         """
+        self._check_no_stranger()
         instead = "Wait for it, stop it, or name another run directory with RUN=…"
         with locks.hold(self.path / ".lock", doing=f"working in {self.path}", instead=instead):
             remove_abandoned(self.path)

@@ -175,9 +175,20 @@ NAMES = [
         "data/mine/pipe is neither a file nor a folder",
         {"a.txt": LONG, "data/mine/pipe": fifo},
     ),
+    Case(
+        "run.json without an identity", "eval small.gin --run=./mine", "run.json", {"mine/run.json": b'{"format": 1}'}
+    ),
+    Case(
+        "a run directory that is a file",
+        "train small.gin --run=./a.txt --gin.MIXTURE_OR_TASK_NAME=pydocs_span_corruption",
+        "a.txt is a file, and a run directory a folder",
+        {"a.txt": LONG},
+    ),
     Case("no rows", "data mine --files=a.txt --limit=0", "0 is not a positive number", {"a.txt": LONG}, code=2),
     Case("fewer than no rows", "data mine --files=a.txt --limit=-5", "-5 is not a positive", {"a.txt": LONG}, code=2),
-    Case("rows that are no number", "data mine --limit=many", "argument --limit: .*'many'", code=2),
+    Case(
+        "rows that are no number", "data mine --limit=many", "argument --limit: many is not a positive number", code=2
+    ),
     Case("rows of 5,000 digits", ["data", "mine", "--limit=" + "9" * 5000], "argument --limit: .*9999", code=2),
     Case("task that climbs", "cache ../x", r"no task or mixture named .\.\./x"),
     Case("run that is not a run", "eval small.gin --run=./mine", "mine holds no run", {"mine": folder("thesis.tex")}),

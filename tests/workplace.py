@@ -97,7 +97,7 @@ class Workplace:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         assert done.returncode == code, done.stdout
         return done.stdout
