@@ -3,9 +3,10 @@
     python benchmarks/restore_position.py [--late 100000] [--repeats 15] [--batch-size 1] [--kinds cached packed]
 
 It should cost the same at batch 100 as at batch 100,000. Prints a table: for cached, uncached, packed (and cached) data
-and a mixture, the medians of measurements that alternate between the two positions. A save is `Stream.state`. A restore
-is `Stream.restore` and the first batch that had not been read ahead when the position was saved: tf.data may put off
-what costs time until then. The text is made up, in a temporary folder.
+and a mixture, the medians of measurements that alternate between early and late. Each is made at another batch, a
+hundred apart: how much a position holds goes up and down with how full the buffers of the pipeline are. A save is
+`Stream.state`. A restore is `Stream.restore` and the first batch that had not been read ahead when the position was
+saved: tf.data may put off what costs time until then. The text is made up, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from t5xpg.data.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
 from t5xpg.progress import Progress  # noqa: E402
 
 EARLY = 100
+APART = 100
 PREFETCH = 2
 LENGTHS = {"inputs": 128, "targets": 64}
 LARGE, SMALL, MIXTURE = task_name("large", SPAN_CORRUPTION), task_name("small", SPAN_CORRUPTION), "bench_mixture"
@@ -54,17 +56,18 @@ WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "w
 
 
 @dataclass
-class Position:
-    """A place in a stream, and what it cost to save it and to put it back there, in seconds."""
+class Place:
+    """Positions from one batch on, and what it cost to save them and to put them back, in seconds."""
 
     batch: int
-    state: dict[str, np.ndarray]
+    states: list[dict[str, np.ndarray]]
     saves: list[float]
     restores: list[float]
 
-    @property
-    def size(self) -> int:
-        return sum(array.nbytes for array in self.state.values())
+    def medians(self) -> tuple[float, float, float]:
+        """Of the seconds of saves and restores, and of the bytes of the positions."""
+        sizes = [sum(array.nbytes for array in state.values()) for state in self.states]
+        return statistics.median(self.saves), statistics.median(self.restores), statistics.median(sizes)
 
 
 def make_data(folder: Path) -> None:
@@ -83,40 +86,39 @@ def make_data(folder: Path) -> None:
     (folder / "bench_tasks.py").write_text(MODULE)
 
 
-def positions(stream: Stream, late: int, label: str) -> list[Position]:
-    """Read up to the two positions and save each."""
-    found = []
-    with Progress(label, late, "batches") as progress:
-        for batch in (EARLY, late):
-            while stream.batches_read < batch:
-                next(stream)
-                progress.advance()
-            found.append(Position(batch, stream.state(), [], []))
+def places(stream: Stream, late: int, count: int, label: str) -> list[Place]:
+    """Read up to the early and the late batch, and save `count` positions from each on."""
+    found = [Place(batch, [], [], []) for batch in (EARLY, late)]
+    with Progress(label, late + count * APART, "batches") as progress:
+        for place in found:
+            for number in range(count):
+                while stream.batches_read < place.batch + number * APART:
+                    next(stream)
+                    progress.advance()
+                place.states.append(stream.state())
     return found
 
 
-def measure(stream: Stream, position: Position) -> None:
-    """Put the position back, then save it."""
+def measure(stream: Stream, place: Place, state: dict[str, np.ndarray]) -> None:
+    """Put a position back, then save it."""
     began = time.perf_counter()
-    stream.restore(position.state)
+    stream.restore(state)
     for _ in range(PREFETCH + 1):
         next(stream)
-    position.restores.append(time.perf_counter() - began)
-    stream.restore(position.state)
+    place.restores.append(time.perf_counter() - began)
+    stream.restore(state)
     began = time.perf_counter()
     stream.state()
-    position.saves.append(time.perf_counter() - began)
+    place.saves.append(time.perf_counter() - began)
 
 
-def rows(kind: str, found: list[Position]) -> Iterator[str]:
-    """Lines of the table: the two positions, and the second's share of the first."""
-    early, late = found
-    medians = {id(one): [statistics.median(times) for times in (one.saves, one.restores)] for one in found}
-    for one in found:
-        save, restore = medians[id(one)]
-        yield f"{kind:9} {one.batch:9,} {save:9.3f} {restore:9.3f} {one.size:12,}"
-    ratios = [b / a for a, b in zip(medians[id(early)], medians[id(late)], strict=True)]
-    yield f"{'':9} {'ratio':>9} {ratios[0]:9.2f} {ratios[1]:9.2f} {late.size / early.size:12.2f}"
+def rows(kind: str, found: list[Place]) -> Iterator[str]:
+    """Lines of the table: early, late, and the second as a multiple of the first."""
+    early, late = (place.medians() for place in found)
+    for place, (save, restore, size) in zip(found, (early, late), strict=True):
+        yield f"{kind:9} {place.batch:9,} {save:9.3f} {restore:9.3f} {size:12,.0f}"
+    ratios = [b / a for a, b in zip(early, late, strict=True)]
+    yield f"{'':9} {'ratio':>9} {ratios[0]:9.2f} {ratios[1]:9.2f} {ratios[2]:12.2f}"
 
 
 def main() -> None:
@@ -141,14 +143,13 @@ def main() -> None:
                     module_import=("bench_tasks",),
                 )
                 stream = service.open(config, prefetch=PREFETCH)
-                opened.append((kind, stream, positions(stream, arguments.late, kind)))
-            for repeat in range(arguments.repeats + 1):
+                opened.append((kind, stream, places(stream, arguments.late, arguments.repeats, kind)))
+            for _, stream, found in opened:  # a first time, of which nothing is kept
+                measure(stream, Place(0, [], [], []), found[0].states[0])
+            for repeat in range(arguments.repeats):
                 for _, stream, found in opened:
-                    for position in found if repeat % 2 else reversed(found):
-                        measure(stream, position)
-                        if repeat == 0:  # a first time, of which nothing is kept
-                            position.saves.clear()
-                            position.restores.clear()
+                    for place in found if repeat % 2 else reversed(found):
+                        measure(stream, place, place.states[repeat])
         for kind, _, found in opened:
             lines += rows(kind, found)
     print("\n".join(lines))
