@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_disk import Ended, run_on_small_disk
+from tests.small_disk import Ended, namespace, run_on_small_disk
 from tests.workplace import REPOSITORY, Workplace, sentences
 
 KIB = 1024
@@ -99,7 +99,15 @@ def test_record(content: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoint(content: Path, tmp_path: Path) -> None:
-    ended = run(content, tmp_path / "full", "train", EXPERIMENT, room=350 * KIB, largest=100 * KIB)
+    if not namespace():
+        # A limit on files has to spare the data's position, which is larger than the small model.
+        wide = ("train", EXPERIMENT, "--run=wide", "--gin.encoder_decoder.T5Config.mlp_dim=8192")
+        ended = run(content, tmp_path / "limited", *wide, room=0, largest=1000 * KIB)
+        assert_nothing_happened(content, ended, may_change="runs/wide")
+        assert "A checkpoint cannot be written into" in ended.output
+        assert list((ended.disk / "runs" / "wide" / "checkpoints").iterdir()) == []
+        return
+    ended = run(content, tmp_path / "full", "train", EXPERIMENT, room=350 * KIB, largest=0)
     assert_nothing_happened(content, ended, may_change="runs/small")
     assert "A checkpoint cannot be written into" in ended.output
     checkpoints = Path("runs", "small", "checkpoints")
