@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t5xpg import nonfinite
+from t5xpg import hardware, nonfinite
 from t5xpg.batch_trail import BatchTrail
 from t5xpg.checkpoints import Checkpointer
 from t5xpg.errors import UserError
@@ -148,7 +148,7 @@ class RunObserver:
             "tokens_per_second": tokens_per_second,
             "target_tokens_per_second": window.summary()["target_tokens"] / window.steps * steps / seconds,
             "flops_per_second": flops_per_second,
-            "share_of_peak": flops_per_second / self._cost.peak_flops if self._cost.peak_flops else None,
+            "share_of_peak": hardware.share_of_peak(flops_per_second, self._cost.peak_flops),
             "waited_for_data": waited / seconds,
         }
         self._timing.write(timing)
@@ -165,9 +165,8 @@ class RunObserver:
         if not self._seconds_per_step:
             return ""
         text = f"  {self._cost.tokens / self._seconds_per_step:,.0f} tokens/s"
-        if self._cost.peak_flops:
-            text += f" ({self._cost.flops / self._seconds_per_step / self._cost.peak_flops:.0%} of peak)"
-        return text
+        share = hardware.share_of_peak(self._cost.flops / self._seconds_per_step, self._cost.peak_flops)
+        return text if share is None else f"{text} ({share:.0%} of peak)"
 
     def evaluate(self, step: int, state: Any) -> None:
         """Measure the validation split and record it."""

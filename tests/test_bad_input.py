@@ -175,6 +175,12 @@ NAMES = [
         "data/mine/pipe is neither a file nor a folder",
         {"a.txt": LONG, "data/mine/pipe": fifo},
     ),
+    Case("an experiment that climbs", "train ../experiments/byt5_tiny_demo", "There is no experiment"),
+    Case(
+        "two lines in one value",
+        ["train", "small.gin", "--gin.BATCH_SIZE=8\nTRAIN_STEPS = 2"],
+        "Cannot read.*on one line",
+    ),
     Case(
         "run.json without an identity", "eval small.gin --run=./mine", "run.json", {"mine/run.json": b'{"format": 1}'}
     ),

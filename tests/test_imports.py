@@ -69,7 +69,10 @@ ONLY: dict[str, set[str]] = {
     "step": {"batch", "errors", "losses", "rng", "models", "optimizers", "state"},
     "partitioning": {"errors", "models", "optimizers", "state"},
     "loop": {"metrics"},
-    "checkpoints": {"checkpoint_digests", "checkpoint_items", "digests", "errors", "files", "models", "partitioning", "phases", "state"},
+    "checkpoints": {
+        "checkpoint_digests", "checkpoint_items", "digests", "errors", "files", "models", "partitioning", "phases",
+        "state",
+    },
     "data": {
         "batch", "digests", "environment", "errors", "files", "locks", "paths", "progress", "seeds", "signals", "tasks",
         "vocabularies",

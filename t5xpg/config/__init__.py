@@ -55,6 +55,10 @@ def find_experiment(name_or_file: str) -> tuple[str, Path]:
         if not file.is_file():
             raise UserError(f"There is no gin file {name_or_file}.")
         return file.stem, file
+    if Path(name_or_file).name != name_or_file:
+        raise UserError(
+            f"There is no experiment {name_or_file!r}: name a folder of {paths.EXPERIMENTS}, or a gin file by its path."
+        )
     file = paths.EXPERIMENTS / name_or_file / f"{Path(name_or_file).name}.gin"
     if file.is_file():
         return name_or_file, file

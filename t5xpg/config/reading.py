@@ -51,8 +51,8 @@ class Reader:
     def override(self, text: str, known_macros: Collection[str]) -> None:
         """Read "NAME=value"."""
         name, separator, value = (part.strip() for part in text.partition("="))
-        if not separator or not name:
-            self.problems.append(f"Cannot read {shortened(f'--gin.{text}')}: expected --gin.NAME=value.")
+        if not separator or not name or len(text.splitlines()) > 1:  # a second line would be a statement of its own
+            self.problems.append(f"Cannot read {shortened(f'--gin.{text}')}: expected --gin.NAME=value on one line.")
         elif "." in name or name in known_macros or self.incomplete:
             enabling = "from __gin__ import dynamic_registration"  # has to come first
             imports = {statement.format() for statement in gin._IMPORTS} - {enabling}
@@ -160,7 +160,7 @@ def _literal(value: str) -> str:
     """The value as gin reads it: a text that is nothing else as a string."""
     try:
         gin.parse_value(value)
-    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
         return value if value[:1] in ("@", "%") else repr(value)
     return value
 

@@ -53,7 +53,8 @@ def problems(task: str, lengths: Mapping[str, int], objective: SpanCorruption, s
         found.append(
             f"Targets of {targets} tokens are too short for {task}: inputs of {inputs} tokens with noise density "
             f"{objective.noise_density:g} and a mean span of {objective.mean_noise_span_length:g} give targets of "
-            f"{needed.targets}. Set TASK_FEATURE_LENGTHS = {{'inputs': {inputs}, 'targets': {needed.targets}}}, or more."
+            f"{needed.targets}. Set TASK_FEATURE_LENGTHS = "
+            f"{{'inputs': {inputs}, 'targets': {needed.targets}}}, or more."
         )
     if needed.spans > sentinels:
         found.append(

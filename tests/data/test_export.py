@@ -215,7 +215,7 @@ def test_an_export_may_be_a_link_to_a_folder(export: Export, tmp_path: Path) -> 
     elsewhere = tmp_path / "other disk" / "exports"
     export.data_dir.mkdir()
     (export.data_dir / "mine").symlink_to(elsewhere)
-    with pytest.raises(UserError, match="mine is a link to .*exports, where there is no folder"):
+    with pytest.raises(UserError, match=r"mine is a link to .*exports, where there is no folder"):
         export("train=a.txt")
     elsewhere.mkdir(parents=True)
     manifest = export("train=a.txt")
