@@ -57,11 +57,6 @@ class Experiment:
                 "Training repeats its data until TRAIN_STEPS: train/DatasetConfig.num_epochs and max_batches must be "
                 "None."
             )
-        if self.train_dataset.batch_size % self.num_microbatches:
-            raise UserError(
-                f"BATCH_SIZE {self.train_dataset.batch_size} does not divide into "
-                f"NUM_MICROBATCHES {self.num_microbatches} equal parts."
-            )
 
     @property
     def lengths(self) -> Mapping[str, int]:

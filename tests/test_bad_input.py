@@ -231,8 +231,10 @@ GIN = [
     gin("module that is none", "MODULE_IMPORT=os;x", "MODULE_IMPORT is 'os;x': expected names of Python modules"),
     gin("dtype that is none", "DTYPE=float12", "float12"),
     gin("dropout above one", "DROPOUT_RATE=1.5", r"1\.5"),
-    gin(
-        "microbatches that do not divide", "NUM_MICROBATCHES=3", "BATCH_SIZE 4 does not divide into NUM_MICROBATCHES 3"
+    Case(
+        "microbatches that do not divide",
+        "train small.gin --gin.NUM_MICROBATCHES=3 --gin.MIXTURE_OR_TASK_NAME=pydocs_span_corruption",
+        "BATCH_SIZE is 4: it does not divide into 1 data-parallel devices x 3 microbatches",
     ),
     gin("virtual shards that do not divide", "train/spec.DatasetConfig.num_virtual_shards=3", "over 3 virtual shards"),
     gin("a call to something else", "OPTIMIZER=@os.system()", "os"),

@@ -128,7 +128,6 @@ def test_another_optimizer_can_be_laid_over(tmp_path: Path) -> None:
         ("DTYPE=bf16", "Did you mean bfloat16"),
         ("TRAIN_STEPS=many", "TRAIN_STEPS|total_steps .* not 'many'"),
         ("TRAIN_STEPS=0", "total_steps must be a positive integer, not 0"),
-        ("NUM_MICROBATCHES=3", "BATCH_SIZE 128 does not divide into NUM_MICROBATCHES 3"),
         ("NOISE_DENSITY=1.5", "noise_density is 1.5"),
         ("optimizers.AdamW.b1=0.5", r"optimizers\.AdamW\.b1 is bound, and nothing"),
         ("=3", "expected --gin.NAME=value"),
