@@ -6,6 +6,7 @@ Nothing heavy is imported before the command is known: `t5xpg --help` takes a fr
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shlex
 import signal
@@ -56,7 +57,8 @@ def _message(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({error.filename})" if error.filename else ""
-        return f"{error.strerror}{where}."
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return f"{error.strerror}{where}." + (" Make room there, and run the same command again." if full else "")
     text = str(error)
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return (

@@ -33,10 +33,43 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # writing to a full disk does not say where
         raise
+
+
+@contextlib.contextmanager
+def replaced_together(*paths: Path) -> Iterator[None]:
+    """Put the files back as they were if the block ends with an error; those that were not there are removed.
+
+    Until then they have a second name, so that putting them back needs no room.
+    """
+    kept = []
+    try:
+        for path in paths:
+            aside = path.with_name(f"{temporary_prefix(path.name)}kept{_TEMPORARY}") if path.exists() else None
+            if aside is not None:
+                aside.unlink(missing_ok=True)
+                try:
+                    os.link(path, aside)
+                except OSError:  # a file system without such names
+                    shutil.copy2(path, aside)
+            kept.append((path, aside))
+        yield
+    except BaseException:
+        for path, aside in kept:
+            if aside is None:
+                path.unlink(missing_ok=True)
+            else:
+                os.replace(aside, path)
+        raise
+    finally:
+        for _, aside in kept:
+            if aside is not None:
+                aside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def _check_room(output: Path, size: float) -> None:
     free = shutil.disk_usage(output.parent).free
     if size > free:
         raise UserError(
-            f"The recording would take about {size / 1e9:,.1f} GB, and {output.parent} has {free / 1e9:,.1f} GB free. "
+            f"The recording would take about {size / 1e6:,.1f} MB, and {output.parent} has {free / 1e6:,.1f} MB free. "
             "Record fewer STEPS, or name a folder on another disk with OUTPUT=…"
         )
 

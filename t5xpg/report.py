@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.errors import UserError
-from t5xpg.files import read_json, write_text
+from t5xpg.files import read_json, replaced_together, write_text
 from t5xpg.paths import shown
 from t5xpg.results import collect, read_results, write_results
 from t5xpg.results_block import BEGIN, CURVE_FILE, END, block, curve_svg
@@ -34,9 +34,12 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
     readme = destination / README_FILE
     text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {results['experiment']}\n"
     text = _with_block(text, block(results), readme)
-    write_results(destination / RESULTS_FILE, results)
-    write_text(destination / CURVE_FILE, curve_svg(results))
-    write_text(readme, text)
+    curve = curve_svg(results)
+    # the three say the same: they are written together or, where the disk is full, none of them
+    with replaced_together(readme, destination / CURVE_FILE, destination / RESULTS_FILE):
+        write_text(readme, text)
+        write_text(destination / CURVE_FILE, curve)
+        write_results(destination / RESULTS_FILE, results)
     lacking = not_evaluated(run, results)
     if lacking:
         print(lacking)

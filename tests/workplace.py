@@ -86,7 +86,9 @@ class Workplace:
             yield process
         finally:
             process.kill()
-            process.communicate()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
 
     def run(self, *arguments: str, code: int = 0, **variables: str) -> str:
         """Run the program; returns what it printed on both streams."""

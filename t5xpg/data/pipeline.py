@@ -263,8 +263,14 @@ def _save_iterator(iterator: Any) -> dict[str, np.ndarray]:
 def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         prefix = os.path.join(folder, "position")
-        Path(f"{prefix}.index").write_bytes(arrays["index"].tobytes())
-        Path(f"{prefix}.data-00000-of-00001").write_bytes(arrays["data"].tobytes())
+        try:
+            Path(f"{prefix}.index").write_bytes(arrays["index"].tobytes())
+            Path(f"{prefix}.data-00000-of-00001").write_bytes(arrays["data"].tobytes())
+        except OSError as error:
+            raise UserError(
+                f"The position of the data cannot be written into {tempfile.gettempdir()} ({error.strerror}). Make "
+                "room there, or name another folder with TMPDIR=…"
+            ) from error
         try:
             tf.train.Checkpoint(iterator=iterator).read(prefix).assert_existing_objects_matched()
         except tf.errors.NotFoundError as error:

@@ -100,6 +100,11 @@ class Stream(Iterator[Batch]):
         Raises UserError where it was taken of a stream of other settings, other files, or without these shards.
         """
         arrays = {name: np.asarray(value) for name, value in state.items()}
+        if "last_batch" in arrays:
+            raise UserError(
+                "The run has gone on from a recording, and what it saved does not say where the live data stands. "
+                "Continue with RECORDED=folder."
+            )
         identity = json.loads(arrays["stream"].tobytes().decode("utf-8"))
         if _FILES in arrays:  # told apart one by one, below
             identity[_FILES] = self._identity[_FILES]
