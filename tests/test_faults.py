@@ -28,7 +28,7 @@ LONG = [
     "--gin.EVAL_PERIOD=120",
     "--gin.STATS_PERIOD=20",
 ]
-LITTER = re.compile(r"\.tmp\b|\.old\b|orbax-checkpoint-tmp|^\.caching-")
+LITTER = re.compile(r"\.tmp\b|\.old\b|orbax-checkpoint-tmp|\.unfinished|\.removed|^\.caching-")
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,10 @@ def unbroken(workplace: Workplace) -> Path:
     return workplace.folder / "runs" / "long"
 
 
-def litter(workplace: Workplace) -> list[str]:
-    return [str(path) for path in workplace.folder.rglob("*") if LITTER.search(path.name)]
+def litter(workplace: Workplace, run: str) -> list[str]:
+    """Temporary files of a run, and of the data and caches that all share."""
+    folders = [workplace.folder / "runs" / run, workplace.folder / "data", workplace.folder / "cache"]
+    return [str(path) for folder in folders for path in folder.rglob("*") if LITTER.search(path.name)]
 
 
 def saved_steps(run: Path) -> list[int]:
@@ -89,7 +91,7 @@ def test_a_run_goes_on_after_its_data_process_was_killed(workplace: Workplace, u
     assert "was ended by signal 9" in printed
     assert re.search(r"Step \d+ is saved: once that is mended, the same command goes on from there\.", printed)
     assert "Traceback" not in printed
-    assert litter(workplace) == []
+    assert litter(workplace, "without data") == []
     assert saved_steps(run)[-1] < STEPS, "it ended before its data process was killed"
     workplace.run("train", str(workplace.experiment), *LONG, "--run=without data")
     assert_same_run(run, unbroken, STEPS)
@@ -112,7 +114,7 @@ def test_a_run_goes_on_from_the_last_good_checkpoint(workplace: Workplace, unbro
     assert largest.name in printed
     assert f"continues after step {earlier[-1]}\n" in printed
     assert_same_run(run, unbroken, STEPS)
-    assert litter(workplace) == []
+    assert litter(workplace, "damaged") == []
 
 
 def test_the_second_trainer_is_told_of_the_first_and_a_dead_one_is_forgotten(workplace: Workplace) -> None:
@@ -143,7 +145,7 @@ def test_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:
         printed, _ = process.communicate(timeout=100)
     assert process.returncode == 128 + signal.SIGINT, printed
     assert printed.strip() == "t5xpg: interrupted"
-    assert litter(workplace) == []
+    assert litter(workplace, "twice") == []
 
 
 def test_a_run_that_leaves_the_finite_numbers_says_where_and_keeps_the_batch(workplace: Workplace) -> None:
@@ -163,7 +165,7 @@ def test_a_run_that_leaves_the_finite_numbers_says_where_and_keeps_the_batch(wor
         assert hash_batch(dict(arrays)) == read_trail(run / "batches.sha256")[step - 1]
     record = json.loads((kept / "step.json").read_text())
     assert record["parameters"]
-    assert litter(workplace) == []
+    assert litter(workplace, "not finite") == []
 
     tolerant = [*too_fast, "--gin.SKIP_NONFINITE=2", "--run=tolerant"]
     printed = workplace.run("train", str(workplace.experiment), *tolerant, code=1)

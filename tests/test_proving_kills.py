@@ -38,7 +38,7 @@ def phase(name, *step, seconds={seconds}):
 run = pathlib.Path(next(word for word in sys.argv if word.startswith("--run=")).removeprefix("--run="))
 checkpoints = run / "checkpoints"
 checkpoints.mkdir(parents=True, exist_ok=True)
-(run / "run.json").write_text('{{"format": 1, "starts": [{{"devices": null}}]}}')
+(run / "run.json").write_text('{{"format": 1, "experiment": "small", "identity": {{}}, "starts": [{{"devices": null}}]}}')
 saved = max((int(folder.name) for folder in checkpoints.iterdir()), default=0)
 if saved == 12:
     sys.exit()

@@ -24,7 +24,7 @@ from t5xpg.paths import shown
 from t5xpg.phases import PHASES
 from t5xpg.progress import duration
 from t5xpg.proving.comparison import Comparison, compare
-from t5xpg.proving.kills import Course, Deck, Kill, kill_in
+from t5xpg.proving.kills import Course, Deck, Kill, kill_in, kill_once_saved
 from t5xpg.proving.positions import PositionComparison
 from t5xpg.proving.receipt import JSON_NAME, TEXT_NAME, Receipt
 from t5xpg.proving.watched import WatchedRun
@@ -156,7 +156,10 @@ class _Proof:
         aim, occurrence = self._aim(saved)
         with self._start(_KILLED) as run:
             limit = 600 + 10 * self._whole_seconds
-            died_in = kill_in(run, aim, occurrence, self._course, self._draw, limit_seconds=limit)
+            if occurrence:
+                died_in = kill_in(run, aim, occurrence, self._course, self._draw, limit_seconds=limit)
+            else:
+                died_in = kill_once_saved(run, limit_seconds=limit)
             self._course.learn(run)
             if died_in is None:
                 self._check_exit(run)
@@ -173,11 +176,14 @@ class _Proof:
         return False
 
     def _aim(self, saved: int | None) -> tuple[str, int]:
-        """A phase, and which of those that come in a start from the checkpoint `saved`."""
+        """A phase, and which of those that come in a start from the checkpoint `saved`.
+
+        ("save", 0) where no share is left but that of restoring, and nothing is saved yet: the run has to get on.
+        """
         coming = self._course.occurrences(saved)
         aim = self._deck.deal(coming)
-        if aim is None:  # no share is left but that of restoring, and nothing is saved yet: the run has to get on
-            return "step", self._draw.randint(1, coming.get("step", 1))
+        if aim is None:
+            return "save", 0
         # Far enough on average that the kills reach over the whole run; not the last one, which may be missed.
         reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._deck.left))
         return aim, self._draw.randint(1, max(1, min(reach, coming[aim] - 1)))

@@ -88,6 +88,19 @@ class Course:
             self.durations[name].extend(seconds)
 
 
+def kill_once_saved(run: WatchedRun, *, limit_seconds: float) -> list[str] | None:
+    """Kill `run` as soon as it has written a checkpoint; the phases in which it died, None where it ended before.
+
+    For a start that has to get on, so that a later one can restore.
+    """
+    while not run.ended:
+        if run.durations["save"]:
+            return run.kill()
+        _check_hanging(run, "save", limit_seconds)
+        run.listen(1.0)
+    return None
+
+
 def kill_in(
     run: WatchedRun, phase: str, occurrence: int, course: Course, draw: random.Random, *, limit_seconds: float
 ) -> list[str] | None:
@@ -107,10 +120,14 @@ def kill_in(
                 return run.kill()
             if not run.open(phase):
                 moment, occurrence, share = None, run.begun[phase] + 1, share / 2
-        if run.seconds > limit_seconds:
-            raise UserError(
-                f"A start of the run had not come to its {phase} after {run.seconds:,.0f} s, much longer than the "
-                "whole unbroken run took: it hangs. Its output lies beside the runs."
-            )
+        _check_hanging(run, phase, limit_seconds)
         run.listen(1.0 if moment is None else min(1.0, moment - now))
     return None
+
+
+def _check_hanging(run: WatchedRun, phase: str, limit_seconds: float) -> None:
+    if run.seconds > limit_seconds:
+        raise UserError(
+            f"A start of the run had not come to its {phase} after {run.seconds:,.0f} s, much longer than the whole "
+            "unbroken run took: it hangs. Its output lies beside the runs."
+        )

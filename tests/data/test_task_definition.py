@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,8 @@ def wrapped(example):
 def load(folder: Path, text: str) -> ModuleType:
     path = folder / "made_up_steps.py"
     path.write_text(text)
+    # compiled code is taken for that of a file of the same size and second
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     spec = importlib.util.spec_from_file_location("made_up_steps", path)
     assert spec is not None
     assert spec.loader is not None
