@@ -25,7 +25,7 @@ INTERPRETER = os.path.realpath(sys.executable)
 
 # A trainer that only seems to train: it tells its phases, makes folders for checkpoints, and goes on after the last.
 TRAINER = """\
-import os, pathlib, sys, time
+import json, os, pathlib, sys, time
 
 def tell(*words):
     os.write(int(os.environ["T5XPG_PHASES"]), (" ".join(map(str, words)) + "\\n").encode())
@@ -38,7 +38,8 @@ def phase(name, *step, seconds={seconds}):
 run = pathlib.Path(next(word for word in sys.argv if word.startswith("--run=")).removeprefix("--run="))
 checkpoints = run / "checkpoints"
 checkpoints.mkdir(parents=True, exist_ok=True)
-(run / "run.json").write_text('{{"format": 1, "experiment": "small", "identity": {{}}, "starts": [{{"devices": null}}]}}')
+record = {{"format": 1, "experiment": "small", "identity": {{}}, "starts": [{{"devices": None}}]}}
+(run / "run.json").write_text(json.dumps(record))
 saved = max((int(folder.name) for folder in checkpoints.iterdir()), default=0)
 if saved == 12:
     sys.exit()
