@@ -90,7 +90,7 @@ prove-resume: $(INSTALLED) ## kill a run again and again, and compare it with on
 	@$(PROGRAM) prove-resume "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${KILLS:+"--kills=$$KILLS"} $${KILL_SEED:+"--kill-seed=$$KILL_SEED"}
 
 test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
-	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $$TESTS
+	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $$TESTS
 
 bench: $(INSTALLED) ## measure speeds; nothing is compared with a limit
 	@for program in benchmarks/*.py; do echo "== $$program"; .venv/bin/python "$$program" || exit 1; done

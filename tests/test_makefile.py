@@ -86,7 +86,7 @@ def test_force(folder: Path, value: str, forced: bool) -> None:
 
 
 def test_tests_are_words(folder: Path) -> None:
-    every = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    every = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
     assert make(folder, "test") == every
     assert make(folder, "test", "TESTS=tests/a* tests/b.py::c[1]") == [*every, "tests/a*", "tests/b.py::c[1]"]
 
