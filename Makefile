@@ -95,7 +95,7 @@ test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for
 bench: $(INSTALLED) ## measure speeds; nothing is compared with a limit
 	@for program in benchmarks/*.py; do echo "== $$program"; .venv/bin/python "$$program" || exit 1; done
 
-fuzz: $(INSTALLED) ## look for inputs that break what reads files and options (SECONDS=60 for each reader; Linux, Python 3.11)
+fuzz: $(INSTALLED) ## look for inputs that break what reads files and options (SECONDS=60 for all readers together; Linux, Python 3.11)
 	@.venv/bin/python -m fuzz --seconds="$${SECONDS:-60}"
 
 lint: $(INSTALLED) ## check format, lint and types
