@@ -16,6 +16,10 @@ from t5xpg.data.cache_record import MissingTextError
 from t5xpg.errors import UserError
 
 WORKER = "t5xpg.data.cache_worker"
+# Runners: this program itself on one machine, and Beam's in this machine's memory. Beam's "DirectRunner" would first
+# fetch another one from the network.
+LOCAL = "local"
+BEAM = "FnApiRunner"
 # A full disk, a full quota, a file beyond the limit.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOG_LINES = 15

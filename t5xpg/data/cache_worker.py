@@ -1,4 +1,4 @@
-"""The process that caches tasks: imports TensorFlow and Beam, compares definitions, runs SeqIO's `cache_tasks_main`.
+"""The process that caches tasks: imports TensorFlow, compares definitions, caches by itself or with Beam.
 
 Started by `caching` with the number of a pipe as its argument. It reads a request (a line of JSON) from the standard
 input and writes reports (lines of JSON) to the pipe: first its plan, upon which it is told in a second line which tasks
@@ -7,25 +7,19 @@ to cache. It ends when its standard input closes.
 
 from __future__ import annotations
 
-import csv
 import functools
-import hashlib
-import io
 import json
 import os
 import queue
-import re
-import runpy
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from t5xpg.data.cache_process import BEAM, LOCAL, says_no_room
 from t5xpg.errors import UserError
 
-_REPORT_SECONDS = 0.2
 _REMOTE = "://"
 
 
@@ -34,7 +28,6 @@ def main(pipe: int) -> int:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
     request = json.loads(lines.get())
-    from t5xpg.data.cache_process import says_no_room
     from t5xpg.data.cache_record import MissingTextError
 
     with os.fdopen(pipe, "w", encoding="utf-8") as reports:
@@ -239,71 +232,27 @@ def _sources(tasks: Sequence[Any]) -> set[str]:
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..., None]) -> None:
-    """Run SeqIO's script in this process, as its command line would, with a count of the documents that it reads."""
+    """Cache tasks below the request's output, as its runner does it."""
     import seqio
-    from seqio import beam_utils
 
-    state = {"count": 0, "last": 0.0}
+    from t5xpg.data.task_names import cache_command
 
-    def increment_counter(self: Any, counter: str) -> None:
-        if counter != "examples":
-            return
-        if not state["last"]:
-            report(count=0)
-            state["last"] = time.monotonic()
-        state["count"] += 1
-        if time.monotonic() - state["last"] >= _REPORT_SECONDS:
-            report(count=state["count"])
-            state.update(count=0, last=time.monotonic())
+    def progress(count: int, note: str) -> None:
+        report(count=count, note=note)
 
-    # Counts where Beam runs the pipeline in this process; elsewhere the metric stays Beam's own.
-    beam_utils.PreprocessTask._increment_counter = increment_counter
-    sys.argv = [
-        "cache_tasks_main",
-        f"--tasks={_comma_separated(map(re.escape, names))}",
-        f"--output_cache_dir={request['output']}",
-        f"--pipeline_options={_comma_separated(request['pipeline_options'])}",
-        "--ignore_other_caches",
-        *(f"--module_import={module}" for module in ("t5xpg.tasks", *request["module_import"])),
-    ]
-    try:
-        runpy.run_module("seqio.scripts.cache_tasks_main", run_name="__main__", alter_sys=True)
-    except SystemExit as exit:
-        if exit.code:
-            raise
+    output = Path(request["output"])
+    if request["runner"] != LOCAL:
+        from t5xpg.data import cache_beam
+
+        modules = ("t5xpg.tasks", *request["module_import"])
+        cache_beam.cache_tasks(names, output, request["runner"], request["beam_options"], modules, progress)
+        return
+    from t5xpg.data import local_cache
+
     for name in names:
-        folder = Path(request["output"]) / seqio.get_task_dir_from_name(name)
-        if not (folder / "COMPLETED").is_file():
-            raise RuntimeError(f"cache_tasks_main ended without completing {name}")
-        if request["put_in_order"]:
-            for split in seqio.TaskRegistry.get(name).splits:
-                _put_in_order(sorted(folder.glob(f"{split}.tfrecord-*-of-*")))
-    report(count=state["count"], note="written")
-
-
-def _put_in_order(shards: Sequence[Path]) -> None:
-    """Deal the records of a split out to its shards in the order of their digests.
-
-    Beam shuffles documents by random numbers and by the timing of its threads, so that no two caches of the same text
-    are equal. The order of digests is as good a shuffle, and the same each time.
-    """
-    import tensorflow as tf
-
-    records = [
-        tf.train.Example.FromString(record).SerializeToString(deterministic=True)
-        for record in tf.data.TFRecordDataset([str(path) for path in shards]).as_numpy_iterator()
-    ]
-    records.sort(key=lambda record: hashlib.sha256(record).digest())
-    for number, path in enumerate(shards):
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for record in records[number :: len(shards)]:
-                writer.write(record)
-
-
-def _comma_separated(values: Any) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(list(values))
-    return line.getvalue()
+        folder = output / seqio.get_task_dir_from_name(name)
+        command = f"{cache_command(name, request['module_import'])} RUNNER={BEAM}"
+        local_cache.cache_task(seqio.TaskRegistry.get(name), folder, command, progress)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Cache tasks with SeqIO's `cache_tasks_main`, once. Imports no TensorFlow: that is the child process's (cache_worker).
+"""Cache tasks, once. Imports no TensorFlow: that is the child process's (cache_worker).
 
 A cache is the folder `<cache folder>/<task>` in SeqIO's own format, which any SeqIO user reads with `use_cached=True`.
 Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from, and the digests of its files. A cache
@@ -18,7 +18,7 @@ from typing import Any
 
 from t5xpg import files, locks
 from t5xpg.data import cache_memory, cache_record
-from t5xpg.data.cache_process import NO_ROOM, CacheProcess, NoRoomError
+from t5xpg.data.cache_process import BEAM, LOCAL, NO_ROOM, CacheProcess, NoRoomError
 from t5xpg.data.cache_record import COMPLETED, IDENTITY, MissingTextError, Record
 from t5xpg.data.task_names import cache_command
 from t5xpg.errors import UserError
@@ -28,10 +28,7 @@ from t5xpg.progress import Progress
 
 __all__ = ["COMPLETED", "DEFAULT_RUNNER", "MissingTextError", "cache_task", "problem", "read_identity"]
 
-# Beam's local runner, in this machine's memory. Beam's "DirectRunner" would first fetch another one from the network.
-DEFAULT_RUNNER = "FnApiRunner"
-# Runners that hold the whole pipeline in this machine's memory: their caches can be put in order afterwards.
-_LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner")
+DEFAULT_RUNNER = BEAM
 _NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
 # SeqIO and Beam take a cache's path for a pattern.
 _WILDCARDS = set("*?[]{}\\")
@@ -63,15 +60,16 @@ def cache_task(
 ) -> dict[str, Any]:
     """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
 
-    `runner` is any Apache Beam runner, `beam_options` further options of its pipeline ("--name=value"); `module_import`
+    `runner` is "local", which caches on this machine (`local_cache`), or any Apache Beam runner, with which SeqIO's
+    script does (`cache_beam`), `beam_options` being further options of its pipeline ("--name=value"). `module_import`
     names modules that register tasks. `force` caches again what is there. `log` gets a line a task. Returns the
     identity of the cache (of a mixture: task to identity): what was cached, by digests. `only_missing` also takes
     caches that others made with SeqIO, in any of its cache folders, and leaves tasks alone that cannot be cached: its
     result lacks those.
 
-    With a local runner the same task and text give the same bytes; elsewhere the order of the documents is Beam's. A
-    cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one
-    task, the second waits for the first.
+    On one machine the same task and text give the same bytes, with Beam and without; elsewhere the order of the
+    documents is Beam's. A cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`.
+    Of two who cache one task, the second waits for the first.
 
     Raises UserError where the task is unknown, its text is missing (MissingTextError where that is an export), it has
     nothing to cache, the process failed or there is no room; and where a cache is there whose files are not as they
@@ -79,6 +77,9 @@ def cache_task(
     libraries made, or SeqIO by itself, is compared with the source in a sample, and that is said.
     """
     _check_names(task, cache_dir)
+    if runner == LOCAL and beam_options:
+        given = " ".join(beam_options)
+        raise UserError(f"BEAM_OPTIONS ({given}) are for Apache Beam. Name a runner of Beam, as RUNNER={BEAM}, too.")
     question = {
         "task": task,
         "caches": os.path.abspath(cache_dir),
@@ -100,8 +101,8 @@ def cache_task(
             scratch = Path(stack.enter_context(_scratch(cache_dir, task)))
             request = question | {
                 "output": str(scratch),
-                "pipeline_options": [f"--runner={runner}", *beam_options],
-                "put_in_order": runner in _LOCAL_RUNNERS,
+                "runner": runner,
+                "beam_options": list(beam_options),
                 "force": force,
             }
             # closed, which ends the child, before its scratch folder is removed

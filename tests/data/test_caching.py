@@ -17,7 +17,7 @@ import pytest
 import seqio
 
 from t5xpg import files, locks
-from t5xpg.data import cache_memory, cache_process, cache_worker, caching
+from t5xpg.data import cache_beam, cache_memory, cache_process, caching
 from t5xpg.data.caching import cache_task, read_identity
 from t5xpg.data.export import export_dataset
 from t5xpg.data.manifest import read_manifest
@@ -326,7 +326,7 @@ def test_puts_records_in_an_order_that_does_not_depend_on_the_one_before(tmp_pat
             with tf.io.TFRecordWriter(str(shard)) as writer:
                 for record in examples[::order][i::4]:
                     writer.write(record)
-        cache_worker._put_in_order(shards)
+        cache_beam._put_in_order(shards)
         contents.append([shard.read_bytes() for shard in shards])
         values = [
             tf.train.Example.FromString(r).features.feature["a"].int64_list.value[0]
