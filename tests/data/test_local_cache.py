@@ -139,13 +139,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def cache(folder: Path, task: str, runner: str, place: str) -> Path:
+def cache(folder: Path, task: str, runner: str, place: str, said: list[str] | None = None) -> Path:
+    said = [] if said is None else said
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))
         patch.syspath_prepend(str(folder))
         cache_task(
             task, cache_dir=folder / place, data_dir=folder / "data", runner=runner, module_import=["local_tasks"],
-            log=lambda line: None,
+            log=said.append,
         )  # fmt: skip
     return folder / place
 
@@ -165,6 +166,9 @@ def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
     beam = contents(cache(folder, "local_all", "FnApiRunner", "beam"))
     assert local.keys() == beam.keys()
     assert [name for name in local if local[name] != beam[name]] == []
+    said: list[str] = []
+    cache(folder, "local_all", "local", "beam", said)  # what Beam made is as good
+    assert said == ["local_all is cached already"]
     places = [f"local{os.sep}files", "local_kinds", "local_plain", "local_tfds", "mine_span_corruption"]
     stats = {place: json.loads(local[os.path.join(place, "stats.train.json")]) for place in places}
     assert [one["examples"] for one in stats.values()][1:4] == [70, 70, 30]
