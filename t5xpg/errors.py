@@ -42,8 +42,13 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     if not close:
         close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=0.6)]
     if close:
-        return f" Did you mean {' or '.join(close)}?"
+        return f" Did you mean {' or '.join(map(_on_one_line, close))}?"
     if not names:
         return ""
-    shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    shown = ", ".join(map(_on_one_line, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     return f" Known: {shown}."
+
+
+def _on_one_line(name: str) -> str:
+    """A name as it stands in a sentence: its line ends and tabs as escapes, too."""
+    return re.sub(r"[\t\n]", lambda match: repr(match[0])[1:-1], name)

@@ -6,17 +6,10 @@ import os
 
 import pytest
 
-# Before any import of jax. Programs of a few steps take longer to compile than to run; what they compute is held
-# by the tests to tolerances, which the level of optimisation does not reach. `Workplace` runs without it.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-    ]
-).strip()
+from tests.workplace import FAST_COMPILATION, Workplace, make_workplace
 
-from tests.workplace import Workplace, make_workplace
+# Before any import of jax.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -16,6 +17,12 @@ import pytest
 
 from t5xpg.filling import fill
 from tests.workplace import REPOSITORY, Workplace, assert_same_run
+
+
+@pytest.fixture(scope="module")
+def workplace(workplace: Workplace) -> Workplace:
+    """The common one, its programs compiled as the user's are."""
+    return dataclasses.replace(workplace, fast_compilation=False)
 
 
 @pytest.fixture(scope="module")

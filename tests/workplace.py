@@ -13,6 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+# Programs of a few steps take longer to compile than to run; what they compute is held by the tests to tolerances, or
+# compared with another of them. test_chain.py does without this, as users do.
+FAST_COMPILATION = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 EXPERIMENT = """
@@ -50,6 +54,7 @@ class Workplace:
     """A folder with data, caches, runs and one experiment, away from those of the checkout."""
 
     folder: Path
+    fast_compilation: bool = True
 
     @property
     def experiment(self) -> Path:
@@ -64,9 +69,7 @@ class Workplace:
             "PYTHONPATH": str(self.folder),
             "PYTHONUNBUFFERED": "1",
         }
-        # The programs run as the user's would: without what conftest.py sets for the tests' own process.
-        outer = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-        return {**outer, **own}
+        return {**os.environ, **own, "XLA_FLAGS": FAST_COMPILATION if self.fast_compilation else ""}
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "t5xpg", *arguments]
