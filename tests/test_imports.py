@@ -84,8 +84,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "
 # Modules that import TensorFlow with them, or that reach it through others; all other modules do without.
 MAY_LOAD_TENSORFLOW = {"t5xpg.tasks"}  # and these modules of t5xpg.data
 TENSORFLOW_DATA = {
-    "cache_beam", "cache_sample", "cache_worker", "local_cache", "pipeline", "preprocessors", "providers",
-    "seqio_vocabularies", "source_files", "steady_paths", "task_definition", "task_table", "worker",
+    "cache_beam", "cache_sample", "cache_worker", "local_cache", "local_cache_lines", "pipeline", "preprocessors",
+    "providers", "seqio_vocabularies", "source_files", "steady_paths", "task_definition", "task_table", "worker",
 }  # fmt: skip
 LATE_TENSORFLOW = {"t5xpg.evaluation"}  # inside a function
 # They import TensorFlow (the first three), are of the goldens only, or belong to another framework.

@@ -18,6 +18,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from t5xpg.data import local_cache_lines
 from t5xpg.data.cache_record import COMPLETED, CONTAINER
 from t5xpg.data.local_cache_examples import Column, Stats, names_in_order, parts, serialise
 from t5xpg.data.local_cache_order import DigestOrder, deal
@@ -62,7 +63,7 @@ def _cache_split(task: seqio.Task, split: str, folder: Path, command: str, repor
     reported, last = 0, time.monotonic()
     report(0, "")
     for index in range(sources):
-        for columns, records, features in _batches(_dataset(task, split, index, sources)):
+        for columns, records, features in _examples(task, split, index, sources):
             found = {"num_shards": count, "features": features, "seqio_version": seqio.__version__}
             if info and found != info:
                 raise _not_alike(task.name, split, info["features"], features, command)
@@ -82,6 +83,19 @@ def _cache_split(task: seqio.Task, split: str, folder: Path, command: str, repor
         Path(path).write_text(json.dumps(value, sort_keys=True, indent=2) + "\n", encoding="utf-8")
 
 
+def _examples(
+    task: seqio.Task, split: str, index: int, sources: int
+) -> Iterator[tuple[dict[str, Column], list[bytes], dict[str, Any]]]:
+    """Examples of one file of the source: what is counted, their records, and what SeqIO's info file says of them."""
+    placeholder = next(i for i, one in enumerate(task.preprocessors) if isinstance(one, seqio.CacheDatasetPlaceholder))
+    if not local_cache_lines.applies(task, task.preprocessors[:placeholder], split):
+        yield from _batches(_dataset(task, split, index, sources))
+        return
+    features = {local_cache_lines.FEATURE: _described([None], tf.int32)}
+    for count, columns in local_cache_lines.columns(task, Path(task.source.list_shards(split)[index])):
+        yield columns, serialise(columns, count), features
+
+
 def _dataset(task: seqio.Task, split: str, index: int, sources: int) -> tf.data.Dataset:
     """The examples of one file of the source, up to the placeholder."""
     seed = shard_seed(task.name, index)
@@ -96,7 +110,7 @@ def _unused(vocabulary: seqio.Vocabulary) -> list[int]:
 
 
 def _batches(dataset: tf.data.Dataset) -> Iterator[tuple[dict[str, Column], list[bytes], dict[str, Any]]]:
-    """Examples of a dataset: what is counted of them, their records, and what SeqIO's info file says of them."""
+    """The same of a dataset."""
     spec = dataset.element_spec
     if not _is_plain(spec):
         yield from map(_one, dataset.prefetch(tf.data.AUTOTUNE))

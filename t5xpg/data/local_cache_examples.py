@@ -53,7 +53,9 @@ class Stats:
                 is_token = np.ones(len(values), bool)
                 for one in unused:
                     is_token &= values != one
-                tokens = np.diff(np.concatenate([[0], np.cumsum(is_token)])[batch[name].splits])
+                ends = np.zeros(len(values) + 1, np.int64)
+                np.cumsum(is_token, out=ends[1:])
+                tokens = np.diff(ends[batch[name].splits])
                 self.tokens[name] = self.tokens.get(name, 0) + int(tokens.sum())
                 self.most_tokens[name] = max(self.most_tokens.get(name, 0), int(tokens.max()))
 
@@ -144,12 +146,13 @@ def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     negative = len(values) > 0 and int(values.min()) < 0
     bits = (values.astype(np.int64) if negative else values).view(np.uint64 if negative else f"u{values.itemsize}")
     largest = int(bits.max()) if len(bits) else 0
-    lengths = np.ones(len(bits), np.int64)
+    lengths = np.ones(len(bits), np.uint8)
     for place in range(1, _LONGEST_VARINT):
         if largest >> 7 * place == 0:
             break
         lengths += bits >= 1 << 7 * place
-    ends = np.concatenate([[0], np.cumsum(lengths)])
+    ends = np.zeros(len(bits) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
     packed = np.empty(int(ends[-1]), np.uint8)
     begins, left = ends[:-1], lengths
     for place in range(int(lengths.max()) if len(bits) else 0):

@@ -16,8 +16,7 @@ import google_crc32c
 # How much is held before it is written, in the order and before the TFRecord files, in bytes.
 HELD = 64 << 20
 WRITTEN = 32 << 20
-# The first bits of the digest of a record choose its file. So many files that each is small at 100 GB, too.
-_BITS = 10
+# The first byte of the digest of a record chooses its file.
 _OVERHEAD = 200  # bytes that Python needs for a record besides its own
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")
@@ -64,8 +63,7 @@ class DigestOrder:
         self._folder.mkdir(exist_ok=True)
         parts: dict[int, list[bytes]] = {}
         for digest, record in self._held:
-            number = int.from_bytes(digest[:2], "big") >> 16 - _BITS
-            parts.setdefault(number, []).extend((_LENGTH.pack(len(record)), digest, record))
+            parts.setdefault(digest[0], []).extend((_LENGTH.pack(len(record)), digest, record))
         for number, part in parts.items():
             with self._path(number).open("ab") as file:
                 file.writelines(part)
@@ -73,7 +71,7 @@ class DigestOrder:
         self._held, self._size = [], 0
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{number:05}"
+        return self._folder / f"{number:03}"
 
 
 def _records(path: Path) -> Iterator[tuple[bytes, bytes]]:
