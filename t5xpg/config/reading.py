@@ -17,6 +17,8 @@ from t5xpg import paths
 from t5xpg.config.graph import MACRO, Binding
 from t5xpg.errors import nearest
 
+_NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
+
 
 @dataclass
 class Reader:
@@ -51,7 +53,8 @@ class Reader:
     def override(self, text: str, known_macros: Collection[str]) -> None:
         """Read "NAME=value"."""
         name, separator, value = (part.strip() for part in text.partition("="))
-        if not separator or not name or len(text.splitlines()) > 1:  # a second line would be a statement of its own
+        # a second line would be a statement of its own, and what starts with # none at all
+        if not separator or not _NAME.fullmatch(name) or len(text.splitlines()) > 1:
             self.problems.append(f"Cannot read {shortened(f'--gin.{text}')}: expected --gin.NAME=value on one line.")
         elif "." in name or name in known_macros or self.incomplete:
             enabling = "from __gin__ import dynamic_registration"  # has to come first
