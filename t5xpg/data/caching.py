@@ -28,7 +28,7 @@ from t5xpg.progress import Progress
 
 __all__ = ["COMPLETED", "DEFAULT_RUNNER", "MissingTextError", "cache_task", "problem", "read_identity"]
 
-DEFAULT_RUNNER = BEAM
+DEFAULT_RUNNER = LOCAL
 _NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
 # SeqIO and Beam take a cache's path for a pattern.
 _WILDCARDS = set("*?[]{}\\")
