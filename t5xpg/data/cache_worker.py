@@ -7,6 +7,7 @@ to cache. It ends when its standard input closes.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -256,4 +257,9 @@ def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    status = main(int(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    atexit._run_exitfuncs()  # those of modules that register tasks, too
+    # Python would take all of TensorFlow apart first, which takes seconds; what was written is closed
+    os._exit(status)
