@@ -34,6 +34,8 @@ NOT_RUN_HERE = {
     "make fuzz",
     "make prove-resume",
     "make prove-resume EXP=byt5_tiny_demo KILLS=20",  # test_proving.py
+    'make prove-resume EXP=byt5_tiny_demo KILLS=100 GIN="--gin.TRAIN_STEPS=60 --gin.CHECKPOINT_PERIOD=3 '
+    '--gin.EVAL_PERIOD=6 --gin.EVAL_STEPS=4"',
     "make reproduce",
     "make reproduce EXP=byt5_tiny_demo",  # test_reproduction.py
 }
@@ -178,3 +180,14 @@ def test_published_results_are_what_their_records_say(name: str) -> None:
     told = results["identity"]["settings"]
     different = {key for key in told.keys() | current.keys() if told.get(key, "?") != current.get(key, "?")}
     assert different == set(), "run it again: the gin file has changed"
+
+
+def test_the_receipt_says_what_the_readme_says() -> None:
+    receipt = json.loads((paths.EXPERIMENTS / "byt5_tiny_demo" / "resume_receipt.json").read_text(encoding="utf-8"))
+    kills = receipt["kills"]
+    listed = ", ".join(f"{phase} {count}" for phase, count in kills["by_phase"].items())
+    readme = " ".join(READMES[0].read_text(encoding="utf-8").split())
+    assert f"of {kills['dealt']} kills ({listed}) in {receipt['steps']} steps of `{receipt['experiment']}`" in readme
+    assert f'KILLS={kills["asked"]} GIN="{" ".join(receipt["overrides"])}"' in readme
+    assert receipt["proven"]
+    assert receipt["differences"] == []
