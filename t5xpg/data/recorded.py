@@ -21,6 +21,7 @@ from t5xpg.batch import Batch
 from t5xpg.data.client import SpanLengths, TaskDescription
 from t5xpg.data.recording_manifest import model_path, read_recording
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import what_differs
 from t5xpg.data.stream_format import StreamReader, index_path
 from t5xpg.errors import UserError
 from t5xpg.files import sha256_of_file
@@ -224,10 +225,7 @@ class RecordedStream(Iterator[Batch]):
         Raises UserError where it was taken of a stream of other settings, files or batches, or behind the last batch.
         """
         saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
-        names = sorted({*saved, *self._identity})
-        differing = [name for name in names if saved.get(name) != self._identity.get(name)]
-        if differing:
-            listed = "; ".join(f"{name} was {saved.get(name)}, is {self._identity.get(name)}" for name in differing)
+        if listed := what_differs(saved, self._identity):
             raise UserError(
                 f"The saved position belongs to other batches than were recorded: {listed}. Continue with the data and "
                 "the settings that the run began with, or start a new run."

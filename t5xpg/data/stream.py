@@ -155,10 +155,7 @@ class Stream(Iterator[Batch]):
             self._thread.join(timeout=10)
 
     def _check_same(self, saved: Mapping[str, Any]) -> None:
-        names = sorted({*saved, *self._identity})
-        differing = [name for name in names if saved.get(name) != self._identity.get(name)]
-        if differing:
-            listed = "; ".join(f"{name} was {saved.get(name)}, is {self._identity.get(name)}" for name in differing)
+        if listed := what_differs(saved, self._identity):
             raise UserError(
                 f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {listed}. "
                 "Continue with the settings and the data that the run began with, or start a new run."
@@ -205,3 +202,9 @@ class Stream(Iterator[Batch]):
             return None, error
         except BaseException as error:  # whoever waits for a batch must hear of it, whatever ends this thread
             return None, DataProcessError(f"The thread that reads batches ahead has ended: {error!r}")
+
+
+def what_differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How the stream of a saved position differs from this one: "seed was 1, is 2; …"; "" where it does not."""
+    names = [name for name in sorted({*saved, *now}) if saved.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {saved.get(name)}, is {now.get(name)}" for name in names)
