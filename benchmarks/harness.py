@@ -1,0 +1,171 @@
+"""What a row of `make bench` is, and how the contestants of a row are run: in turn, each alone in a process of its own.
+
+A module of rows has a function `rows(repeats)`, listed in `benchmarks.__main__.MODULES`:
+
+    def rows(repeats: int | None) -> list[Row]:
+        names = {"t5xpg": ours, "transformers": theirs}      # functions that measure once, each in a new process
+        found = alternate(names, repeats or 5)
+        return [Row(name="decoding", what="greedy decoding", unit="tokens/s", better="higher", fixed="float32, …",
+                    found=found, goal=Goal(at_least=2, against="transformers"))]
+
+`repeats` is None where the user named none: each module knows how many its time allows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PEERS_PYTHON = REPOSITORY / ".venv-bench" / "bin" / "python"  # where `make bench-peers` installs them
+PEERS = "not installed: `make bench-peers` installs it"
+_SHOWN_CHARACTERS = 200
+
+
+class NotMeasuredError(Exception):
+    """A contestant has no value: it is not installed, cannot do what is asked, or failed. The message says which."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is wanted of the first contestant of a row: its median in the row's unit, or as `against` says.
+
+    against: the name of another contestant; the limit is then a ratio, how many times as good the first one is (see
+    `Row.ratio`). Printed beside the result; nothing is asserted.
+    """
+
+    at_most: float | None = None
+    at_least: float | None = None
+    against: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("a goal has one limit")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What measuring the contestants gave: values in the order of the repeats, or why there are none."""
+
+    values: Mapping[str, Sequence[float]]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity, measured for one or several contestants; ours comes first.
+
+    name: what ROWS= calls it; rows of one module may share it. what: the quantity, in words of the table.
+    fixed: what is the same for every contestant: optimiser, precision, threads, allocator, packing, dropout, sizes.
+    facts: what else was found, as JSON: losses, memory, sizes, versions of a peer.
+    """
+
+    name: str
+    what: str
+    unit: str
+    fixed: str
+    found: Found
+    better: Literal["lower", "higher"] = "lower"
+    goal: Goal | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def median(self, contestant: str) -> float | None:
+        """In the row's unit; None where there is no value."""
+        values = self.found.values.get(contestant)
+        return statistics.median(values) if values else None
+
+    def spread(self, contestant: str) -> float | None:
+        """Largest less smallest value, as a part of the median; None for fewer than two values."""
+        values = self.found.values.get(contestant, ())
+        middle = self.median(contestant)
+        return (max(values) - min(values)) / middle if len(values) > 1 and middle else None
+
+    def ratio(self, contestant: str) -> float | None:
+        """How many times as good the first contestant is as this one: above 1 where it is better."""
+        first, other = self.median(self.contestants[0]), self.median(contestant)
+        if not first or not other:
+            return None
+        return other / first if self.better == "lower" else first / other
+
+    @property
+    def contestants(self) -> list[str]:
+        """The names, ours first."""
+        return [*self.found.values, *(name for name in self.found.missing if name not in self.found.values)]
+
+    def reached(self) -> bool | None:
+        """Whether the goal is reached; None where there is no goal or nothing to tell it from."""
+        if self.goal is None:
+            return None
+        first = self.contestants[0]
+        value = self.median(first) if self.goal.against is None else self.ratio(self.goal.against)
+        if value is None:
+            return None
+        return value <= self.goal.at_most if self.goal.at_most is not None else value >= (self.goal.at_least or 0.0)
+
+
+def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Found:
+    """Measure each contestant once, then each again, and so on; one that cannot be measured is left out then."""
+    values: dict[str, list[float]] = {name: [] for name in contestants}
+    missing: dict[str, str] = {}
+    for repeat in range(repeats):
+        for name, measure in contestants.items():
+            if name in missing:
+                continue
+            began = time.perf_counter()
+            try:
+                values[name].append(measure())
+            except NotMeasuredError as reason:
+                missing[name] = str(reason)
+                say(f"  {name}: {reason}")
+                continue
+            seconds = time.perf_counter() - began
+            say(f"  {name}: {number(values[name][-1])} ({repeat + 1} of {repeats}, took {seconds:.0f} s)")
+    return Found({name: tuple(found) for name, found in values.items() if found or name not in missing}, missing)
+
+
+def in_process(
+    arguments: Sequence[str],
+    *,
+    python: Path | str = sys.executable,
+    environment: Mapping[str, str | None] | None = None,
+    seconds: float = 600.0,
+) -> dict[str, Any]:
+    """Run `python <arguments>` alone in the repository; the JSON object that is the last line of what it prints.
+
+    `environment` is added to this process's; None takes a variable away. Raises NotMeasuredError where the program ends with
+    an error or takes longer than `seconds`.
+    """
+    variables = {name: value for name, value in ({**os.environ, **(environment or {})}).items() if value is not None}
+    try:
+        done = subprocess.run(
+            [str(python), *arguments], cwd=REPOSITORY, env=variables, timeout=seconds, text=True,
+            stdin=subprocess.DEVNULL, capture_output=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise NotMeasuredError(PEERS) from None
+    except subprocess.TimeoutExpired:
+        raise NotMeasuredError(f"took more than {seconds:.0f} s") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
+        raise NotMeasuredError(f"failed: {said[:_SHOWN_CHARACTERS]}")
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def number(value: float) -> str:
+    """With three digits that count, and commas."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def say(text: str) -> None:
+    """A line on how far the measurements are."""
+    print(text, file=sys.stderr, flush=True)

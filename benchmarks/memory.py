@@ -1,0 +1,61 @@
+"""The memory of a process and of what it has started: proportional set sizes (PSS), which add up. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+SAMPLE_SECONDS = 0.1
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (thread / "children").read_text().split())
+    return [pid, *(one for child in children for one in tree(child))]
+
+
+def pss(pid: int) -> int:
+    """The proportional set size of a process in bytes; 0 where it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+class Peak:
+    """The largest memory in bytes of a process, of its descendants, and of all together at one moment."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.total = self.own = 0
+
+    def sample(self) -> bool:
+        """Look once; whether the process is still there."""
+        sizes = {one: pss(one) for one in tree(self.pid)}
+        self.own = max(self.own, sizes.get(self.pid, 0))
+        self.total = max(self.total, sum(sizes.values()))
+        return bool(sizes.get(self.pid))
+
+
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[Peak]:
+    """Sample a process's memory in a thread while the block runs."""
+    peak, ended = Peak(pid), threading.Event()
+
+    def watch() -> None:
+        while peak.sample() and not ended.wait(SAMPLE_SECONDS):
+            pass
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
