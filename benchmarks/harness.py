@@ -140,8 +140,8 @@ def in_process(
 ) -> dict[str, Any]:
     """Run `python <arguments>` alone in the repository; the JSON object that is the last line of what it prints.
 
-    `environment` is added to this process's; None takes a variable away. Raises NotMeasuredError where the program ends with
-    an error or takes longer than `seconds`.
+    `environment` is added to this process's; None takes a variable away. Raises NotMeasuredError where the program ends
+    with an error or takes longer than `seconds`.
     """
     variables = {name: value for name, value in ({**os.environ, **(environment or {})}).items() if value is not None}
     try:
