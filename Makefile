@@ -12,7 +12,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 # Make reads `$` in values; here a value is the text that was typed: PROMPT='It costs $5'.
 VALUES := EXP DATASET TASK GIN FILES LIMIT ON_BAD_LINE FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN
-VALUES += STEPS RECORDED KILLS KILL_SEED PRICE_PER_HOUR SKIP_NONFINITE SECONDS TESTS
+VALUES += JOBS STEPS RECORDED KILLS KILL_SEED PRICE_PER_HOUR SKIP_NONFINITE SECONDS TESTS
 define literal
 override $(1) := $$(value $(1))
 endef
@@ -42,7 +42,7 @@ STEPS_OPTION = $${STEPS:+"--steps=$$STEPS"}
 VERIFIED = $(if $(filter-out 0 no false,$(VERIFY)),--verify)
 FORCED = $(if $(filter-out 0 no false,$(FORCE)),--force)
 
-.PHONY: help install demo data cache check estimate train record eval infer report reproduce prove-resume test bench fuzz \
+.PHONY: help install demo data cache check estimate train record eval infer report reproduce prove-resume sweep test bench fuzz \
 	lint format goldens lock clean clean-runs
 
 help: ## list the targets
@@ -88,6 +88,9 @@ reproduce: $(INSTALLED) ## train again in a clean run directory and compare with
 
 prove-resume: $(INSTALLED) ## kill a run again and again, and compare it with one that was not (EXP=, KILLS=20, KILL_SEED=0, GIN=, RUN=)
 	@$(PROGRAM) prove-resume "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${KILLS:+"--kills=$$KILLS"} $${KILL_SEED:+"--kill-seed=$$KILL_SEED"}
+
+sweep: $(INSTALLED) ## train the runs of a sweep, or those that are left (EXP=optimizers_tiny, JOBS=1, RUN=; TIMES=1: measure their steps)
+	@$(PROGRAM) sweep "$$EXP" $(RUN_OPTION) $${JOBS:+"--jobs=$$JOBS"} $(if $(filter-out 0 no false,$(TIMES)),--times)
 
 test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
 	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $$TESTS

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import sys
 
-COMPUTING_COMMANDS = ("train", "eval", "infer", "demo", "estimate", "reproduce")
+COMPUTING_COMMANDS = ("train", "eval", "infer", "demo", "estimate", "reproduce", "sweep")
 
 # XLA's CPU backend spends a quarter of a step on page faults where malloc does not ask for large pages.
 TUNABLES = "glibc.malloc.hugetlb=1"

@@ -123,6 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--force", action="store_true", help="replace another recording")
     train = add("train", "_train", "train an experiment, or continue it where it stopped")
     train.add_argument("--recorded", metavar="FOLDER", help="take the batches from a recording")
+    sweep = add("sweep", "_sweep", "train the runs of a sweep, or those that are left of it")
+    sweep.add_argument("--jobs", type=_positive, default=1, metavar="N", help="runs at a time, sharing the cores")
+    sweep.add_argument("--times", action="store_true", help="only measure what a step of each recipe takes")
     reproduce = add("reproduce", "_reproduce", "train again and compare with the published results")
     reproduce.add_argument("--steps", type=_positive, metavar="N", help="only so many updates of it")
     prove = add("prove-resume", "_prove_resume", "kill a run again and again, and compare it with one that was not")
@@ -251,6 +254,18 @@ def _train(options: argparse.Namespace) -> int:
     return training.train(loaded, path, recorded=recorded)
 
 
+def _sweep(options: argparse.Namespace) -> int:
+    from t5xpg import config, sweeps
+
+    if any(_overrides(options)):
+        raise UserError("What a sweep trains stands in its sweep.toml: change it there, without GIN.")
+    name, _ = config.find_experiment(options.experiment)
+    folder = _run_directory(options, name)
+    if options.times:
+        return sweeps.time_steps(options.experiment, folder)
+    return sweeps.sweep(options.experiment, folder, jobs=options.jobs)
+
+
 def _reproduce(options: argparse.Namespace) -> int:
     from t5xpg import reproduction
 
@@ -294,10 +309,13 @@ def _infer(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from t5xpg import report
+    from t5xpg import report, sweeps
     from t5xpg.rundir import RunDirectory
 
     loaded = _load(options)
+    if sweeps.is_sweep(options.experiment):
+        sweeps.publish(options.experiment, _run_directory(options, loaded.name))
+        return 0
     directory = _run_directory(options, loaded.name, loaded.experiment.model_dir)
     report.publish(RunDirectory(directory), loaded.gin_file.parent)
     return 0

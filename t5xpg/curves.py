@@ -31,22 +31,31 @@ _STYLE = """
       .own, .thin { stroke: #56b4e9 } .thin { stroke-opacity: .7 } .mark { fill: #56b4e9 }
     }
 """
+# Kinds of curves that are compared with each other: a colour and a width or pattern for each.
+COMPARED = ("first", "second", "third", "fourth")
+_COMPARED_STYLE = """
+    .first { stroke: #0072b2; stroke-width: 3 } .second { stroke: #d55e00; stroke-width: 2 }
+    .third { stroke: #009e73; stroke-width: 2; stroke-dasharray: 9 4 }
+    .fourth { stroke: #cc79a7; stroke-width: 2; stroke-dasharray: 2 4 }
+    @media (prefers-color-scheme: dark) { .first { stroke: #56b4e9 } }
+"""
 
 
 @dataclass(frozen=True)
 class Curve:
     """One line of the picture. Values that are None leave a gap.
 
-    kind: "own" (thick, with marks), "thin" (the noisy one behind it) or "wide" (a band under both: what is compared).
+    kind: "own" (thick, with marks), "thin" (the noisy one behind it) or "wide" (a band under both: what is compared);
+    or, in a picture of equals, one of `COMPARED`.
     """
 
     name: str
     kind: str
-    steps: Sequence[int]
+    steps: Sequence[float]
     values: Sequence[float | None]
 
     @property
-    def last(self) -> tuple[int, float] | None:
+    def last(self) -> tuple[float, float] | None:
         """The last step that has a value, and the value."""
         return next(
             ((x, y) for x, y in zip(reversed(self.steps), reversed(self.values), strict=True) if y is not None), None
@@ -78,7 +87,7 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
         f'role="img" aria-labelledby="title description">',
         f'<title id="title">{_escape(title)}</title>',
         f'<desc id="description">{_escape(_description(y_label, shown))}</desc>',
-        f"<style>{_STYLE}</style>",
+        f"<style>{_STYLE}{_COMPARED_STYLE if any(one.kind in COMPARED for one in shown) else ''}</style>",
         _text(_LEFT - 40, 24, title, "title"),
         _text(_LEFT - 40, 50, y_label),
     ]
@@ -93,7 +102,7 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
             parts.append(_text(x(tick), bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
     parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 9, x_label, anchor="middle"))
 
-    for kind in ("wide", "thin", "own"):
+    for kind in ("wide", "thin", "own", *reversed(COMPARED)):
         for curve in shown:
             if curve.kind == kind:
                 points = [None if v is None else (x(s), y(v)) for s, v in zip(curve.steps, curve.values, strict=True)]

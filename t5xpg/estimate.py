@@ -112,7 +112,7 @@ def _is_there(dataset: DatasetConfig) -> bool:
 def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
     """Seconds of an update: the median, between the loop's waits for the metrics of the one before."""
     token_bytes = _token_bytes(built)
-    batches = _made_up(built.experiment, built.experiment.train_dataset)
+    batches = made_up(built.experiment, built.experiment.train_dataset)
     seconds: list[float] = []
     pending: Any = None
     end = float("inf")
@@ -132,7 +132,7 @@ def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) 
 def _time_evaluation(built: Assembly, step: Callable[..., Any], state: TrainState) -> float:
     """Seconds of one batch of an evaluation."""
     token_bytes = _token_bytes(built)
-    batches = _made_up(built.experiment, built.experiment.eval_dataset)
+    batches = made_up(built.experiment, built.experiment.eval_dataset)
     seconds = []
     for _ in range(_WARM_UP + _FEWEST):
         began = time.perf_counter()
@@ -156,7 +156,7 @@ def _time_save(experiment: Experiment, state: TrainState) -> float:
         return seconds[-1]
 
 
-def _made_up(experiment: Experiment, dataset: DatasetConfig) -> Iterator[dict[str, np.ndarray]]:
+def made_up(experiment: Experiment, dataset: DatasetConfig) -> Iterator[dict[str, np.ndarray]]:
     """Batches of the right shapes without padding: random ids, one document a row."""
     draw = np.random.default_rng(0)
     features = BatchSpec(dataset.batch_size, dataset.task_feature_lengths, dataset.pack).features()

@@ -3,6 +3,10 @@
 `transformation(params_axes)` takes the logical axes of the parameters (a tree of the parameters' structure whose
 leaves are tuples of names, see `partitioning`), because some rules depend on what a dimension is.
 `learning_rate` is a schedule; a number stands for a constant rate.
+
+`relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the learning
+rate a step, whatever its size. These entries start near 0 and are added to the logits of the attention as they are: it
+takes several units until a head looks at its neighbours, which at the rate that suits a matrix is hundreds of steps.
 """
 
 from __future__ import annotations
@@ -98,6 +102,7 @@ class AdamW:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
     max_gradient_norm: float | None = None
+    relpos_bias_factor: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
@@ -108,6 +113,7 @@ class AdamW:
             optax.scale_by_adam(self.b1, self.b2, self.epsilon),
             optax.add_decayed_weights(self.weight_decay, _matrices(params_axes)),
             optax.scale_by_learning_rate(self.learning_rate),
+            *_faster_position_biases(self.relpos_bias_factor, params_axes),
         )
 
 
@@ -125,6 +131,7 @@ class AdamWScale:
     minimum_scale: float = 1e-3
     weight_decay: float = 0.0
     max_gradient_norm: float | None = 1.0
+    relpos_bias_factor: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
@@ -136,6 +143,7 @@ class AdamWScale:
             optax.scale_by_param_block_rms(self.minimum_scale),
             optax.add_decayed_weights(self.weight_decay, _matrices(params_axes)),
             optax.scale_by_learning_rate(self.learning_rate),
+            *_faster_position_biases(self.relpos_bias_factor, params_axes),
         )
 
 
@@ -161,6 +169,7 @@ class Muon:
     b2: float = 0.999
     epsilon: float = 1e-8
     max_gradient_norm: float | None = None
+    relpos_bias_factor: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
@@ -185,7 +194,9 @@ class Muon:
             ),
             consistent_rms=self.consistent_rms,
         )
-        return optax.chain(*_clip(self.max_gradient_norm), muon)
+        return optax.chain(
+            *_clip(self.max_gradient_norm), muon, *_faster_position_biases(self.relpos_bias_factor, params_axes)
+        )
 
 
 def is_hidden_matrix(axes: tuple[str, ...]) -> bool:
@@ -196,6 +207,14 @@ def is_hidden_matrix(axes: tuple[str, ...]) -> bool:
 def _clip(max_gradient_norm: float | None) -> list[optax.GradientTransformation]:
     """Clipping by the global norm of the gradients, before everything else, as T5X does it."""
     return [] if max_gradient_norm is None else [optax.clip_by_global_norm(max_gradient_norm)]
+
+
+def _faster_position_biases(factor: float, params_axes: AxesTree) -> list[optax.GradientTransformation]:
+    """Multiplies the updates of the relative position biases; nothing where the factor is 1."""
+    if factor == 1.0:
+        return []
+    biases = jax.tree.map(lambda axes: "relpos_buckets" in axes, params_axes, is_leaf=_is_axes)
+    return [optax.masked(optax.scale(factor), biases)]
 
 
 def _matrices(params_axes: AxesTree) -> Any:

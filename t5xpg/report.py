@@ -13,6 +13,7 @@ from typing import Any
 
 from t5xpg.errors import UserError
 from t5xpg.files import read_json, replaced_together, write_text
+from t5xpg.marked_blocks import block_of, with_block
 from t5xpg.paths import shown
 from t5xpg.results import collect, read_results, write_results
 from t5xpg.results_block import BEGIN, CURVE_FILE, END, block, curve_svg
@@ -33,7 +34,7 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
     results = collect(run, published if published is not None and published.exists() else None)
     readme = destination / README_FILE
     text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {results['experiment']}\n"
-    text = _with_block(text, block(results), readme)
+    text = with_block(text, block(results), BEGIN, END, readme)
     curve = curve_svg(results)
     # the three say the same: they are written together or, where the disk is full, none of them
     with replaced_together(readme, destination / CURVE_FILE, destination / RESULTS_FILE):
@@ -83,7 +84,7 @@ def check_block(experiment_dir: Path) -> list[str]:
     """
     readme, results_path, curve = (experiment_dir / name for name in (README_FILE, RESULTS_FILE, CURVE_FILE))
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    shown = _block_of(text, readme)
+    shown = block_of(text, BEGIN, END, readme)
     if not results_path.exists():
         without = f"but there is no {RESULTS_FILE}"
         found = [f"{readme} shows results, {without}"] if shown.removeprefix(BEGIN).removesuffix(END).strip() else []
@@ -101,21 +102,3 @@ def check_block(experiment_dir: Path) -> list[str]:
     elif curve.read_text(encoding="utf-8") != curve_svg(results):
         differences.append(f"{curve} is not the picture of {RESULTS_FILE}")
     return differences
-
-
-def _with_block(text: str, new: str, readme: Path) -> str:
-    old = _block_of(text, readme)
-    if old:
-        return text.replace(old, new)
-    return f"{text.rstrip()}\n\n## Results\n\n{new}\n"
-
-
-def _block_of(text: str, readme: Path) -> str:
-    """The block in a README, markers included; "" where there is none. Raises UserError for broken markers."""
-    begins, ends = text.count(BEGIN), text.count(END)
-    if begins == ends == 0:
-        return ""
-    start, end = text.find(BEGIN), text.find(END)
-    if begins != 1 or ends != 1 or end < start:
-        raise UserError(f"{readme} must hold {BEGIN} and {END} once each, in this order.")
-    return text[start : end + len(END)]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # What may differ between two starts of one run: where it runs, how far, what it keeps.
 FREE_SETTINGS = ("total_steps", "model_dir", "mesh", "checkpoints")
 # Settings that change nothing at these values: runs from before there were such settings are the same runs.
-WITHOUT_EFFECT = {"skip_nonfinite": 0}
+WITHOUT_EFFECT = {"skip_nonfinite": 0, "optimizer.relpos_bias_factor": 1.0}
 _NONE = object()
 
 Result = TypeVar("Result")

@@ -35,7 +35,7 @@ LAYERS: list[tuple[str, set[str]]] = [
             "digests",
         },
     ),
-    ("records", {"writers", "rundir", "curves", "results", "results_block", "report"}),
+    ("records", {"writers", "rundir", "curves", "marked_blocks", "results", "results_block", "report"}),
     ("pieces", {"batch", "vocabularies", "rng", "losses", "schedules", "hardware"}),
     ("models", {"models"}),
     ("optimizers and what uses a model", {"optimizers", "decoding", "interop"}),
@@ -50,7 +50,18 @@ LAYERS: list[tuple[str, set[str]]] = [
     ),
     (
         "what a user asks for",
-        {"training", "inference", "evaluation", "checking", "demo", "recording", "reproduction", "proving", "estimate"},
+        {
+            "training",
+            "inference",
+            "evaluation",
+            "checking",
+            "demo",
+            "recording",
+            "reproduction",
+            "proving",
+            "estimate",
+            "sweeps",
+        },
     ),
     ("root", {"cli", "__main__"}),
 ]
@@ -92,8 +103,8 @@ LATE_TENSORFLOW = {"t5xpg.evaluation"}  # inside a function
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch")
 WITHOUT_JAX = {
     "batch", "batch_trail", "curves", "data", "digests", "environment", "errors", "files", "filling", "locks", "loop",
-    "metrics", "paths", "phases", "progress", "report", "results", "results_block", "rundir", "seeds", "signals",
-    "tasks", "vocabularies", "writers",
+    "marked_blocks", "metrics", "paths", "phases", "progress", "report", "results", "results_block", "rundir", "seeds",
+    "signals", "tasks", "vocabularies", "writers",
 }  # fmt: skip
 
 

@@ -236,6 +236,23 @@ def test_muon():
     assert_close(got, transcribe(muon_rule(rate=lambda t: 0.1, adam_rate=cosine, consistent_rms=0.2)), 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "rule"),
+    [
+        (AdamW(Cosine(0.02, 10, 2), relpos_bias_factor=5.0), adamw_rule(rate=cosine)),
+        (AdamWScale(Cosine(0.02, 10, 2), max_gradient_norm=None, relpos_bias_factor=5.0),
+         adamw_rule(rate=cosine, epsilon=1e-6, scaled=True)),
+        (Muon(Cosine(0.02, 10, 2), relpos_bias_factor=5.0), muon_rule(rate=cosine, adam_rate=cosine)),
+    ],
+)  # fmt: skip
+def test_position_biases_can_move_faster(optimizer, rule):
+    def faster(x, g, memory, t, axes):
+        factor = 5.0 if "relpos_buckets" in axes else 1.0
+        return x + factor * (rule(x, g, memory, t, axes) - x)
+
+    assert_close(run(optimizer), transcribe(faster), 1e-3)
+
+
 def test_muon_takes_only_the_matrices_inside_the_layers():
     hidden = jax.tree.map(is_hidden_matrix, AXES, is_leaf=lambda node: isinstance(node, tuple))
     assert hidden == {

@@ -1,0 +1,158 @@
+"""What a sweep found, as one JSON value: made from the records of its runs, and from nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.rundir import RunDirectory
+from t5xpg.sweeps.plan import Plan, Recipe, Run
+from t5xpg.sweeps.runs import Outcome, outcome
+
+FORMAT = 1
+MEASURE = "nats_per_byte"
+_DIGITS = 6
+
+Leaderboard = dict[str, Any]
+
+
+def best_candidates(plan: Plan, folder: Path) -> dict[str, str] | None:
+    """The candidate of each recipe with the lowest loss at the end of its search; None while one is not done."""
+    best = {recipe.name: recipe.candidates[0] for recipe in plan.recipes}
+    for recipe in plan.recipes:
+        tried = [(run, outcome(run, folder)) for run in plan.search() if run.recipe == recipe]
+        if not all(found.done(run) for run, found in tried):
+            return None
+        losses = {run.candidate: _last_loss(found) for run, found in tried}
+        finite = {candidate: loss for candidate, loss in losses.items() if loss is not None}
+        if finite:
+            best[recipe.name] = min(finite, key=lambda candidate: finite[candidate])
+    return best
+
+
+def collect(experiment: str, plan: Plan, folder: Path, step_times: Mapping[str, Any] | None) -> Leaderboard:
+    """Everything that the page shows. step_times: from `step_times.measure`, None where they were not measured.
+
+    Steps to the reference are of the first measured validation loss that is as low as the mean over seeds of the
+    reference's last one; None for a run that does not come so far.
+    """
+    best = best_candidates(plan, folder)
+    search = plan.search()
+    later = plan.final(best) if best is not None else []
+    outcomes = {run: outcome(run, folder) for run in [*search, *later]}
+    finals = {recipe.name: _of(later, "final", recipe) for recipe in plan.recipes}
+    target = _mean([_last_loss(outcomes[run]) for run in finals[plan.reference] if outcomes[run].done(run)])
+    short = [run for run in later if run.stage == "short"]
+    return {
+        "format": FORMAT,
+        "experiment": experiment,
+        "measure": MEASURE,
+        "runs": len(outcomes) if best is not None else len(search) + _later_runs(plan),
+        "runs_done": sum(found.done(run) for run, found in outcomes.items()),
+        "reference": {"recipe": plan.reference, "steps": plan.final_steps, "loss": _rounded(target)},
+        "search": [_tried(run, outcomes[run], best) for run in search],
+        "final": [_entry(recipe, finals[recipe.name], outcomes, target, best) for recipe in plan.recipes],
+        "short": _entry(short[0].recipe, short, outcomes, target, best) if short else None,
+        "step_times": step_times,
+        "sources": _sources(outcomes, folder),
+    }
+
+
+def _later_runs(plan: Plan) -> int:
+    return len(plan.final({recipe.name: recipe.candidates[0] for recipe in plan.recipes}))
+
+
+def _of(runs: Sequence[Run], stage: str, recipe: Recipe) -> list[Run]:
+    return [run for run in runs if run.stage == stage and run.recipe == recipe]
+
+
+def _tried(run: Run, found: Outcome, best: Mapping[str, str] | None) -> dict[str, Any]:
+    return {
+        "recipe": run.recipe.name,
+        "candidate": run.candidate,
+        "steps": run.steps,
+        "seed": run.seed,
+        "done": found.done(run),
+        "diverged_at": found.step if found.diverged else None,
+        "loss": _rounded(_last_loss(found)) if found.done(run) else None,
+        "chosen": best is not None and best[run.recipe.name] == run.candidate,
+    }
+
+
+def _entry(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    outcomes: Mapping[Run, Outcome],
+    target: float | None,
+    best: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    done = [run for run in runs if outcomes[run].done(run)]
+    losses = [_last_loss(outcomes[run]) for run in done]
+    return {
+        "recipe": recipe.name,
+        "title": recipe.title,
+        "gin_file": recipe.gin_file,
+        "candidate": best[recipe.name] if best is not None else None,
+        "steps": runs[0].steps if runs else None,
+        "seeds": [run.seed for run in done],
+        "seeds_planned": len(runs),
+        "loss": [_rounded(loss) for loss in losses],
+        "mean_loss": _rounded(_mean(losses)),
+        "steps_to_reference": [_steps_to(outcomes[run], target) for run in done],
+        "target_tokens_per_step": _tokens_per_step(done, outcomes),
+        "curves": {
+            str(run.seed): {
+                "step": [record["step"] for record in outcomes[run].validation],
+                MEASURE: [_rounded(record[MEASURE]) for record in outcomes[run].validation],
+            }
+            for run in done
+        },
+    }
+
+
+def _last_loss(found: Outcome) -> float | None:
+    """The validation loss at the end; None where it is not finite or there is none."""
+    return found.validation[-1][MEASURE] if found.validation and not found.diverged else None
+
+
+def _steps_to(found: Outcome, target: float | None) -> int | None:
+    if target is None:
+        return None
+    reached = (r["step"] for r in found.validation if r[MEASURE] is not None and r[MEASURE] <= target)
+    return next(reached, None)
+
+
+def _tokens_per_step(runs: Sequence[Run], outcomes: Mapping[Run, Outcome]) -> float | None:
+    """Padded tokens are the same for all; what differs with the data is not: target tokens of the validation."""
+    records = [outcomes[run].validation[-1] for run in runs if outcomes[run].validation]
+    return statistics.mean(record["target_tokens"] / record["batches"] for record in records) if records else None
+
+
+def _sources(outcomes: Mapping[Run, Outcome], folder: Path) -> dict[str, Any]:
+    """Where the runs come from: each fact once, with all values that it had."""
+    facts: dict[str, list[Any]] = {"commit": [], "versions": [], "cpu": [], "cores": []}
+    for run in outcomes:
+        directory = RunDirectory(folder / run.folder)
+        for start in directory.read()["starts"] if directory.exists() else []:
+            git = start["git"]
+            values = {
+                "commit": None if git is None else git["commit"][:12] + ("" if git["clean"] else ", changed"),
+                "versions": start["versions"],
+                "cpu": start["host"]["cpu"],
+                "cores": start["host"]["cores"],
+            }
+            for name, value in values.items():
+                if value is not None and value not in facts[name]:
+                    facts[name].append(value)
+    return facts
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    finite = [value for value in values if value is not None]
+    return statistics.mean(finite) if finite and len(finite) == len(values) else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

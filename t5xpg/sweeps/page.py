@@ -1,0 +1,177 @@
+"""The page of a sweep: the README's leaderboard and its pictures, made from leaderboard.json and from nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from t5xpg.curves import COMPARED, Curve, draw
+from t5xpg.progress import duration
+from t5xpg.results_block import escape
+from t5xpg.sweeps.leaderboard import MEASURE
+
+BEGIN, END = "<!-- leaderboard:begin -->", "<!-- leaderboard:end -->"
+STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
+_UNKNOWN = "-"
+
+Board = Mapping[str, Any]
+Entry = Mapping[str, Any]
+
+
+def block(board: Board) -> str:
+    """The block between its markers, markers included, without a line end after the last."""
+    sections = [
+        BEGIN,
+        "<!-- Written by `make report` from leaderboard.json. Do not edit. -->",
+        _progress(board),
+        *(f"![{escape(_caption(board))}]({file})" for file in pictures(board)),
+        _leaderboard(board),
+        _short(board),
+        "What was tried, once each:" if board["search"] else "",
+        _search(board),
+        _facts(board),
+        END,
+    ]
+    return "\n\n".join(section for section in sections if section)
+
+
+def pictures(board: Board) -> dict[str, str]:
+    """{file name: SVG}: the validation loss over steps and, where the time of a step was measured, over seconds.
+
+    Of several seeds the mean is drawn. Empty while no long run is done.
+    """
+    entries = _ranked(board)
+    if not entries:
+        return {}
+    title = f"{board['experiment']}: mean of {_seeds(entries)}"
+    label = "validation loss, nats per target byte"
+    drawn = {STEPS_FILE: draw(title, "training step (optimiser updates)", label, list(_curves(entries, None)))}
+    times = board["step_times"]
+    if times is not None:
+        drawn[SECONDS_FILE] = draw(title, "seconds of training", label, list(_curves(entries, times["seconds"])))
+    return drawn
+
+
+def _ranked(board: Board) -> list[Entry]:
+    """The recipes with a long run, the lowest loss first."""
+    done = [entry for entry in board["final"] if entry["mean_loss"] is not None]
+    return sorted(done, key=lambda entry: entry["mean_loss"])
+
+
+def _curves(entries: Sequence[Entry], seconds: Mapping[str, float] | None) -> Iterator[Curve]:
+    for kind, entry in zip(COMPARED, entries, strict=False):
+        curves = list(entry["curves"].values())
+        steps = [step for step in curves[0]["step"] if step > 0 and all(step in one["step"] for one in curves)]
+        values = [[one[MEASURE][one["step"].index(step)] for one in curves] for step in steps]
+        means = [None if None in at else statistics.mean(at) for at in values]
+        factor = 1.0 if seconds is None else seconds[entry["recipe"]]
+        yield Curve(entry["recipe"], kind, [step * factor for step in steps], means)
+
+
+def _progress(board: Board) -> str:
+    if board["runs_done"] == board["runs"]:
+        return ""
+    return f"{board['runs_done']} of {board['runs']} runs are done; what is missing is left out."
+
+
+def _caption(board: Board) -> str:
+    ends = [f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in _ranked(board)]
+    return f"Validation loss in nats per target byte after {board['reference']['steps']:,} steps: {', '.join(ends)}"
+
+
+def _leaderboard(board: Board) -> str:
+    rows = []
+    for entry in _ranked(board):
+        rows.append(
+            [
+                escape(entry["title"]),
+                _settings(entry),
+                str(len(entry["seeds"])),
+                _loss(entry),
+                *_reached(board, entry),
+                _milliseconds(board, entry["recipe"]),
+            ]
+        )
+    reference = board["reference"]
+    header = ["recipe", "settings", "seeds", f"loss after {reference['steps']:,} steps", "steps to the reference"]
+    return _table([*header, "time to it", "a step"], rows, numbers_from=2) if rows else ""
+
+
+def _short(board: Board) -> str:
+    entry = board["short"]
+    if entry is None or entry["mean_loss"] is None:
+        return ""
+    reference = board["reference"]
+    text = f"{escape(entry['title'])}, with a schedule of {entry['steps']:,} steps, ends at {_loss(entry)} "
+    text += f"({_seeds([entry])})"
+    if reference["loss"] is not None:
+        text += f"; the reference, {reference['recipe']}, at {reference['loss']:.3f} after {reference['steps']:,}"
+    return text + "."
+
+
+def _search(board: Board) -> str:
+    rows = []
+    for tried in board["search"]:
+        loss = f"not finite after step {tried['diverged_at']:,}" if tried["diverged_at"] is not None else _UNKNOWN
+        loss = loss if tried["loss"] is None else f"{tried['loss']:.3f}"
+        name, settings = tried["recipe"], f"`{tried['candidate']}`"
+        rows.append([name, settings, f"{tried['steps']:,}", f"**{loss}**" if tried["chosen"] else loss])
+    return _table(["recipe", "settings", "steps", "loss"], rows, numbers_from=2) if rows else ""
+
+
+def _facts(board: Board) -> str:
+    sources, times = board["sources"], board["step_times"]
+    rows = [["loss", "validation, nats per target byte; mean and range over seeds"]]
+    if board["reference"]["loss"] is not None:
+        reference = board["reference"]
+        rows.append(["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {reference['steps']:,} steps"])
+    rows.append(["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"])
+    cores = " or ".join(map(str, sources["cores"]))
+    rows.append(["hardware of the runs", escape(f"{', '.join(sources['cpu'])}; {cores} cores each")])
+    if times is not None:
+        how = f"medians of {times['rounds']} turns of {times['steps']} updates, the recipes in alternation"
+        rows.append(
+            ["time of a step", escape(f"{how}, on {times['host']['cores']} cores; time to the reference from it")]
+        )
+    for versions in sources["versions"]:
+        rows.append(
+            ["versions", escape(", ".join(f"{name} {version}" for name, version in versions.items() if version))]
+        )
+    return _table(["", ""], rows)
+
+
+def _settings(entry: Entry) -> str:
+    return f"[{escape(entry['gin_file'].rpartition('/')[2])}](../../{entry['gin_file']}), `{entry['candidate']}`"
+
+
+def _loss(entry: Entry) -> str:
+    losses = entry["loss"]
+    spread = f" ({min(losses):.3f} to {max(losses):.3f})" if len(losses) > 1 else ""
+    return f"{entry['mean_loss']:.3f}{spread}"
+
+
+def _reached(board: Board, entry: Entry) -> tuple[str, str]:
+    """Steps and time to the reference's last loss: the mean over seeds."""
+    steps = entry["steps_to_reference"]
+    if not steps or None in steps:
+        return (_UNKNOWN, _UNKNOWN)
+    mean = statistics.mean(steps)
+    times = board["step_times"]
+    return f"{mean:,.0f}", _UNKNOWN if times is None else duration(mean * times["seconds"][entry["recipe"]])
+
+
+def _milliseconds(board: Board, recipe: str) -> str:
+    times = board["step_times"]
+    return _UNKNOWN if times is None else f"{1000 * times['seconds'][recipe]:,.0f} ms"
+
+
+def _seeds(entries: Sequence[Entry]) -> str:
+    counts = sorted({len(entry["seeds"]) for entry in entries})
+    text = " or ".join(map(str, counts))
+    return f"{text} {'seed' if counts == [1] else 'seeds'}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None = None) -> str:
+    rules = ["---" if numbers_from is None or index < numbers_from else "---:" for index in range(len(header))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rules, *rows))
