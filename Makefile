@@ -12,7 +12,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 # Make reads `$` in values; here a value is the text that was typed: PROMPT='It costs $5'.
 VALUES := EXP DATASET TASK GIN FILES LIMIT ON_BAD_LINE FORCE RUNNER BEAM_OPTIONS MODULE_IMPORT PROMPT INPUT OUTPUT RUN
-VALUES += JOBS STEPS RECORDED KILLS KILL_SEED PRICE_PER_HOUR SKIP_NONFINITE SECONDS TESTS
+VALUES += JOBS STEPS RECORDED KILLS KILL_SEED PRICE_PER_HOUR SKIP_NONFINITE SECONDS TESTS ROWS REPEATS
 define literal
 override $(1) := $$(value $(1))
 endef
@@ -42,7 +42,7 @@ STEPS_OPTION = $${STEPS:+"--steps=$$STEPS"}
 VERIFIED = $(if $(filter-out 0 no false,$(VERIFY)),--verify)
 FORCED = $(if $(filter-out 0 no false,$(FORCE)),--force)
 
-.PHONY: help install demo data cache check estimate train record eval infer report reproduce prove-resume sweep test bench fuzz \
+.PHONY: help install demo data cache check estimate train record eval infer report reproduce prove-resume sweep test bench bench-peers fuzz \
 	lint format goldens lock clean clean-runs
 
 help: ## list the targets
@@ -95,8 +95,11 @@ sweep: $(INSTALLED) ## train the runs of a sweep, or those that are left (EXP=op
 test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
 	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $$TESTS
 
-bench: $(INSTALLED) ## measure speeds; nothing is compared with a limit
-	@for program in benchmarks/*.py; do echo "== $$program"; .venv/bin/python "$$program" || exit 1; done
+bench: $(INSTALLED) ## measure speeds beside those of other programs, about 25 minutes (ROWS="step caching" for some, REPEATS=n)
+	@set -f; .venv/bin/python -m benchmarks $${REPEATS:+"--repeats=$$REPEATS"} -- $$ROWS
+
+bench-peers: ## install what `make bench` compares with into .venv-bench: torch and transformers
+	@python="$(PYTHON)"; [ -n "$$python" ] || { $(NO_PYTHON); }; "$$python" -m venv .venv-bench && .venv-bench/bin/python -m pip install --quiet --require-hashes -r requirements/bench.txt
 
 fuzz: $(INSTALLED) ## look for inputs that break what reads files and options (SECONDS=60 for all readers together; Linux, Python 3.11)
 	@.venv/bin/python -m fuzz --seconds="$${SECONDS:-60}"

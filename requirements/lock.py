@@ -44,6 +44,7 @@ def main() -> None:
             ["--overrides=overrides.txt", "--constraints=constraints.txt", *platform, *options, "../pyproject.toml"],
         )
     compile_lock("goldens", [*UNIVERSAL, "goldens.in"])
+    compile_lock("bench", [*UNIVERSAL, "bench.in"])
     compile_lock("fuzz", [*UNIVERSAL, "fuzz.in"])
     compile_lock("bootstrap", [*UNIVERSAL, "bootstrap.in"])
 

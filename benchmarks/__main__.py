@@ -1,0 +1,95 @@
+"""Measure speeds and print one table (`make bench`, `make bench ROWS="step caching" REPEATS=5`).
+
+A run of all rows is written to bench/results.json and to the README; a run of some is printed. Goals stand beside the
+results; nothing is asserted. Run it alone on the machine: it takes about 25 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from benchmarks.harness import Found, Row, say
+from benchmarks.results import RESULTS, publish
+from benchmarks.table import text
+from t5xpg.__main__ import TUNABLES
+from t5xpg.errors import UserError, nearest
+from t5xpg.progress import duration
+
+# Modules of rows, in the order of the table.
+MODULES = (
+    "step",
+    "bf16",
+    "loop",
+    "start",
+    "caching",
+    "export",
+    "decoding",
+    "checkpointing",
+    "restore_position",
+    "growth",
+)
+
+
+def measured(name: str, repeats: int | None) -> list[Row]:
+    """The rows of a module; one that says what went wrong where they cannot be had."""
+    try:
+        return list(importlib.import_module(f"benchmarks.{name}").rows(repeats))
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+        return [Row(name=name, what=name, unit="", fixed="", found=Found({}, {"t5xpg": reason}))]
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The modules that were asked for, all by default. Raises UserError for a name that nothing has."""
+    for name in names:
+        if name not in MODULES:
+            raise UserError(f"ROWS: there are no rows {name!r}.{nearest(name, MODULES)}")
+    return [name for name in MODULES if name in names] if names else list(MODULES)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("rows", nargs="*", help=f"some of: {' '.join(MODULES)}")
+    parser.add_argument("--repeats", type=int, help="measurements of each contestant (default: each row's own number)")
+    arguments = parser.parse_args()
+    try:
+        names = chosen(arguments.rows)
+        if arguments.repeats is not None and arguments.repeats < 1:
+            raise UserError(f"REPEATS={arguments.repeats}: it is 1 or more.")
+        return run(names, arguments.repeats)
+    except UserError as error:
+        print(f"bench: error: {error}", file=sys.stderr)
+        return 1
+
+
+def run(names: Sequence[str], repeats: int | None) -> int:
+    """Measure, print, and publish a run of all rows."""
+    if sys.platform == "linux":
+        os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)  # for the processes that are started
+    from benchmarks import machine
+
+    began = time.monotonic()
+    described = machine.describe()
+    rows: list[Row] = []
+    for name in names:
+        say(f"{name} ({duration(time.monotonic() - began)} so far)")
+        rows += measured(name, repeats)
+    seconds = time.monotonic() - began
+    print(text(rows))
+    say(f"measured in {duration(seconds)}")
+    if list(names) == list(MODULES):
+        described |= {"command": "make bench", "seconds": round(seconds), "load_after": os.getloadavg()[0]}
+        publish(rows, described)
+        say(f"written to {RESULTS.parent.name}/{RESULTS.name} and README.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

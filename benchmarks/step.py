@@ -1,0 +1,97 @@
+"""The training step: ours, plain JAX, transformers on PyTorch (eager and compiled), T5X where one has it.
+
+All are given the same weights and the same packed batches, so their losses are compared too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate, in_process
+from benchmarks.jobs import JOBS, Job
+
+OURS, PLAIN, EAGER, COMPILED, T5X = "t5xpg", "plain JAX", "transformers, eager", "transformers, torch.compile", "T5X"
+T5X_PYTHON = "T5X_PYTHON"
+T5X_MISSING = f"not installed: it is in no package registry; {T5X_PYTHON}=/path/to/python names one that has it"
+STEPS = {"small": 15, "larger": 6}
+REPEATS = {"small": 3, "larger": 2}
+GOALS = {
+    "small": {"at_most": 290.0},
+    "larger": {"at_most": 1800.0},
+}
+
+
+def rows(repeats: int | None) -> list[Row]:
+    """Milliseconds a step of the two jobs."""
+    return [row(name, repeats) for name in JOBS]
+
+
+def row(name: str, repeats: int | None) -> Row:
+    job, memory = JOBS[name], Outcome()
+    orders = ["--job", name, "--steps", str(STEPS[name])]
+    contestants: dict[str, Callable[[], float]] = {
+        OURS: lambda: memory.keep(OURS, in_process(["-m", "benchmarks.step_ours", *orders])),
+        PLAIN: lambda: memory.keep(PLAIN, in_process(["-m", "benchmarks.step_plain_jax", *orders])),
+        EAGER: lambda: memory.keep(EAGER, transformers([*orders, "--option", "eager"])),
+        COMPILED: lambda: memory.keep(COMPILED, transformers([*orders, "--option", "default"])),
+        T5X: lambda: memory.keep(T5X, t5x(orders)),
+    }
+    found = alternate(contestants, repeats or REPEATS[name])
+    return Row(
+        name="step", what=f"training step, {described(job)}", unit="ms", fixed=fixed(job), found=found,
+        goal=Goal(**GOALS[name]), facts=memory.facts(job, found),
+    )  # fmt: skip
+
+
+class Outcome:
+    """What the contestants said besides their times."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, dict[str, Any]] = {}
+
+    def keep(self, name: str, said: dict[str, Any]) -> float:
+        """Remember; the milliseconds."""
+        self.said[name] = said
+        return float(said["ms"])
+
+    def facts(self, job: Job, found: Found) -> dict[str, Any]:
+        """FLOPs and tokens of a step, memory, versions, and how far losses differ from ours at most."""
+        facts: dict[str, Any] = {"flops": job.flops(), "tokens": job.tokens}
+        facts["memory_bytes"] = {name: said["memory"] for name, said in self.said.items()}
+        facts["versions"] = {name: said["versions"] for name, said in self.said.items() if "versions" in said}
+        if OURS in found.values and OURS in self.said:
+            ours = self.said[OURS]["losses"]
+            others = {name: said["losses"] for name, said in self.said.items() if name not in (OURS, T5X)}
+            facts["losses"] = {OURS: [ours[0], ours[-1]]}
+            facts["largest_difference_of_losses"] = {name: difference(ours, losses) for name, losses in others.items()}
+        return facts
+
+
+def difference(ours: Iterable[float], theirs: Iterable[float]) -> float:
+    """The largest relative difference of two lists."""
+    return max(abs(a - b) / abs(a) for a, b in zip(ours, theirs, strict=True))
+
+
+def transformers(orders: list[str]) -> dict[str, Any]:
+    """Run the contestant in the peers' environment."""
+    return in_process(["-m", "benchmarks.step_transformers", *orders], python=PEERS_PYTHON)
+
+
+def t5x(orders: list[str]) -> dict[str, Any]:
+    python = os.environ.get(T5X_PYTHON)
+    if not python:
+        raise NotMeasuredError(T5X_MISSING)
+    return in_process(["-m", "benchmarks.step_t5x", *orders], python=python)
+
+
+def described(job: Job) -> str:
+    return f"emb {job.emb}, mlp {job.mlp}, batch {job.batch} x {job.inputs}/{job.targets}"
+
+
+def fixed(job: Job) -> str:
+    return (
+        f"{job.encoder_layers}+{job.decoder_layers} layers, {job.heads} heads of {job.head_dim}, {job.vocabulary} ids; "
+        "float32; AdamW; z-loss; packed masks; dropout 0; same weights and batches; all cores; huge pages"
+    )

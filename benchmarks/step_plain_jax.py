@@ -1,0 +1,116 @@
+"""The training step as one would write it in jax and optax, without tuning: a contestant of `benchmarks.step`.
+
+The same model, loss and optimiser as the others, in one file: a dict of arrays, `@`, softmax, `jax.jit`. XLA's flags
+are its defaults.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks import step_timing
+from benchmarks.jobs import B1, B2, EPSILON, JOBS, LEARNING_RATE, Z_LOSS, Job
+
+Weights = dict[str, jax.Array]
+MASKED = -1e10
+
+
+def norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
+
+
+def attention(w: Weights, name: str, job: Job, x: jax.Array, memory: jax.Array, bias: jax.Array) -> jax.Array:
+    def heads(y: jax.Array) -> jax.Array:
+        return y.reshape(*y.shape[:2], job.heads, job.head_dim)
+
+    query, key, value = (
+        heads(y @ w[f"{name}.{matrix}.weight"].T) for y, matrix in ((x, "q"), (memory, "k"), (memory, "v"))
+    )
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", query, key) + bias, axis=-1)
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+    return mixed.reshape(*x.shape[:2], -1) @ w[f"{name}.o.weight"].T
+
+
+def mlp(w: Weights, name: str, x: jax.Array) -> jax.Array:
+    name = f"{name}.DenseReluDense"
+    hidden = jax.nn.gelu(x @ w[f"{name}.wi_0.weight"].T) * (x @ w[f"{name}.wi_1.weight"].T)
+    return hidden @ w[f"{name}.wo.weight"].T
+
+
+def buckets(length: int, bidirectional: bool) -> np.ndarray:
+    """T5's 32 buckets of distances up to 128: [length, length]."""
+    distance = np.arange(length)[None, :] - np.arange(length)[:, None]
+    count, first = (16, (distance > 0) * 16) if bidirectional else (32, 0)
+    distance = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
+    exact = count // 2
+    large = exact + np.log(np.maximum(distance, 1) / exact) / math.log(128 / exact) * (count - exact)
+    return first + np.where(distance < exact, distance, np.minimum(large.astype(int), count - 1))
+
+
+def loss_of(w: Weights, batch: dict[str, jax.Array], job: Job) -> jax.Array:
+    encoder, decoder = batch["encoder_segment_ids"], batch["decoder_segment_ids"]
+
+    def bias(visible: jax.Array, stack: str | None = None) -> jax.Array:
+        masked = jnp.where(visible, 0.0, MASKED)[:, None]
+        if stack is None:
+            return masked
+        table = w[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+        return masked + table[buckets(visible.shape[1], stack == "encoder")].transpose(2, 0, 1)
+
+    own = bias(encoder[:, :, None] == encoder[:, None, :], "encoder")
+    x = w["shared.weight"][batch["encoder_input_tokens"]]
+    for index in range(job.encoder_layers):
+        layer = f"encoder.block.{index}.layer"
+        y = norm(x, w[f"{layer}.0.layer_norm.weight"])
+        x = x + attention(w, f"{layer}.0.SelfAttention", job, y, y, own)
+        x = x + mlp(w, f"{layer}.1", norm(x, w[f"{layer}.1.layer_norm.weight"]))
+    encoded = norm(x, w["encoder.final_layer_norm.weight"])
+
+    causal = np.tril(np.ones((job.targets, job.targets), bool))
+    own = bias((decoder[:, :, None] == decoder[:, None, :]) & causal, "decoder")
+    cross = bias(decoder[:, :, None] == encoder[:, None, :])
+    x = w["shared.weight"][batch["decoder_input_tokens"]]
+    for index in range(job.decoder_layers):
+        layer = f"decoder.block.{index}.layer"
+        y = norm(x, w[f"{layer}.0.layer_norm.weight"])
+        x = x + attention(w, f"{layer}.0.SelfAttention", job, y, y, own)
+        y = norm(x, w[f"{layer}.1.layer_norm.weight"])
+        x = x + attention(w, f"{layer}.1.EncDecAttention", job, y, encoded, cross)
+        x = x + mlp(w, f"{layer}.2", norm(x, w[f"{layer}.2.layer_norm.weight"]))
+    logits = norm(x, w["decoder.final_layer_norm.weight"]) @ w["lm_head.weight"].T
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    of_target = jnp.take_along_axis(logits, batch["decoder_target_tokens"][..., None], axis=-1)[..., 0]
+    return jnp.mean(log_z - of_target + Z_LOSS * log_z**2)
+
+
+def main() -> None:
+    given = step_timing.orders(__doc__)
+    job = JOBS[given.job]
+    optimizer = optax.adamw(LEARNING_RATE, b1=B1, b2=B2, eps=EPSILON, weight_decay=0.0)
+    weights = {name: jnp.asarray(array) for name, array in job.weights().items()}
+    state = (weights, optimizer.init(weights))
+    batches = [{name: jnp.asarray(array) for name, array in batch.items()} for batch in job.batches()]
+
+    def update(state, batch):  # type: ignore[no-untyped-def]
+        weights, opt_state = state
+        loss, gradients = jax.value_and_grad(loss_of)(weights, batch, job)
+        updates, opt_state = optimizer.update(gradients, opt_state, weights)
+        return (optax.apply_updates(weights, updates), opt_state), loss
+
+    jitted = jax.jit(update, donate_argnums=0)
+
+    def step(number: int) -> float:
+        nonlocal state
+        state, loss = jitted(state, batches[number])
+        return float(jax.block_until_ready((state, loss))[1])
+
+    step_timing.measure(step, given.steps, versions=f"jax {jax.__version__}, optax {optax.__version__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""What every contestant of the training step does besides its step: reads its orders, times, and prints what it found.
+
+Imported in the peers' environment too: nothing but the standard library and numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+from benchmarks.jobs import ALL_DIFFERENT, JOBS
+
+WARM_UP = 3
+
+
+def orders(description: str | None) -> argparse.Namespace:
+    """--job, --steps and --dtype; what else a contestant understands comes as --option."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--job", choices=JOBS, default="small")
+    parser.add_argument("--steps", type=int, default=15, help="that are timed")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--option", default="")
+    return parser.parse_args()
+
+
+def measure(step: Callable[[int], float], steps: int, **facts: object) -> None:
+    """Call `step` with the numbers of batches, which returns the loss when all of the update is done; print a line.
+
+    {"ms": the median of the timed steps, "losses": of all steps, the first ones included, "memory": bytes of the
+    process at most} and the facts.
+    """
+    losses, seconds = [], []
+    for number in range(WARM_UP + steps):
+        began = time.perf_counter()
+        losses.append(step(number % ALL_DIFFERENT))
+        if number >= WARM_UP:
+            seconds.append(time.perf_counter() - began)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    print(json.dumps({"ms": 1000 * statistics.median(seconds), "losses": losses, "memory": memory, **facts}))

@@ -1,0 +1,89 @@
+"""The training step of transformers' T5 on PyTorch: a contestant of `benchmarks.step`, run in `.venv-bench`.
+
+--option names how torch runs it: "eager", or the mode of torch.compile ("default", "max-autotune"). Attention is
+PyTorch's scaled_dot_product_attention, the optimiser its fused AdamW, the masks additive biases made before the step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+from benchmarks import step_timing
+from benchmarks.jobs import B1, B2, EPSILON, JOBS, LEARNING_RATE, Z_LOSS, Job
+
+MASKED = -1e10
+
+
+def load(settings: dict, weights: dict, attention: str) -> transformers.T5ForConditionalGeneration:
+    """The model by way of a checkpoint: a freshly made one ties its output matrix whatever its settings say."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        (Path(folder) / "config.json").write_text(json.dumps(settings))
+        return transformers.T5ForConditionalGeneration.from_pretrained(folder, attn_implementation=attention).float()
+
+
+def prepared(job: Job) -> list[dict[str, torch.Tensor]]:
+    """The batches, their segments as biases [B, 1, queries, keys] that transformers takes as they are."""
+    batches = []
+    for arrays in job.batches():
+        batch = {name: torch.from_numpy(array).long() for name, array in arrays.items()}
+        encoder, decoder = batch["encoder_segment_ids"], batch["decoder_segment_ids"]
+        causal = torch.ones(job.targets, job.targets).tril().bool()
+        seen = {
+            "encoder": encoder[:, :, None] == encoder[:, None, :],
+            "decoder": (decoder[:, :, None] == decoder[:, None, :]) & causal,
+            "cross": decoder[:, :, None] == encoder[:, None, :],
+        }
+        masks = {name: torch.where(visible[:, None], 0.0, MASKED) for name, visible in seen.items()}
+        batches.append(batch | masks)
+    return batches
+
+
+def main() -> None:
+    given = step_timing.orders(__doc__)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    job = JOBS[given.job]
+    model = load(job.settings(), job.weights(), "sdpa").train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=(B1, B2), eps=EPSILON, weight_decay=0.0, fused=True
+    )
+
+    def loss_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        encoded = model.encoder(input_ids=batch["encoder_input_tokens"], attention_mask=batch["encoder"])
+        decoded = model.decoder(
+            input_ids=batch["decoder_input_tokens"], attention_mask=batch["decoder"],
+            encoder_hidden_states=encoded.last_hidden_state, encoder_attention_mask=batch["cross"], use_cache=False,
+        )  # fmt: skip
+        logits = model.lm_head(decoded.last_hidden_state)
+        log_z = torch.logsumexp(logits, dim=-1)
+        of_target = logits.gather(-1, batch["decoder_target_tokens"][..., None])[..., 0]
+        return (log_z - of_target + Z_LOSS * log_z.square()).mean()
+
+    compute = loss_of if given.option == "eager" else torch.compile(loss_of, mode=given.option)
+    batches = prepared(job)
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=given.dtype == "bfloat16"):
+            loss = compute(batches[number])
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    step_timing.measure(step, given.steps, versions=versions)
+
+
+if __name__ == "__main__":
+    main()
