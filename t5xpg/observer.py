@@ -85,7 +85,10 @@ class RunObserver:
         self._validation: tuple[int, Mapping[str, Any]] | None = None
         self._waited = stream.waited
         self._last_step_ended: float | None = None
-        self._seconds_per_step: float | None = None  # a moving average, for the progress line alone
+        # moving averages, for the progress line alone
+        self._seconds_per_step: float | None = None
+        self._waited_per_step = 0.0
+        self._waited_shown = stream.waited
 
     def close(self) -> None:
         """Close the records."""
@@ -155,18 +158,21 @@ class RunObserver:
         self._tensorboard.scalars(step, _numbers(timing), prefix="timing")
 
     def _rate(self) -> str:
-        """Tokens a second and share of the peak, of the last steps."""
-        now = time.perf_counter()
+        """Of the last steps: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""
+        now, waited = time.perf_counter(), self._stream.waited
         if self._last_step_ended is not None:
-            seconds = now - self._last_step_ended
+            seconds, of_it_waited = now - self._last_step_ended, waited - self._waited_shown
             before = self._seconds_per_step
             self._seconds_per_step = seconds if before is None else 0.9 * before + 0.1 * seconds
-        self._last_step_ended = now
+            self._waited_per_step = 0.9 * self._waited_per_step + 0.1 * of_it_waited
+        self._last_step_ended, self._waited_shown = now, waited
         if not self._seconds_per_step:
             return ""
         text = f"  {self._cost.tokens / self._seconds_per_step:,.0f} tokens/s"
         share = hardware.share_of_peak(self._cost.flops / self._seconds_per_step, self._cost.peak_flops)
-        return text if share is None else f"{text} ({share:.0%} of peak)"
+        if share is not None:
+            text += f"  MFU {share:.0%}"
+        return f"{text}  data wait {min(1.0, self._waited_per_step / self._seconds_per_step):.0%}"
 
     def evaluate(self, step: int, state: Any) -> None:
         """Measure the validation split and record it."""

@@ -46,7 +46,17 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("experiment", {"experiment", "config"}),
     (
         "parts put together",
-        {"assembly", "preparation", "validation", "observer", "memory", "batch_trail", "nonfinite", "run_header"},
+        {
+            "assembly",
+            "preparation",
+            "validation",
+            "observer",
+            "memory",
+            "batch_trail",
+            "nonfinite",
+            "profiling",
+            "run_header",
+        },
     ),
     (
         "what a user asks for",
