@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from t5xpg.errors import UserError, nearest
@@ -80,7 +80,7 @@ def json_object(line: str, where: str, example: str) -> dict[str, Any]:
         raise BadLineError(f"{where} is not JSON ({reason}). Expected one {example} a line.") from None
     if not isinstance(value, dict):
         raise BadLineError(f"{where} holds a JSON {type(value).__name__}. Expected one {example} a line.")
-    if line.count("[") + line.count("{") > _DEEPEST and _is_deeper(value, _DEEPEST):
+    if _holds_any(value.values()) and line.count("[") + line.count("{") > _DEEPEST and _is_deeper(value, _DEEPEST):
         raise BadLineError(f"{where} is nested more than {_DEEPEST} deep. Expected one {example} a line.")
     return value
 
@@ -91,7 +91,11 @@ def _is_deeper(value: Any, limit: int) -> bool:
     for _ in range(limit):
         inside = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
         level = [item for items in inside for item in items]
-    return any(isinstance(item, dict | list) for item in level)
+    return _holds_any(level)
+
+
+def _holds_any(items: Iterable[Any]) -> bool:
+    return any(isinstance(item, dict | list) for item in items)
 
 
 def string_in(value: dict[str, Any], name: str, where: str) -> str:

@@ -6,11 +6,11 @@ is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it,
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,10 @@ def canonical_line(text: str) -> bytes:
     Escapes are only `\\"`, `\\\\`, `\\b`, `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone
     surrogates, which UTF-8 cannot hold, become U+FFFD.
     """
-    return json.dumps({"text": _SURROGATE.sub("\ufffd", text)}, ensure_ascii=False).encode("utf-8") + b"\n"
+    try:
+        return b'{"text": %b}\n' % encode_basestring(text).encode("utf-8")
+    except UnicodeEncodeError:
+        return canonical_line(_SURROGATE.sub("\ufffd", text))
 
 
 def split_path(folder: Path, split: str) -> Path:
