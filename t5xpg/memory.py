@@ -1,7 +1,8 @@
 """How much memory a step of training takes on each device, from shapes alone: nothing is compiled or allocated.
 
 State, gradients and batch are exact. Activations are what automatic differentiation keeps from the forward pass, which
-jax says of shapes in a fraction of a second; the compiler keeps less of some and needs room for others.
+jax says of shapes in a fraction of a second, and the chunk that attention works off where it does so by chunks; the
+compiler keeps less of some and needs room for others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ from jax.sharding import Mesh
 from t5xpg.batch import BatchSpec
 from t5xpg.experiment import Experiment
 from t5xpg.losses import loss_and_metrics
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.partitioning import DATA, MODEL
 from t5xpg.state import TrainState
 
@@ -96,7 +98,16 @@ def _activations(experiment: Experiment, rows: int, model_devices: int) -> int:
     # Parameters are kept too, but they are the state's own.
     own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params))
     shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
-    return _size(leaves) - sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
+    not_kept = sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
+    return _size(leaves) - not_kept + _chunk(model.config, experiment.train_dataset.task_feature_lengths, rows)
+
+
+def _chunk(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
+    """Bytes of the one chunk that attention works off at a time: its weights and their gradients."""
+    longest = max(lengths.values())
+    if config.attention_chunk_size is None or longest <= config.attention_chunk_size:
+        return 0  # all weights are kept, and counted
+    return 2 * 4 * rows * config.num_heads * config.attention_chunk_size * longest
 
 
 def _batch(experiment: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -20,6 +20,8 @@ SMALL = [
     "BATCH_SIZE=8",
 ]
 
+CHUNKS = "encoder_decoder.T5Config.attention_chunk_size=256"
+
 
 def small(tmp_path, *overrides: str) -> Experiment:
     return config.load(write_gin(tmp_path, optimizer="adamw"), [*SMALL, *overrides]).experiment
@@ -32,6 +34,7 @@ def small(tmp_path, *overrides: str) -> Experiment:
         ("DTYPE=bfloat16", "DROPOUT_RATE=0.1"),
         ("NUM_MICROBATCHES=4", "PACK=True"),
         ("BATCH_SIZE=1", "encoder_decoder.T5Config.emb_dim=512"),
+        ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),
     ],
 )
 def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> None:
@@ -42,6 +45,19 @@ def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> No
     measured = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes
     low, high = memory.BAND
     assert low * needed.total <= measured <= high * needed.total, (needed, measured)
+
+
+def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path) -> None:
+    def activations(length: int, *overrides: str) -> int:
+        lengths = f"TASK_FEATURE_LENGTHS={{'inputs': {length}, 'targets': 16}}"
+        experiment = small(tmp_path, "BATCH_SIZE=1", lengths, *overrides)
+        abstract = state.abstract(experiment.model, experiment.optimizer)
+        mesh = AbstractMesh((1, 1), ("data", "model"))
+        shardings = partitioning.state_shardings(experiment.model.logical_axes(), abstract, mesh)
+        return memory.estimate(experiment, abstract, shardings, mesh).activations
+
+    assert activations(4096) > 3 * activations(2048)
+    assert activations(4096, CHUNKS) < 2.05 * activations(2048, CHUNKS)
 
 
 def test_state_and_gradients_are_exact(tmp_path) -> None:

@@ -21,6 +21,10 @@ class T5Config:
     logits_via_embedding: True ties the output matrix to the embedding (the first T5), False gives it its own.
     dtype: what activations are computed in; parameters are float32 always.
     float32_attention_logits: multiply queries and keys in float32 where dtype is a 16-bit one.
+    attention_chunk_size: attention works off so many queries at a time and makes their weights again in the backward
+        pass, so that what it holds grows with the length, not with its square. What is computed is the same but for
+        rounding. For long inputs (from about 1,024 tokens) and whenever memory is what is short; None, for all queries
+        at once, is faster where memory is not.
 
     Raises UserError for a value that no model can have.
     """
@@ -39,6 +43,7 @@ class T5Config:
     float32_attention_logits: bool = False
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
+    attention_chunk_size: int | None = None
 
     def __post_init__(self) -> None:
         # gin hands lists over; a frozen dataclass has to be hashable
@@ -50,6 +55,11 @@ class T5Config:
         for name, size in sizes.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise UserError(f"T5Config.{name} is {size!r}; it must be a whole number of at least 1.")
+        chunk = self.attention_chunk_size
+        if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
+            raise UserError(
+                f"T5Config.attention_chunk_size is {chunk!r}; it must be None or a whole number of at least 1."
+            )
         if self.dtype not in DTYPES:
             raise UserError(f"T5Config.dtype is {self.dtype!r}.{nearest(str(self.dtype), DTYPES)}")
         if not self.mlp_activations:

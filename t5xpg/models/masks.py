@@ -9,7 +9,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from t5xpg.models.layers import MASKED
+# T5X's bias for masked positions: large enough that exp() is 0, and finite, so that a row that is masked throughout
+# (a padding row) has no NaN
+MASKED = -1e10
 
 
 def as_bias(visible: jax.Array) -> jax.Array:
@@ -27,7 +29,11 @@ def visible_keys(
     return visible
 
 
-def causal(length: int) -> jax.Array:
-    """Boolean [1, 1, length, length]: the query's own position and those before it."""
-    positions = jnp.arange(length, dtype=jnp.int32)
-    return (positions[:, None] >= positions[None, :])[None, None]
+def causal(queries: int, keys: int | None = None, first: int | jax.Array = 0) -> jax.Array:
+    """Boolean [1, 1, queries, keys]: the query's own position and those before it.
+
+    keys: as many as queries, where not given. first: the position of the first query.
+    """
+    query_positions = first + jnp.arange(queries, dtype=jnp.int32)
+    key_positions = jnp.arange(queries if keys is None else keys, dtype=jnp.int32)
+    return (query_positions[:, None] >= key_positions[None, :])[None, None]

@@ -13,13 +13,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from t5xpg.models.attention import Attention
+from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.dropout import OFF, Dropout
 from t5xpg.models.keys import named_key
-from t5xpg.models.layers import Attention, Dense, Embed, Mlp, RelativePositionBias, RMSNorm
-from t5xpg.models.masks import as_bias, causal, visible_keys
+from t5xpg.models.layers import Dense, Embed, Mlp, RMSNorm
+from t5xpg.models.masks import as_bias, visible_keys
+from t5xpg.models.positions import RelativePositionBias
 
 LayerCache = dict[str, jax.Array]
+Bias = WholeBias | ChunkedBias
 
 
 class EncoderLayer(nnx.Module):
@@ -29,11 +33,11 @@ class EncoderLayer(nnx.Module):
         self.pre_mlp_layer_norm = RMSNorm(config.emb_dim)
         self.mlp = Mlp(named_key(key, "mlp"), config)
 
-    def __call__(self, x: jax.Array, mask_bias: jax.Array, position_bias: jax.Array, dropout: Dropout) -> jax.Array:
+    def __call__(self, x: jax.Array, bias: Bias, dropout: Dropout) -> jax.Array:
         """[B, S, D] -> [B, S, D]."""
         y = self.pre_attention_layer_norm(x)
         keys, values = self.attention.project_keys_values(y)
-        y = self.attention(y, keys, values, mask_bias, position_bias, dropout.at("attention_weights"))
+        y = self.attention(y, keys, values, bias, dropout.at("attention_weights"))
         x = x + dropout.at("attention")(y)
         y = self.mlp(self.pre_mlp_layer_norm(x), dropout.at("mlp_hidden"))
         return x + dropout.at("mlp")(y)
@@ -49,28 +53,22 @@ class DecoderLayer(nnx.Module):
         self.mlp = Mlp(named_key(key, "mlp"), config)
 
     def __call__(
-        self,
-        x: jax.Array,
-        encoded: jax.Array,
-        self_mask_bias: jax.Array,
-        position_bias: jax.Array,
-        cross_mask_bias: jax.Array,
-        dropout: Dropout,
+        self, x: jax.Array, encoded: jax.Array, self_bias: Bias, cross_bias: Bias, dropout: Dropout
     ) -> jax.Array:
         """x [B, T, D], encoded [B, S, D] -> [B, T, D]."""
         y = self.pre_self_attention_layer_norm(x)
         keys, values = self.self_attention.project_keys_values(y)
-        y = self.self_attention(y, keys, values, self_mask_bias, position_bias, dropout.at("self_attention_weights"))
+        y = self.self_attention(y, keys, values, self_bias, dropout.at("self_attention_weights"))
         x = x + dropout.at("self_attention")(y)
         keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
-        return self._cross_and_mlp(x, keys, values, cross_mask_bias, dropout)
+        return self._cross_and_mlp(x, keys, values, cross_bias, dropout)
 
     def _cross_and_mlp(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, cross_mask_bias: jax.Array, dropout: Dropout
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, cross_bias: Bias, dropout: Dropout
     ) -> jax.Array:
         y = self.pre_cross_attention_layer_norm(x)
         weights_dropout = dropout.at("encoder_decoder_attention_weights")
-        y = self.encoder_decoder_attention(y, keys, values, cross_mask_bias, None, weights_dropout)
+        y = self.encoder_decoder_attention(y, keys, values, cross_bias, weights_dropout)
         x = x + dropout.at("encoder_decoder_attention")(y)
         y = self.mlp(self.pre_mlp_layer_norm(x), dropout.at("mlp_hidden"))
         return x + dropout.at("mlp")(y)
@@ -86,17 +84,16 @@ class DecoderLayer(nnx.Module):
         x: jax.Array,
         cache: LayerCache,
         step: jax.Array,
-        self_mask_bias: jax.Array,
-        position_bias: jax.Array,
-        cross_mask_bias: jax.Array,
+        self_bias: WholeBias,
+        cross_bias: WholeBias,
     ) -> tuple[jax.Array, LayerCache]:
         """x [B, 1, D], the position number `step` -> [B, 1, D] and the cache with this position in it."""
         y = self.pre_self_attention_layer_norm(x)
         key, value = self.self_attention.project_keys_values(y)
         keys = lax.dynamic_update_slice_in_dim(cache["self_keys"], key, step, axis=1)
         values = lax.dynamic_update_slice_in_dim(cache["self_values"], value, step, axis=1)
-        x = x + self.self_attention(y, keys, values, self_mask_bias, position_bias, OFF)
-        x = self._cross_and_mlp(x, cache["cross_keys"], cache["cross_values"], cross_mask_bias, OFF)
+        x = x + self.self_attention(y, keys, values, self_bias, OFF)
+        x = self._cross_and_mlp(x, cache["cross_keys"], cache["cross_values"], cross_bias, OFF)
         return x, cache | {"self_keys": keys, "self_values": values}
 
 
@@ -104,6 +101,7 @@ class Encoder(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.dtype = jnp.dtype(config.dtype)
         self.num_layers = config.num_encoder_layers
+        self.chunk_size = config.attention_chunk_size
         self.relpos_bias = RelativePositionBias(named_key(key, "relpos_bias"), config, bidirectional=True)
         for index in range(self.num_layers):
             setattr(self, f"layers_{index}", EncoderLayer(named_key(key, f"layers_{index}"), config))
@@ -113,13 +111,12 @@ class Encoder(nnx.Module):
         self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
     ) -> jax.Array:
         """tokens [B, S] int32 -> [B, S, D] in the compute dtype."""
-        length = tokens.shape[1]
-        mask_bias = as_bias(visible_keys(tokens, segment_ids, segment_ids))
-        position_bias = self.relpos_bias(length, length)
+        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=self.relpos_bias)
+        bias = pairs.bias(self.chunk_size)
         x = dropout.at("embedding")(embed(tokens, self.dtype))
         for index in range(self.num_layers):
             name = f"layers_{index}"
-            x = getattr(self, name)(x, mask_bias, position_bias, dropout.at(name))
+            x = getattr(self, name)(x, bias, dropout.at(name))
         # T5X decides here for each value, everywhere else for a whole sequence
         return dropout.at("output")(self.encoder_norm(x), shared_axis=None)
 
@@ -128,6 +125,7 @@ class Decoder(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.dtype = jnp.dtype(config.dtype)
         self.num_layers = config.num_decoder_layers
+        self.chunk_size = config.attention_chunk_size
         self.tied = config.logits_via_embedding
         self.relpos_bias = RelativePositionBias(named_key(key, "relpos_bias"), config, bidirectional=False)
         for index in range(self.num_layers):
@@ -153,15 +151,14 @@ class Decoder(nnx.Module):
         The targets only say which positions are padding: the first input token is 0 itself.
         """
         length = input_tokens.shape[1]
-        visible = causal(length) & visible_keys(target_tokens, segment_ids, segment_ids)
-        self_mask_bias = as_bias(visible)
-        cross_mask_bias = as_bias(visible_keys(encoder_tokens, segment_ids, encoder_segment_ids))
-        position_bias = self.relpos_bias(length, length)
+        own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
+        self_bias = own.bias(self.chunk_size)
+        cross_bias = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids).bias(self.chunk_size)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
         for index in range(self.num_layers):
             name = f"layers_{index}"
             layer = getattr(self, name)
-            x = layer(x, encoded, self_mask_bias, position_bias, cross_mask_bias, dropout.at(name))
+            x = layer(x, encoded, self_bias, cross_bias, dropout.at(name))
         return self._logits(embed, dropout.at("output")(self.decoder_norm(x)))
 
     def _logits(self, embed: Embed, x: jax.Array) -> jax.Array:
@@ -188,12 +185,11 @@ class Decoder(nnx.Module):
         """tokens [B], the input at position `step` -> logits [B, V] float32 of that position, and the cache."""
         length = cache["position_bias"].shape[-1]
         position_bias = lax.dynamic_slice_in_dim(cache["position_bias"], step, 1, axis=2)
-        self_mask_bias = as_bias(jnp.arange(length, dtype=jnp.int32) <= step)[None, None, None, :]
+        self_mask = as_bias(jnp.arange(length, dtype=jnp.int32) <= step)[None, None, None, :]
+        self_bias, cross_bias = WholeBias(self_mask, position_bias), WholeBias(cache["cross_mask_bias"])
         x = embed(tokens[:, None], self.dtype)
         layers = {}
         for index in range(self.num_layers):
             name = f"layers_{index}"
-            x, layers[name] = getattr(self, name).decode_step(
-                x, cache["layers"][name], step, self_mask_bias, position_bias, cache["cross_mask_bias"]
-            )
+            x, layers[name] = getattr(self, name).decode_step(x, cache["layers"][name], step, self_bias, cross_bias)
         return self._logits(embed, self.decoder_norm(x))[:, 0], cache | {"layers": layers}

@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5xpg.models.attention import Attention
+from t5xpg.models.biases import WholeBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.dropout import OFF, Dropout
 from t5xpg.models.keys import named_key
-from t5xpg.models.layers import (
-    Attention,
-    Dense,
-    Embed,
-    Mlp,
-    RelativePositionBias,
-    RMSNorm,
-    relative_position_bucket,
-)
+from t5xpg.models.layers import Dense, Embed, Mlp, RMSNorm
 from t5xpg.models.masks import as_bias, causal, visible_keys
+from t5xpg.models.positions import RelativePositionBias, relative_position_bucket
 
 CONFIG = T5Config(vocab_size=13, emb_dim=6, num_heads=2, head_dim=5, mlp_dim=7)
 KEY = jax.random.key(0)
@@ -124,15 +119,15 @@ def test_attention_is_unscaled_and_masked():
     x, memory = normal(2, 3, 6), normal(2, 4, 6, seed=1)
     tokens = jnp.asarray([[5, 5, 5, 0], [5, 0, 0, 0]], jnp.int32)
     position_bias = normal(1, 2, 3, 4, seed=2)
-    mask_bias = as_bias(visible_keys(tokens))
+    bias = WholeBias(as_bias(visible_keys(tokens)), jnp.asarray(position_bias))
     keys, values = layer.project_keys_values(jnp.asarray(memory))
-    got = layer(jnp.asarray(x), keys, values, mask_bias, jnp.asarray(position_bias), OFF)
+    got = layer(jnp.asarray(x), keys, values, bias, OFF)
     hidden = np.where(np.asarray(tokens) > 0, 0.0, -1e10)[:, None, None, :]
     np.testing.assert_allclose(got, reference_attention(layer, x, memory, position_bias + hidden), atol=2e-5)
     # what is masked cannot be seen
     memory[0, 3], memory[1, 1:] = 9.0, -9.0
     keys, values = layer.project_keys_values(jnp.asarray(memory))
-    again = layer(jnp.asarray(x), keys, values, mask_bias, jnp.asarray(position_bias), OFF)
+    again = layer(jnp.asarray(x), keys, values, bias, OFF)
     np.testing.assert_allclose(again, got, atol=1e-6)
 
 
@@ -142,7 +137,7 @@ def test_a_row_that_is_all_padding_has_no_nan():
     mask_bias = as_bias(visible_keys(jnp.zeros((1, 3), jnp.int32)))
 
     def total(layer):
-        return jnp.sum(layer(x, *layer.project_keys_values(x), mask_bias, None, OFF))
+        return jnp.sum(layer(x, *layer.project_keys_values(x), WholeBias(mask_bias), OFF))
 
     assert np.isfinite(total(layer))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(nnx.grad(total)(layer)))

@@ -1,0 +1,121 @@
+"""T5's attention: no scaling of the logits (that is folded into the initial queries), biases of positions and masks.
+
+Over long inputs the logits of all pairs of positions are what memory goes to. By chunks of queries
+(`T5Config.attention_chunk_size`), a part of them exists at a time, in the forward and in the backward pass.
+Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jax.nn import initializers
+
+from t5xpg.models.biases import ChunkedBias, WholeBias, join_queries, split_queries
+from t5xpg.models.config import T5Config
+from t5xpg.models.dropout import Dropout
+from t5xpg.models.keys import named_key
+from t5xpg.models.layers import Dense, Initializer
+
+_attention_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
+@jax.custom_vjp
+def add_shared_bias(logits: jax.Array, bias: jax.Array) -> jax.Array:
+    """logits [B, H, Q, S] + bias [1, H, Q, S].
+
+    The gradient of the bias is a sum over the batch, written as a product with a row of ones: on CPUs that reads each
+    gradient once, where XLA's reduction over the first axis takes thirty times as long.
+    """
+    return logits + bias
+
+
+def _add_shared_bias_forward(logits: jax.Array, bias: jax.Array) -> tuple[jax.Array, None]:
+    return logits + bias, None
+
+
+def _add_shared_bias_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    B = gradient.shape[0]
+    ones = jnp.ones((1, B), gradient.dtype)
+    summed = jnp.einsum("ob,bhqs->ohqs", ones, gradient, precision=lax.Precision.HIGHEST)
+    return gradient, summed
+
+
+add_shared_bias.defvjp(_add_shared_bias_forward, _add_shared_bias_backward)
+
+
+class Attention(nnx.Module):
+    """Multi-head attention without biases; keys and values come from `project_keys_values`, so they can be cached."""
+
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        D, H, K = config.emb_dim, config.num_heads, config.head_dim
+        self.num_heads = H
+        self.head_dim = K
+        self.float32_logits = config.float32_attention_logits
+
+        # the attention logits' division by sqrt(K) is in the initial queries
+        def query_init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+            return _attention_init(key, shape, dtype) / math.sqrt(K)
+
+        self.query = Dense(named_key(key, "query"), (D, H * K), ("embed", "joined_kv"), query_init)
+        self.key = Dense(named_key(key, "key"), (D, H * K), ("embed", "joined_kv"), _attention_init)
+        self.value = Dense(named_key(key, "value"), (D, H * K), ("embed", "joined_kv"), _attention_init)
+        self.out = Dense(named_key(key, "out"), (H * K, D), ("joined_kv", "embed"), _attention_init)
+
+    def _split_heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+
+    def project_keys_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """[B, S, D] -> keys and values, each [B, S, H, K]."""
+        return self._split_heads(self.key(x)), self._split_heads(self.value(x))
+
+    def __call__(
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: WholeBias | ChunkedBias, dropout: Dropout
+    ) -> jax.Array:
+        """x [B, Q, D], keys and values [B, S, H, K] -> [B, Q, D]."""
+        queries = self._split_heads(self.query(x))
+        if self.float32_logits:
+            queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
+        if isinstance(bias, WholeBias):
+            mixed = attend_whole(queries, keys, values, bias, dropout)
+        else:
+            mixed = attend_by_chunks(queries, keys, values, bias, dropout)
+        return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
+
+
+def attend_whole(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: WholeBias, dropout: Dropout
+) -> jax.Array:
+    """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
+    logits = jnp.einsum("bqhk,bshk->bhqs", queries, keys)
+    # from here to the weights in float32: it costs nothing where it is fused with the softmax, and the gradient of
+    # the position biases, a sum over all rows, loses nothing
+    logits = logits.astype(jnp.float32)
+    if bias.position is not None:
+        logits = add_shared_bias(logits, bias.position)
+    if bias.mask is not None:
+        logits = logits + bias.mask
+    weights = dropout(jax.nn.softmax(logits).astype(values.dtype))
+    return jnp.einsum("bhqs,bshk->bqhk", weights, values)
+
+
+def attend_by_chunks(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, dropout: Dropout
+) -> jax.Array:
+    """What `attend_whole` gives, with the logits of one chunk of the queries at a time.
+
+    The backward pass keeps nothing of a chunk but its queries and makes its weights again: one product more than the
+    six of attention. The gradients of keys and values are added up from chunk to chunk.
+    """
+
+    def attend(_: None, part: tuple[jax.Array, jax.Array, jax.Array | None]) -> tuple[None, jax.Array]:
+        chunk, queries, segments = part
+        return None, attend_whole(queries, keys, values, bias.of(chunk, segments), dropout)
+
+    parts = (jnp.arange(bias.number, dtype=jnp.int32), split_queries(queries, bias.size), bias.segments)
+    mixed = lax.scan(jax.checkpoint(attend, prevent_cse=False), None, parts)[1]
+    return join_queries(mixed, queries.shape[1])

@@ -1,0 +1,107 @@
+"""What is added to attention logits: the masks, and the biases of relative positions, for all queries or for some.
+
+Whole, they are made once for all layers of a stack. By chunks, only what they are made of is held (ids and segments of
+[B, S], one bias for every distance), and the pairs of one chunk of queries exist while that chunk is worked off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from t5xpg.models.masks import as_bias, causal, visible_keys
+from t5xpg.models.positions import RelativePositionBias, toeplitz
+
+
+@dataclass(frozen=True)
+class WholeBias:
+    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; both float32."""
+
+    mask: jax.Array | None
+    position: jax.Array | None = None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which queries may see which keys, and what their distance adds.
+
+    key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
+    is_causal: a query sees no key behind its own position. positions: None for cross attention.
+    """
+
+    queries: int
+    key_tokens: jax.Array
+    query_segments: jax.Array | None
+    key_segments: jax.Array | None
+    is_causal: bool = False
+    positions: RelativePositionBias | None = None
+
+    def bias(self, chunk_size: int | None) -> WholeBias | ChunkedBias:
+        """By chunks of `chunk_size` queries where there are more of them than that, else whole."""
+        if chunk_size is None or self.queries <= chunk_size:
+            return self._whole()
+        return self._by_chunks(chunk_size)
+
+    def _whole(self) -> WholeBias:
+        visible = visible_keys(self.key_tokens, self.query_segments, self.key_segments)
+        if self.is_causal:
+            visible = causal(self.queries) & visible
+        keys = self.key_tokens.shape[1]
+        return WholeBias(as_bias(visible), None if self.positions is None else self.positions(self.queries, keys))
+
+    def _by_chunks(self, size: int) -> ChunkedBias:
+        number = -(-self.queries // size)
+        by_distance = None
+        if self.positions is not None:
+            by_distance = self.positions.by_distance(number * size, self.key_tokens.shape[1])
+        segments = self.query_segments
+        if segments is not None:
+            segments = split_queries(segments, size)
+        return ChunkedBias(size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance)
+
+
+@dataclass(frozen=True)
+class ChunkedBias:
+    """The biases of `number` chunks of `size` queries; the last one may reach beyond the queries that there are.
+
+    segments: [number, B, size] or None. by_distance: [H, number * size + S - 1] or None.
+    """
+
+    size: int
+    number: int
+    key_tokens: jax.Array
+    segments: jax.Array | None
+    key_segments: jax.Array | None
+    is_causal: bool
+    by_distance: jax.Array | None
+
+    def of(self, chunk: jax.Array, segments: jax.Array | None) -> WholeBias:
+        """The biases of one chunk's queries with all keys. chunk: its number, int32; segments: its own [B, size]."""
+        first, keys = chunk * self.size, self.key_tokens.shape[1]
+        visible = visible_keys(self.key_tokens, segments, self.key_segments)
+        if self.is_causal:
+            visible = causal(self.size, keys, first) & visible
+        position = None
+        if self.by_distance is not None:
+            start = (self.number - 1) * self.size - first  # the distance of the chunk's last query to the first key
+            near = lax.dynamic_slice_in_dim(self.by_distance, start, self.size + keys - 1, axis=1)
+            position = toeplitz(near, self.size, keys)[None]
+        return WholeBias(as_bias(visible), position)
+
+
+def split_queries(x: jax.Array, size: int) -> jax.Array:
+    """[B, Q, ...] -> [chunks, B, size, ...], filled up with zeros."""
+    B, queries = x.shape[:2]
+    number = -(-queries // size)
+    padding = [(0, 0)] * x.ndim
+    padding[1] = (0, number * size - queries)
+    return jnp.moveaxis(jnp.pad(x, padding).reshape(B, number, size, *x.shape[2:]), 1, 0)
+
+
+def join_queries(x: jax.Array, queries: int) -> jax.Array:
+    """[chunks, B, size, ...] -> [B, queries, ...]: the way back."""
+    number, B, size = x.shape[:3]
+    return jnp.moveaxis(x, 0, 1).reshape(B, number * size, *x.shape[3:])[:, :queries]

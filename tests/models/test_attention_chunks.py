@@ -1,0 +1,149 @@
+"""Attention by chunks of queries against attention of all queries at once: logits, gradients, and what it holds."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5xpg.errors import UserError
+from t5xpg.models.biases import join_queries, split_queries
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.masks import causal
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 1,
+    "num_decoder_layers": 1, "mlp_dim": 14,
+}  # fmt: skip
+S, T = 26, 19
+# compiling takes most of the time of these tests; only LLVM's optimisations are left out
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@pytest.fixture(autouse=True)
+def strict_dtypes():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def a_batch(packed: bool) -> dict[str, np.ndarray]:
+    """Two rows: one full, or packed of three; one half empty."""
+    rng = np.random.default_rng(0)
+    batch = {
+        "encoder_input_tokens": rng.integers(1, 29, (2, S), np.int32),
+        "decoder_target_tokens": rng.integers(1, 29, (2, T), np.int32),
+    }
+    batch["encoder_input_tokens"][1, 11:] = 0
+    batch["decoder_target_tokens"][1, 8:] = 0
+    batch["decoder_input_tokens"] = np.pad(batch["decoder_target_tokens"][:, :-1], ((0, 0), (1, 0)))
+    if packed:
+        for name, tokens in (("encoder", "encoder_input_tokens"), ("decoder", "decoder_target_tokens")):
+            ends = np.asarray([[9, 14, 99], [4, 6, 99]])
+            segments = 1 + (np.arange(batch[tokens].shape[1])[None, :, None] >= ends[:, None, :]).sum(-1)
+            batch[f"{name}_segment_ids"] = np.where(batch[tokens] > 0, segments, 0).astype(np.int32)
+    return batch
+
+
+def logits_and_gradients(batch: dict[str, np.ndarray], key: jax.Array | None = None, **settings: Any) -> Any:
+    model = EncoderDecoderModel(T5Config(**SIZES, **settings))
+    params = EncoderDecoderModel(T5Config(**SIZES)).init(jax.random.key(0))
+    weights = np.random.default_rng(1).normal(size=(2, T, 29)).astype(np.float32)
+    weights *= batch["decoder_target_tokens"][..., None] > 0
+
+    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
+        logits = model.logits(params, batch, dropout_key=key)
+        return jnp.sum(logits * weights), logits
+
+    (_, logits), gradients = jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return np.where(weights != 0, logits, 0.0), gradients
+
+
+def largest_difference(got: Any, expected: Any) -> float:
+    """Over all arrays: the L2 norm of the difference by that of what is expected."""
+    differences = jax.tree.map(lambda a, b: float(jnp.linalg.norm(a - b) / jnp.linalg.norm(b)), got, expected)
+    return max(jax.tree.leaves(differences))
+
+
+@pytest.mark.parametrize(
+    ("packed", "size", "settings"),
+    [
+        (False, 8, {}),  # divides neither inputs nor targets
+        (True, 13, {"dropout_rate": 0.2}),  # divides the inputs
+        (True, 20, {}),  # the targets are whole
+    ],
+)
+def test_chunks_compute_what_the_whole_computes(packed, size, settings):
+    batch, key = a_batch(packed), jax.random.key(5) if settings else None
+    expected = logits_and_gradients(batch, key, **settings)
+    got = logits_and_gradients(batch, key, attention_chunk_size=size, **settings)
+    assert largest_difference(got, expected) < 2e-6
+
+
+def test_chunks_in_bfloat16():
+    settings = {"dtype": "bfloat16", "float32_attention_logits": True}
+    expected = logits_and_gradients(a_batch(True), **settings)
+    got = logits_and_gradients(a_batch(True), attention_chunk_size=8, **settings)
+    assert largest_difference(got, expected) < 0.05
+
+
+def test_short_inputs_are_the_same_program_as_without_chunks():
+    params = EncoderDecoderModel(T5Config(**SIZES)).abstract_params()
+
+    def program(**settings: Any) -> str:
+        model = EncoderDecoderModel(T5Config(**SIZES, **settings))
+        return str(jax.make_jaxpr(lambda p: model.logits(p, a_batch(True)))(params))
+
+    assert program(attention_chunk_size=26) == program()
+    assert program(attention_chunk_size=25) != program()
+
+
+def sizes(jaxpr: Any) -> list[int]:
+    """The number of elements of every array that a program makes, loops and functions included."""
+    found = []
+    for equation in jaxpr.eqns:
+        found += [variable.aval.size for variable in equation.outvars]
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                found += sizes(inner)
+    return found
+
+
+def test_no_array_holds_all_pairs():
+    """What is largest, forward and backward, grows with the length and not with its square."""
+
+    def largest(length: int, **settings: Any) -> int:
+        model = EncoderDecoderModel(T5Config(**SIZES, **settings))
+        names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
+        segments = ("encoder_segment_ids", "decoder_segment_ids")
+        batch = {name: jax.ShapeDtypeStruct((1, length), np.int32) for name in names + segments}
+        gradient = jax.grad(lambda params, batch: model.logits(params, batch).sum())
+        return max(sizes(jax.make_jaxpr(gradient)(model.abstract_params(), batch).jaxpr))
+
+    heads = SIZES["num_heads"]
+    assert largest(1024) >= heads * 1024**2
+    assert largest(1024, attention_chunk_size=64) < 2 * heads * 64 * 1024
+    assert largest(2048, attention_chunk_size=64) < 2 * heads * 64 * 2048
+
+
+def test_split_and_join():
+    x = np.arange(2 * 7 * 3).reshape(2, 7, 3)
+    parts = split_queries(x, 3)
+    assert parts.shape == (3, 2, 3, 3)
+    np.testing.assert_array_equal(parts[1], x[:, 3:6])
+    np.testing.assert_array_equal(parts[2, :, 1:], 0)
+    np.testing.assert_array_equal(join_queries(parts, 7), x)
+
+
+def test_the_causal_mask_of_some_queries():
+    np.testing.assert_array_equal(causal(3, 7, 2)[0, 0], np.asarray(causal(7))[0, 0, 2:5])
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, True, "64"])
+def test_a_chunk_has_a_whole_number_of_queries(size):
+    with pytest.raises(UserError, match="attention_chunk_size"):
+        T5Config(**SIZES, attention_chunk_size=size)
