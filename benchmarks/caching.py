@@ -15,7 +15,6 @@ Beam holds all of a text in memory: sizes beyond `--beam-up-to` are cached witho
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -23,9 +22,8 @@ import shutil
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from benchmarks import memory  # noqa: E402
+from benchmarks.harness import Found, Goal, Row, alternate  # noqa: E402
 from t5xpg import paths  # noqa: E402
 from t5xpg.data import caching  # noqa: E402
 from t5xpg.data.cache_process import BEAM, LOCAL, CacheProcess  # noqa: E402
@@ -41,7 +41,9 @@ from t5xpg.data.manifest import read_manifest  # noqa: E402
 from t5xpg.data.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
 from t5xpg.files import sha256_of_file  # noqa: E402
 
-_SAMPLE_SECONDS = 0.1
+MEGABYTES, MANY_MEGABYTES = 10, 200  # of text, in `make bench`
+REPEATS = 2
+OURS, BEAM_NAME = "t5xpg, RUNNER=local", "SeqIO's script, Beam's local runner"
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class TimedProcess(CacheProcess):
     """Notes how long it cached, from its first report on, and the largest memory of it and its children."""
 
     seconds = 0.0
-    memory = 0
+    peak: memory.Peak
 
     def cache(self, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
         began = None
@@ -68,32 +70,8 @@ class TimedProcess(CacheProcess):
         TimedProcess.seconds = time.perf_counter() - began
 
     def plan(self) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        TimedProcess.memory = 0
-        threading.Thread(target=_watch, args=(self._child.pid,), daemon=True).start()
+        TimedProcess.peak = memory.watch(self._child.pid)
         return super().plan()
-
-
-def _watch(pid: int) -> None:
-    while size := sum(_pss(one) for one in _tree(pid)):
-        TimedProcess.memory = max(TimedProcess.memory, size)
-        time.sleep(_SAMPLE_SECONDS)
-
-
-def _tree(pid: int) -> list[int]:
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (thread / "children").read_text().split())
-    return [pid, *(one for child in children for one in _tree(child))]
-
-
-def _pss(pid: int) -> int:
-    """The proportional set size of a process in bytes; 0 where it is gone."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 def make_text(dataset: str, megabytes: int, folder: Path) -> str:
@@ -132,25 +110,71 @@ def measure(task: str, runner: str, folder: Path) -> tuple[Measured, dict[str, s
     caching.cache_task(
         task, cache_dir=cache, data_dir=folder / "data", runner=runner, force=True, log=lambda line: None
     )
-    measured = Measured(time.perf_counter() - began, TimedProcess.seconds, TimedProcess.memory)
+    measured = Measured(time.perf_counter() - began, TimedProcess.seconds, TimedProcess.peak.total)
     found = {path.name: sha256_of_file(path) for path in sorted((cache / task).iterdir())}
     shutil.rmtree(cache)
     return measured, found
 
 
-def rows(name: str, documents: int, size: int, runs: dict[str, list[Measured]]) -> Iterator[str]:
+def lines_of(name: str, documents: int, size: int, runs: dict[str, list[Measured]]) -> Iterator[str]:
     """Lines of the table: each runner, and how they compare."""
     rates = {}
     for runner, measured in runs.items():
         whole, seconds = (statistics.median(getattr(one, field) for one in measured) for field in ("whole", "caching"))
-        memory = max(one.memory for one in measured)
+        largest = max(one.memory for one in measured)
         rates[runner] = documents / seconds
         yield (
             f"{name:14} {size / 1e6:8,.1f} {documents:10,} {runner:12} {whole:9.1f} {seconds:9.1f} "
-            f"{rates[runner]:12,.0f} {memory / 2**20:10,.0f}"
+            f"{rates[runner]:12,.0f} {largest / 2**20:10,.0f}"
         )
     if len(rates) > 1:
         yield f"{'':14} {'':8} {'':10} {'ratio':12} {'':9} {'':9} {rates[LOCAL] / rates[BEAM]:12.1f}"
+
+
+def made(dataset: str, megabytes: int, folder: Path) -> tuple[str, int, int]:
+    """Make a text: its name, how many documents it has, its bytes."""
+    name = make_text(dataset, megabytes, folder)
+    splits = read_manifest(folder / "data" / name).splits
+    size = sum(os.path.getsize(path) for path in (folder / "data" / name).glob("*.jsonl"))
+    return name, sum(record.documents for record in splits.values()), size
+
+
+def rows(repeats: int | None) -> list[Row]:
+    """Documents a second of a small text beside Beam; the memory for that and for a text of many times the size."""
+    caching.CacheProcess = TimedProcess  # type: ignore[misc]
+    largest: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as here:
+        folder = Path(here)
+        name, documents, size = made("pydocs", MEGABYTES, folder)
+        task = task_name(name, SPAN_CORRUPTION)
+
+        def contestant(label: str, runner: str) -> Callable[[], float]:
+            def once() -> float:
+                one, _ = measure(task, runner, folder)
+                largest[label] = max(largest.get(label, 0.0), one.memory / 2**20)
+                return documents / one.caching
+
+            return once
+
+        found = alternate({OURS: contestant(OURS, LOCAL), BEAM_NAME: contestant(BEAM_NAME, BEAM)}, repeats or REPEATS)
+    with tempfile.TemporaryDirectory() as here:
+        name, many, _ = made("pydocs", MANY_MEGABYTES, Path(here))
+        one, _ = measure(task_name(name, SPAN_CORRUPTION), LOCAL, Path(here))
+    memory_found = {f"t5xpg, {MANY_MEGABYTES} MB of text": (one.memory / 2**20,)}
+    memory_found |= {f"{label}, {MEGABYTES} MB": (value,) for label, value in largest.items()}
+    fixed = f"span corruption over pydocs drawn again to {size / 1e6:.0f} MB, {documents:,} documents; the same cache"
+    facts = {"documents_a_second_of_many": many / one.caching}
+    return [
+        Row(
+            name="caching", what="caching a task", unit="documents/s", better="higher", found=found,
+            fixed=f"{fixed}; from the first document to the last file", goal=Goal(at_least=10, against=BEAM_NAME),
+            facts=facts,
+        ),
+        Row(
+            name="caching", what="caching a task, memory", unit="MiB", found=Found(memory_found),
+            fixed=f"{fixed}; the largest sum of the PSS of all processes", goal=Goal(at_most=1536),
+        ),
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -169,10 +193,7 @@ def main() -> None:
     for dataset in arguments.datasets:
         for megabytes in arguments.megabytes:
             with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-                name = make_text(dataset, megabytes, Path(folder))
-                splits = read_manifest(Path(folder) / "data" / name).splits
-                documents = sum(record.documents for record in splits.values())
-                size = sum(os.path.getsize(path) for path in (Path(folder) / "data" / name).glob("*.jsonl"))
+                name, documents, size = made(dataset, megabytes, Path(folder))
                 runners = [LOCAL, BEAM] if megabytes <= arguments.beam_up_to else [LOCAL]
                 runs: dict[str, list[Measured]] = {runner: [] for runner in runners}
                 held = set()
@@ -182,7 +203,7 @@ def main() -> None:
                         runs[runner].append(measured)
                         held.add(json.dumps(files))
                 assert len(held) == 1, f"the caches of {name} differ"
-            lines += rows(name, documents, size, runs)
+            lines += lines_of(name, documents, size, runs)
             print("\n".join(lines[-3:]), flush=True)
     print("\n".join(lines))
 

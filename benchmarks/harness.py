@@ -138,7 +138,19 @@ def in_process(
     environment: Mapping[str, str | None] | None = None,
     seconds: float = 600.0,
 ) -> dict[str, Any]:
-    """Run `python <arguments>` alone in the repository; the JSON object that is the last line of what it prints.
+    """The JSON object that is the last line of what `python <arguments>` prints; see `output_of`."""
+    said = output_of(arguments, python=python, environment=environment, seconds=seconds)
+    return dict(json.loads(said.strip().splitlines()[-1]))
+
+
+def output_of(
+    arguments: Sequence[str],
+    *,
+    python: Path | str = sys.executable,
+    environment: Mapping[str, str | None] | None = None,
+    seconds: float = 600.0,
+) -> str:
+    """Run `python <arguments>` alone in the repository; what it prints.
 
     `environment` is added to this process's; None takes a variable away. Raises NotMeasuredError where the program ends
     with an error or takes longer than `seconds`.
@@ -156,7 +168,7 @@ def in_process(
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
         raise NotMeasuredError(f"failed: {said[:_SHOWN_CHARACTERS]}")
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    return done.stdout
 
 
 def number(value: float) -> str:

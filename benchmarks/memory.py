@@ -43,19 +43,26 @@ class Peak:
         return bool(sizes.get(self.pid))
 
 
+def watch(pid: int) -> Peak:
+    """Sample a process's memory in a thread of its own, until the process ends."""
+    peak = Peak(pid)
+    threading.Thread(target=_sample, args=(peak, threading.Event()), daemon=True).start()
+    return peak
+
+
 @contextlib.contextmanager
 def watched(pid: int) -> Iterator[Peak]:
-    """Sample a process's memory in a thread while the block runs."""
+    """Sample a process's memory while the block runs."""
     peak, ended = Peak(pid), threading.Event()
-
-    def watch() -> None:
-        while peak.sample() and not ended.wait(SAMPLE_SECONDS):
-            pass
-
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=_sample, args=(peak, ended), daemon=True)
     thread.start()
     try:
         yield peak
     finally:
         ended.set()
         thread.join()
+
+
+def _sample(peak: Peak, ended: threading.Event) -> None:
+    while peak.sample() and not ended.wait(SAMPLE_SECONDS):
+        pass

@@ -2,11 +2,12 @@
 
     python benchmarks/restore_position.py [--late 100000] [--repeats 15] [--batch-size 1] [--kinds cached packed]
 
-It should cost the same at batch 100 as at batch 100,000. Prints a table: for cached, uncached, packed (and cached) data
-and a mixture, the medians of measurements that alternate between early and late. Each is made at another batch, a
-hundred apart: how much a position holds goes up and down with how full the buffers of the pipeline are. A save is
-`Stream.state`. A restore is `Stream.restore` and the first batch that had not been read ahead when the position was
-saved: tf.data may put off what costs time until then. The text is made up, in a temporary folder.
+It should cost the same at batch 100 as at batch 100,000 (10,000 in `make bench`, which has less time). Prints a table:
+for cached, uncached, packed (and cached) data and a mixture, the medians of measurements that alternate between early
+and late. Each is made at another batch, a hundred apart: how much a position holds goes up and down with how full the
+buffers of the pipeline are. A save is `Stream.state`. A restore is `Stream.restore` and the first batch that had not
+been read ahead when the position was saved: tf.data may put off what costs time until then. The text is made up, in a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from benchmarks.harness import Found, Row  # noqa: E402
 from t5xpg.data.caching import cache_task  # noqa: E402
 from t5xpg.data.client import DataService, Stream  # noqa: E402
 from t5xpg.data.export import export_dataset  # noqa: E402
@@ -36,6 +38,7 @@ from t5xpg.progress import Progress  # noqa: E402
 EARLY = 100
 APART = 100
 PREFETCH = 2
+LATE, REPEATS = 10_000, 7  # in `make bench`
 LENGTHS = {"inputs": 128, "targets": 64}
 LARGE, SMALL, MIXTURE = task_name("large", SPAN_CORRUPTION), task_name("small", SPAN_CORRUPTION), "bench_mixture"
 KINDS = {
@@ -112,13 +115,52 @@ def measure(stream: Stream, place: Place, state: dict[str, np.ndarray]) -> None:
     place.saves.append(time.perf_counter() - began)
 
 
-def rows(kind: str, found: list[Place]) -> Iterator[str]:
+def lines_of(kind: str, found: list[Place]) -> Iterator[str]:
     """Lines of the table: early, late, and the second as a multiple of the first."""
     early, late = (place.medians() for place in found)
     for place, (save, restore, size) in zip(found, (early, late), strict=True):
         yield f"{kind:9} {place.batch:9,} {save:9.3f} {restore:9.3f} {size:12,.0f}"
     ratios = [b / a for a, b in zip(early, late, strict=True)]
     yield f"{'':9} {'ratio':>9} {ratios[0]:9.2f} {ratios[1]:9.2f} {ratios[2]:12.2f}"
+
+
+def measured(kinds: Sequence[str], late: int, repeats: int, batch_size: int) -> dict[str, list[Place]]:
+    """The early and the late place of each kind of data, with what they cost."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_data(folder)
+        sys.path.append(name)
+        with DataService(data_dir=folder / "data", cache_dir=folder / "cache") as service:
+            streams, found = {}, {}
+            for kind in kinds:
+                config = DatasetConfig(
+                    **KINDS[kind],  # type: ignore[arg-type]
+                    task_feature_lengths=LENGTHS,
+                    batch_size=batch_size,
+                    module_import=("bench_tasks",),
+                )
+                streams[kind] = service.open(config, prefetch=PREFETCH)
+                found[kind] = places(streams[kind], late, repeats, kind)
+            for kind, stream in streams.items():  # a first time, of which nothing is kept
+                measure(stream, Place(0, [], [], []), found[kind][0].states[0])
+            for repeat in range(repeats):
+                for kind, stream in streams.items():
+                    for place in found[kind] if repeat % 2 else reversed(found[kind]):
+                        measure(stream, place, place.states[repeat])
+    return found
+
+
+def rows(repeats: int | None) -> list[Row]:
+    """Seconds until a stream goes on, late in it and early in it."""
+    return [
+        Row(
+            name="restore_position", what=f"restoring a position in {kind} data", unit="s",
+            fixed=f"until the next batch is there; batch 1, {LENGTHS['inputs']}/{LENGTHS['targets']}",
+            found=Found({f"at batch {place.batch:,}": tuple(place.restores) for place in (late, early)}),
+            facts={"seconds_to_save": {str(place.batch): place.medians()[0] for place in (early, late)}},
+        )
+        for kind, (early, late) in measured(list(KINDS), LATE, repeats or REPEATS, 1).items()
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -128,31 +170,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     arguments = parser.parse_args()
-    lines = [f"{'kind':9} {'batch':>9} {'save s':>9} {'restore s':>9} {'bytes':>12}"]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        make_data(folder)
-        sys.path.append(name)
-        with DataService(data_dir=folder / "data", cache_dir=folder / "cache") as service:
-            opened = []
-            for kind in arguments.kinds:
-                config = DatasetConfig(
-                    **KINDS[kind],  # type: ignore[arg-type]
-                    task_feature_lengths=LENGTHS,
-                    batch_size=arguments.batch_size,
-                    module_import=("bench_tasks",),
-                )
-                stream = service.open(config, prefetch=PREFETCH)
-                opened.append((kind, stream, places(stream, arguments.late, arguments.repeats, kind)))
-            for _, stream, found in opened:  # a first time, of which nothing is kept
-                measure(stream, Place(0, [], [], []), found[0].states[0])
-            for repeat in range(arguments.repeats):
-                for _, stream, found in opened:
-                    for place in found if repeat % 2 else reversed(found):
-                        measure(stream, place, place.states[repeat])
-        for kind, _, found in opened:
-            lines += rows(kind, found)
-    print("\n".join(lines))
+    found = measured(arguments.kinds, arguments.late, arguments.repeats, arguments.batch_size)
+    print(f"{'kind':9} {'batch':>9} {'save s':>9} {'restore s':>9} {'bytes':>12}")
+    for kind, both in found.items():
+        print("\n".join(lines_of(kind, both)))
 
 
 if __name__ == "__main__":

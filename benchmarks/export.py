@@ -1,0 +1,69 @@
+"""How fast `make data` exports a user's files: megabytes of text a second."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.harness import Goal, Row, alternate, output_of
+from t5xpg import paths
+
+MEGABYTES = 200
+REPEATS = 3
+SPLITS = ("train", "validation")
+
+
+def rows(repeats: int | None) -> list[Row]:
+    """The whole command, over JSON lines and over lines of text, and over text without splits."""
+    with tempfile.TemporaryDirectory() as here:
+        folder = Path(here)
+        sizes = write(folder)
+        named = {form: " ".join(f"{split}={folder}/{split}.{form}" for split in SPLITS) for form in sizes}
+        kinds = {
+            "JSON lines": (named["jsonl"], sizes["jsonl"]),
+            "lines of text": (named["txt"], sizes["txt"]),
+            "lines of text, splits to be made": (f"{folder}/train.txt", sizes["txt"]),
+        }
+
+        def contestant(files: str, size: int) -> Callable[[], float]:
+            def once() -> float:
+                began = time.perf_counter()
+                output_of(
+                    ["-m", "t5xpg", "data", "mine", f"--files={files}", "--force"],
+                    environment={"T5XPG_DATA_DIR": str(folder / "data")},
+                )
+                return size / 1e6 / (time.perf_counter() - began)
+
+            return once
+
+        return [
+            Row(
+                name="export", what=f"exporting {kind}", unit="MB/s of text", better="higher",
+                fixed=f"{MEGABYTES} MB of pydocs drawn again; the whole command, digests of source and export included",
+                found=alternate({"t5xpg": contestant(files, size)}, repeats or REPEATS), goal=Goal(at_least=50),
+            )
+            for kind, (files, size) in kinds.items()
+        ]  # fmt: skip
+
+
+def write(folder: Path) -> dict[str, int]:
+    """Files of both forms for each split; bytes of text by form."""
+    source = paths.data_directory() / "pydocs" / "train.jsonl"
+    texts = [json.loads(line)["text"] for line in source.read_text("utf-8").splitlines()]
+    draw, sizes = random.Random(0), {"jsonl": 0, "txt": 0}
+    for split, megabytes in zip(SPLITS, (MEGABYTES, 1), strict=True):
+        with (folder / f"{split}.jsonl").open("w") as objects, (folder / f"{split}.txt").open("w") as lines:
+            size = number = 0
+            while size < megabytes * 10**6:
+                text = f"{number} {draw.choice(texts)}"
+                line = " ".join(text.splitlines())
+                objects.write(json.dumps({"text": text}) + "\n")
+                lines.write(line + "\n")
+                number, size = number + 1, size + len(text.encode())
+                sizes["jsonl"] += len(text.encode())
+                sizes["txt"] += len(line.encode())
+    return sizes
