@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t5xpg.data import protocol
+from t5xpg.data import late_imports, protocol
 from t5xpg.data.span_lengths import span_lengths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
@@ -66,11 +66,15 @@ class Streams:
     """The requests, one method each: they take a message's values and arrays, and give those of the answer."""
 
     def __init__(self) -> None:
-        import tensorflow as tf
+        with late_imports.late_keras():
+            import tensorflow as tf
 
-        tf.config.set_visible_devices([], "GPU")
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(2)
+            tf.config.set_visible_devices([], "GPU")
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(2)
+            import tensorflow_text  # noqa: F401
+        with late_imports.late_metrics():
+            import t5.data  # noqa: F401
         import t5xpg.data.pipeline
         import t5xpg.tasks  # noqa: F401
 
