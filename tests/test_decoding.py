@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5xpg import decoding
 from t5xpg.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 
@@ -95,8 +96,8 @@ def test_each_step_has_the_logits_of_the_full_pass():
             "decoder_target_tokens": decoder_tokens,
         },
     )
-    encoded = jit(model.encode)(params, encoder_tokens)
-    cache = jit(model.init_cache, static_argnums=3)(params, encoded, encoder_tokens, LENGTH)
+    # of the six rows three are encoded at a time: the largest part up to four that divides them
+    cache = jit(model.init_cache, static_argnums=(2, 3))(params, encoder_tokens, LENGTH, 4)
     step_function = jit(model.decode_step)
     for step in range(LENGTH):
         logits, cache = step_function(params, cache, decoder_tokens[:, step], jnp.int32(step))
@@ -122,3 +123,26 @@ def test_it_stops_when_all_rows_have_ended():
     decode = jit(functools.partial(greedy, model, max_decode_length=LENGTH, eos_id=0, pad_id=7))
     got = decode(params, jnp.asarray(inputs()))
     np.testing.assert_array_equal(got, np.where(np.arange(LENGTH) == 0, 0, 7) * np.ones((6, 1), np.int32))
+
+
+def test_the_first_of_the_largest_logits_is_chosen():
+    logits = np.random.default_rng(3).normal(size=(5, 23)).astype(np.float32)
+    logits[1, [4, 9, 22]] = 7.0
+    logits[2] = -np.inf
+    got = decoding._first_of_the_largest(jnp.asarray(logits))
+    np.testing.assert_array_equal(got, np.argmax(logits, axis=-1))
+    assert got.dtype == jnp.int32
+    # an id of the vocabulary even where there is no largest
+    logits[3, 5] = np.nan
+    assert 0 <= int(decoding._first_of_the_largest(jnp.asarray(logits))[3]) < 23
+
+
+def test_how_many_rows_are_encoded_at_a_time_decides_nothing(monkeypatch):
+    model, params = untied()
+    answers = []
+    for tokens in (1, 11 * 4, 10_000):
+        monkeypatch.setattr(decoding, "_CPU_TOKENS", tokens)
+        decode = jit(functools.partial(greedy, model, max_decode_length=LENGTH))
+        answers.append(np.asarray(decode(params, jnp.asarray(inputs()))))
+    np.testing.assert_array_equal(answers[0], answers[1])
+    np.testing.assert_array_equal(answers[0], answers[2])

@@ -66,18 +66,18 @@ class Attention(nnx.Module):
         self.value = Dense(named_key(key, "value"), (D, H * K), ("embed", "joined_kv"), _attention_init)
         self.out = Dense(named_key(key, "out"), (H * K, D), ("joined_kv", "embed"), _attention_init)
 
-    def _split_heads(self, x: jax.Array) -> jax.Array:
+    def split_heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
 
     def project_keys_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """[B, S, D] -> keys and values, each [B, S, H, K]."""
-        return self._split_heads(self.key(x)), self._split_heads(self.value(x))
+        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
     def __call__(
         self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: WholeBias | ChunkedBias, dropout: Dropout
     ) -> jax.Array:
         """x [B, Q, D], keys and values [B, S, H, K] -> [B, Q, D]."""
-        queries = self._split_heads(self.query(x))
+        queries = self.split_heads(self.query(x))
         if self.float32_logits:
             queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
         if isinstance(bias, WholeBias):

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from t5xpg.models import incremental
 from t5xpg.models.config import T5Config
 from t5xpg.models.dropout import OFF, Dropout
 from t5xpg.models.keys import named_key
@@ -99,13 +100,19 @@ class EncoderDecoderModel:
         return modules.encoder(modules.token_embedder, encoder_input_tokens)
 
     def init_cache(
-        self, params: Params, encoded: jax.Array, encoder_input_tokens: jax.Array, max_decode_length: int
+        self, params: Params, encoder_input_tokens: jax.Array, max_decode_length: int, rows: int | None = None
     ) -> dict[str, Any]:
         """What `decode_step` needs: each layer's cross attention keys and values, computed once, and room for its own.
 
-        encoded: [B, S, D] from `encode`. The cache is a pytree of arrays of fixed shapes, fit for a lax loop.
+        encoder_input_tokens: [B, S] int32. rows: how many rows are encoded at a time, None for all at once.
+        The cache is a pytree of arrays of fixed shapes, fit for a lax loop.
         """
-        return self._modules(params).decoder.init_cache(encoded, encoder_input_tokens, max_decode_length)
+        modules = self._modules(params)
+
+        def encode(tokens: jax.Array) -> jax.Array:
+            return modules.encoder(modules.token_embedder, tokens)
+
+        return incremental.init_cache(modules.decoder, encode, encoder_input_tokens, max_decode_length, rows)
 
     def decode_step(
         self, params: Params, cache: dict[str, Any], tokens: jax.Array, step: jax.Array
@@ -116,7 +123,7 @@ class EncoderDecoderModel:
         step: int32 scalar, counting from 0 to max_decode_length - 1.
         """
         modules = self._modules(params)
-        return modules.decoder.decode_step(modules.token_embedder, cache, tokens, step)
+        return incremental.decode_step(modules.decoder, modules.token_embedder, cache, tokens, step)
 
     @property
     def num_params(self) -> int:

@@ -6,12 +6,10 @@ Order of norm, dropout and residual as in T5X's minimal T5 (t5x/examples/t5/netw
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 
 from t5xpg.models.attention import Attention
 from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
@@ -19,10 +17,8 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.dropout import OFF, Dropout
 from t5xpg.models.keys import named_key
 from t5xpg.models.layers import Dense, Embed, Mlp, RMSNorm
-from t5xpg.models.masks import as_bias, visible_keys
 from t5xpg.models.positions import RelativePositionBias
 
-LayerCache = dict[str, jax.Array]
 Bias = WholeBias | ChunkedBias
 
 
@@ -61,40 +57,12 @@ class DecoderLayer(nnx.Module):
         y = self.self_attention(y, keys, values, self_bias, dropout.at("self_attention_weights"))
         x = x + dropout.at("self_attention")(y)
         keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
-        return self._cross_and_mlp(x, keys, values, cross_bias, dropout)
-
-    def _cross_and_mlp(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, cross_bias: Bias, dropout: Dropout
-    ) -> jax.Array:
         y = self.pre_cross_attention_layer_norm(x)
         weights_dropout = dropout.at("encoder_decoder_attention_weights")
         y = self.encoder_decoder_attention(y, keys, values, cross_bias, weights_dropout)
         x = x + dropout.at("encoder_decoder_attention")(y)
         y = self.mlp(self.pre_mlp_layer_norm(x), dropout.at("mlp_hidden"))
         return x + dropout.at("mlp")(y)
-
-    def init_cache(self, encoded: jax.Array, length: int) -> LayerCache:
-        """Cross keys and values [B, S, H, K], and room [B, length, H, K] for the decoder's own."""
-        keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
-        empty = jnp.zeros((keys.shape[0], length, *keys.shape[2:]), keys.dtype)
-        return {"cross_keys": keys, "cross_values": values, "self_keys": empty, "self_values": empty}
-
-    def decode_step(
-        self,
-        x: jax.Array,
-        cache: LayerCache,
-        step: jax.Array,
-        self_bias: WholeBias,
-        cross_bias: WholeBias,
-    ) -> tuple[jax.Array, LayerCache]:
-        """x [B, 1, D], the position number `step` -> [B, 1, D] and the cache with this position in it."""
-        y = self.pre_self_attention_layer_norm(x)
-        key, value = self.self_attention.project_keys_values(y)
-        keys = lax.dynamic_update_slice_in_dim(cache["self_keys"], key, step, axis=1)
-        values = lax.dynamic_update_slice_in_dim(cache["self_values"], value, step, axis=1)
-        x = x + self.self_attention(y, keys, values, self_bias, OFF)
-        x = self._cross_and_mlp(x, cache["cross_keys"], cache["cross_values"], cross_bias, OFF)
-        return x, cache | {"self_keys": keys, "self_values": values}
 
 
 class Encoder(nnx.Module):
@@ -159,37 +127,10 @@ class Decoder(nnx.Module):
             name = f"layers_{index}"
             layer = getattr(self, name)
             x = layer(x, encoded, self_bias, cross_bias, dropout.at(name))
-        return self._logits(embed, dropout.at("output")(self.decoder_norm(x)))
+        return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
 
-    def _logits(self, embed: Embed, x: jax.Array) -> jax.Array:
+    def to_logits(self, embed: Embed, x: jax.Array) -> jax.Array:
         """In float32, whatever the compute dtype: T5X's choice for stability."""
         if self.tied:
             return embed.attend(x) / math.sqrt(x.shape[-1])
         return self.logits_dense(x.astype(jnp.float32))
-
-    def init_cache(self, encoded: jax.Array, encoder_tokens: jax.Array, length: int) -> dict[str, Any]:
-        """All that decoding position by position needs; see EncoderDecoderModel.init_cache."""
-        layers = {
-            f"layers_{index}": getattr(self, f"layers_{index}").init_cache(encoded, length)
-            for index in range(self.num_layers)
-        }
-        return {
-            "layers": layers,
-            "cross_mask_bias": as_bias(visible_keys(encoder_tokens)),
-            "position_bias": self.relpos_bias(length, length),
-        }
-
-    def decode_step(
-        self, embed: Embed, cache: dict[str, Any], tokens: jax.Array, step: jax.Array
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """tokens [B], the input at position `step` -> logits [B, V] float32 of that position, and the cache."""
-        length = cache["position_bias"].shape[-1]
-        position_bias = lax.dynamic_slice_in_dim(cache["position_bias"], step, 1, axis=2)
-        self_mask = as_bias(jnp.arange(length, dtype=jnp.int32) <= step)[None, None, None, :]
-        self_bias, cross_bias = WholeBias(self_mask, position_bias), WholeBias(cache["cross_mask_bias"])
-        x = embed(tokens[:, None], self.dtype)
-        layers = {}
-        for index in range(self.num_layers):
-            name = f"layers_{index}"
-            x, layers[name] = getattr(self, name).decode_step(x, cache["layers"][name], step, self_bias, cross_bias)
-        return self._logits(embed, self.decoder_norm(x))[:, 0], cache | {"layers": layers}

@@ -226,9 +226,13 @@ def test_shapes_of_the_encoder_s_output_and_of_the_cache():
     encoded = jax.eval_shape(model.encode, params, tokens)
     assert encoded.shape == (2, 7, 12)
     assert encoded.dtype == jnp.bfloat16
-    cache = jax.eval_shape(functools.partial(model.init_cache, max_decode_length=4), params, encoded, tokens)
-    assert cache["layers"]["layers_0"]["self_keys"].shape == (2, 4, 3, 5)
-    assert cache["layers"]["layers_0"]["cross_keys"].shape == (2, 7, 3, 5)
+    for rows_at_once in (None, 1):
+        cache = jax.eval_shape(lambda p, t, rows=rows_at_once: model.init_cache(p, t, 4, rows), params, tokens)
+        layer = {name: array.shape for name, array in cache["layers"]["layers_0"].items()}
+        assert layer == {
+            "self_keys": (2, 3, 5, 4), "self_values": (2, 3, 4, 5), "cross_keys": (2, 3, 5, 7),
+            "cross_values": (2, 3, 7, 5),
+        }  # fmt: skip
 
 
 def products(jaxpr: Any) -> int:
