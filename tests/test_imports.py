@@ -53,6 +53,7 @@ LAYERS: list[tuple[str, set[str]]] = [
             "observer",
             "memory",
             "batch_trail",
+            "compile_cache",
             "nonfinite",
             "profiling",
             "run_header",
