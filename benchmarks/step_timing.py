@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from benchmarks.jobs import ALL_DIFFERENT, JOBS
 
-WARM_UP = 3
+WARM_UP = 2
 
 
 def orders(description: str | None) -> argparse.Namespace:
