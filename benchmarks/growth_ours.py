@@ -1,0 +1,92 @@
+"""One point of `benchmarks.growth`: the training step of one size, compiled, timed, and its memory watched."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs import Job
+from benchmarks.step_ours import experiment
+from t5xpg.__main__ import set_cpu_flags
+
+SECONDS, FEWEST, MOST = 1.5, 2, 15  # of timed steps: as many as fit
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("sizes", help="fields of benchmarks.jobs.Job as JSON")
+    parser.add_argument("--chunk", type=int, help="T5Config.attention_chunk_size")
+    given = parser.parse_args()
+    set_cpu_flags()  # before jax is imported
+    print(json.dumps(measure(Job(**json.loads(given.sizes)), given.chunk)))
+
+
+def measure(job: Job, chunk: int | None) -> dict[str, Any]:
+    """Seconds of a step, bytes that the process takes at most during steps, bytes and operations by the arithmetic."""
+    import dataclasses
+
+    import jax
+    import numpy as np
+
+    from t5xpg import assembly, partitioning
+    from t5xpg.models.encoder_decoder import EncoderDecoderModel
+
+    plain = experiment(job, "float32")
+    config = dataclasses.replace(plain.model.config, attention_chunk_size=chunk)
+    parts = assembly.assemble(dataclasses.replace(plain, model=EncoderDecoderModel(config)))
+    began = time.perf_counter()
+    update = parts.compile_train_step()
+    compiled = time.perf_counter() - began
+    state = parts.new_state()
+    batch = parts.on_devices(job.batches()[0])
+    token_bytes = jax.device_put(np.ones(job.vocabulary, np.int32), partitioning.replicated(parts.mesh))
+    forget_peak()
+
+    seconds: list[float] = []
+    while len(seconds) <= FEWEST or (sum(seconds) < SECONDS and len(seconds) < MOST):
+        began = time.perf_counter()
+        state, metrics = update(state, batch, token_bytes)
+        jax.block_until_ready((state, metrics))
+        seconds.append(time.perf_counter() - began)
+    analysis = update.memory_analysis()
+    return {
+        "seconds": statistics.median(seconds[1:]),  # the first one touches its memory for the first time
+        "memory": peak(),
+        "memory_of_the_program": analysis.argument_size_in_bytes + analysis.temp_size_in_bytes,
+        "flops": job.flops(),
+        "parameters": plain.model.num_params,
+        "compile_seconds": compiled,
+    }
+
+
+def forget_peak() -> None:
+    """Give back what compiling has left, and let the kernel's record of the largest memory begin anew."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """Bytes that this process has held at most since `forget_peak`; where the kernel does not say, since it began."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+if __name__ == "__main__":
+    main()
