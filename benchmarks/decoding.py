@@ -1,0 +1,73 @@
+"""Greedy decoding of 32 rows: ours beside `generate` of transformers, on the same weights and the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.decoding_jobs import JOBS
+from benchmarks.harness import PEERS_PYTHON, Goal, Row, alternate, in_process
+from benchmarks.jobs import Job
+
+OURS, EAGER, COMPILED = "t5xpg", "transformers", "transformers, torch.compile"
+CALLS = {"tiny": 5, "small": 1}
+REPEATS = {"tiny": 3, "small": 1}
+
+
+def rows(repeats: int | None) -> list[Row]:
+    """Tokens a second, encoding included."""
+    return [row(name, repeats) for name in JOBS]
+
+
+def row(name: str, repeats: int | None) -> Row:
+    job = JOBS[name]
+    orders = ["--job", name, "--calls", str(CALLS[name])]
+    said: dict[str, dict[str, Any]] = {}
+
+    def keep(contestant: str, found: dict[str, Any]) -> float:
+        said[contestant] = found
+        return float(found["tokens_per_second"])
+
+    def theirs(option: str) -> dict[str, Any]:
+        arguments = ["-m", "benchmarks.decoding_transformers", *orders, "--option", option]
+        return in_process(arguments, python=PEERS_PYTHON)
+
+    contestants: dict[str, Callable[[], float]] = {
+        OURS: lambda: keep(OURS, in_process(["-m", "benchmarks.decoding_ours", *orders])),
+        EAGER: lambda: keep(EAGER, theirs("eager")),
+        COMPILED: lambda: keep(COMPILED, theirs("compiled")),
+    }
+    found = alternate(contestants, repeats or REPEATS[name])
+    return Row(
+        name="decoding", what=f"greedy decoding, {described(job)}", unit="tokens/s", better="higher", found=found,
+        fixed=fixed(job), goal=Goal(at_least=2.0, against=EAGER), facts=facts(said),
+    )  # fmt: skip
+
+
+def facts(said: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Versions, and how many rows of a peer's answer are ours, token for token."""
+    answers = {name: found["answer"] for name, found in said.items()}
+    ours = answers.get(OURS, [])
+    same = {
+        name: sum(mine == other for mine, other in zip(ours, theirs, strict=True))
+        for name, theirs in answers.items()
+        if name != OURS and ours
+    }
+    return {
+        "rows": len(ours),
+        "rows_equal_to_ours": same,
+        "tokens": {name: found["tokens"] for name, found in said.items()},
+        "versions": {name: found["versions"] for name, found in said.items() if "versions" in found},
+    }
+
+
+def described(job: Job) -> str:
+    layers = f"{job.encoder_layers}+{job.decoder_layers} layers"
+    return f"emb {job.emb}, {layers}, batch {job.batch} x {job.inputs} inputs, {job.targets} new tokens"
+
+
+def fixed(job: Job) -> str:
+    return (
+        f"mlp {job.mlp}, {job.heads} heads of {job.head_dim}, {job.vocabulary} ids; float32; same weights and inputs; "
+        "encoding counted; all cores; huge pages"
+    )

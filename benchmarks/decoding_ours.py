@@ -1,0 +1,30 @@
+"""Greedy decoding of this project, as `make infer` compiles it: a contestant of `benchmarks.decoding`."""
+
+from __future__ import annotations
+
+import functools
+
+from benchmarks.decoding_jobs import JOBS, measure, orders, sources
+from t5xpg.__main__ import set_cpu_flags
+
+
+def main() -> None:
+    given = orders(__doc__)
+    set_cpu_flags()  # before jax is imported
+    import jax
+    import numpy as np
+
+    from t5xpg import decoding
+    from t5xpg.interop.huggingface import config_from_transformers, params_from_transformers
+    from t5xpg.models.encoder_decoder import EncoderDecoderModel
+
+    job = JOBS[given.job]
+    model = EncoderDecoderModel(config_from_transformers(job.settings()))
+    params = jax.device_put(params_from_transformers(job.weights(), model.config))
+    tokens = sources(job)
+    greedy = jax.jit(functools.partial(decoding.greedy, model, max_decode_length=job.targets))
+    measure(lambda: np.asarray(greedy(params, tokens)), given.calls, job.targets)
+
+
+if __name__ == "__main__":
+    main()
