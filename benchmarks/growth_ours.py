@@ -57,6 +57,7 @@ def measure(job: Job, chunk: int | None) -> dict[str, Any]:
         jax.block_until_ready((state, metrics))
         seconds.append(time.perf_counter() - began)
     analysis = update.memory_analysis()
+    assert analysis is not None
     return {
         "seconds": statistics.median(seconds[1:]),  # the first one touches its memory for the first time
         "memory": peak(),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import growth
 from benchmarks.growth_picture import Panel, draw
+from benchmarks.harness import NotMeasuredError
 from benchmarks.jobs import TEXT
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 
@@ -27,7 +29,7 @@ def test_the_steepest_growth_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize("axis", growth.AXES, ids=lambda axis: f"{axis.name}-{axis.chunk}")
-def test_sizes_can_be_had(axis) -> None:
+def test_sizes_can_be_had(axis: growth.Axis) -> None:
     for size in axis.sizes:
         job = axis.job(size)
         assert job.inputs + job.targets < len(TEXT.read_bytes())
@@ -39,10 +41,10 @@ def test_sizes_can_be_had(axis) -> None:
         assert job.flops() == job.batch * EncoderDecoderModel(config).flops_per_example(lengths)
 
 
-def test_rows_files_and_picture(tmp_path, monkeypatch) -> None:
-    def measure(arguments, **_):
+def test_rows_files_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(arguments: list[str], **_: object) -> dict[str, float]:
         if '"inputs": 8192' in arguments[2] and "--chunk" not in arguments:
-            raise growth.NotMeasuredError("no memory")
+            raise NotMeasuredError("no memory")
         return {"seconds": 2.0, "flops": 4e9, "memory": 10**9}
 
     monkeypatch.setattr(growth, "in_process", measure)
