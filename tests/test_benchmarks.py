@@ -200,12 +200,16 @@ def test_batches_are_packed_text(job: Job) -> None:
 def test_plain_jax_has_the_loss_that_we_have() -> None:
     config = config_from_transformers(TINY.settings())
     weights, batch = TINY.weights(), TINY.batches()[0]
-    model = EncoderDecoderModel(config)
-    logits = model.logits(params_from_transformers(weights, config), batch)  # type: ignore[arg-type]
     token_bytes = np.ones(TINY.vocabulary, np.int32)
-    ours, _ = loss_and_metrics(logits, batch, LossConfig(z_loss=Z_LOSS), token_bytes)  # type: ignore[arg-type]
-    theirs = step_plain_jax.loss_of(jax.tree.map(jax.numpy.asarray, weights), batch, TINY)  # type: ignore[arg-type]
-    np.testing.assert_allclose(float(theirs), float(ours), rtol=1e-5)
+
+    @jax.jit
+    def ours(params: Any, batch: Any) -> jax.Array:
+        logits = EncoderDecoderModel(config).logits(params, batch)
+        return loss_and_metrics(logits, batch, LossConfig(z_loss=Z_LOSS), token_bytes)[0]
+
+    theirs = jax.jit(lambda weights, batch: step_plain_jax.loss_of(weights, batch, TINY))
+    expected = float(ours(params_from_transformers(weights, config), batch))
+    np.testing.assert_allclose(float(theirs(weights, batch)), expected, rtol=1e-5)
 
 
 def test_jobs_count_the_operations_that_the_model_counts() -> None:

@@ -31,6 +31,8 @@ NOT_RUN_HERE = {
     "make test",
     "make lint",
     "make bench",
+    'make bench ROWS="step caching"',
+    "make bench-peers",
     "make fuzz",
     "make prove-resume",
     "make prove-resume EXP=byt5_tiny_demo KILLS=20",  # test_proving.py
