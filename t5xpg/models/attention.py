@@ -7,6 +7,7 @@ Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -15,13 +16,24 @@ from flax import nnx
 from jax import lax
 from jax.nn import initializers
 
-from t5xpg.models.biases import ChunkedBias, WholeBias, join_queries, split_queries
+from t5xpg.models.attention_chunks import attend_by_chunks
+from t5xpg.models.biases import ChunkedBias, WholeBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.dropout import Dropout
 from t5xpg.models.keys import named_key
 from t5xpg.models.layers import Dense, Initializer
 
 _attention_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
+@functools.cache
+def _query_init(head_dim: int) -> Initializer:
+    """The attention logits' division by sqrt(K) is in the initial queries."""
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+        return _attention_init(key, shape, dtype) / math.sqrt(head_dim)
+
+    return init
 
 
 @jax.custom_vjp
@@ -56,12 +68,7 @@ class Attention(nnx.Module):
         self.num_heads = H
         self.head_dim = K
         self.float32_logits = config.float32_attention_logits
-
-        # the attention logits' division by sqrt(K) is in the initial queries
-        def query_init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-            return _attention_init(key, shape, dtype) / math.sqrt(K)
-
-        self.query = Dense(named_key(key, "query"), (D, H * K), ("embed", "joined_kv"), query_init)
+        self.query = Dense(named_key(key, "query"), (D, H * K), ("embed", "joined_kv"), _query_init(K))
         self.key = Dense(named_key(key, "key"), (D, H * K), ("embed", "joined_kv"), _attention_init)
         self.value = Dense(named_key(key, "value"), (D, H * K), ("embed", "joined_kv"), _attention_init)
         self.out = Dense(named_key(key, "out"), (H * K, D), ("joined_kv", "embed"), _attention_init)
@@ -101,21 +108,3 @@ def attend_whole(
         logits = logits + bias.mask
     weights = dropout(jax.nn.softmax(logits).astype(values.dtype))
     return jnp.einsum("bhqs,bshk->bqhk", weights, values)
-
-
-def attend_by_chunks(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, dropout: Dropout
-) -> jax.Array:
-    """What `attend_whole` gives, with the logits of one chunk of the queries at a time.
-
-    The backward pass keeps nothing of a chunk but its queries and makes its weights again: one product more than the
-    six of attention. The gradients of keys and values are added up from chunk to chunk.
-    """
-
-    def attend(_: None, part: tuple[jax.Array, jax.Array, jax.Array | None]) -> tuple[None, jax.Array]:
-        chunk, queries, segments = part
-        return None, attend_whole(queries, keys, values, bias.of(chunk, segments), dropout)
-
-    parts = (jnp.arange(bias.number, dtype=jnp.int32), split_queries(queries, bias.size), bias.segments)
-    mixed = lax.scan(jax.checkpoint(attend, prevent_cse=False), None, parts)[1]
-    return join_queries(mixed, queries.shape[1])

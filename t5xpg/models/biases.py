@@ -6,6 +6,7 @@ Whole, they are made once for all layers of a stack. By chunks, only what they a
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import jax
@@ -63,6 +64,11 @@ class Pairs:
         return ChunkedBias(size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance)
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["key_tokens", "segments", "key_segments", "by_distance"],
+    meta_fields=["size", "number", "is_causal"],
+)
 @dataclass(frozen=True)
 class ChunkedBias:
     """The biases of `number` chunks of `size` queries; the last one may reach beyond the queries that there are.
@@ -78,18 +84,21 @@ class ChunkedBias:
     is_causal: bool
     by_distance: jax.Array | None
 
-    def of(self, chunk: jax.Array, segments: jax.Array | None) -> WholeBias:
-        """The biases of one chunk's queries with all keys. chunk: its number, int32; segments: its own [B, size]."""
-        first, keys = chunk * self.size, self.key_tokens.shape[1]
+    def mask(self, chunk: jax.Array, segments: jax.Array | None) -> jax.Array:
+        """0 or MASKED for one chunk's queries and all keys. chunk: its number, int32; segments: its own [B, size]."""
         visible = visible_keys(self.key_tokens, segments, self.key_segments)
         if self.is_causal:
-            visible = causal(self.size, keys, first) & visible
-        position = None
-        if self.by_distance is not None:
-            start = (self.number - 1) * self.size - first  # the distance of the chunk's last query to the first key
-            near = lax.dynamic_slice_in_dim(self.by_distance, start, self.size + keys - 1, axis=1)
-            position = toeplitz(near, self.size, keys)[None]
-        return WholeBias(as_bias(visible), position)
+            visible = causal(self.size, self.key_tokens.shape[1], chunk * self.size) & visible
+        return as_bias(visible)
+
+    def position(self, chunk: jax.Array, by_distance: jax.Array | None = None) -> jax.Array | None:
+        """[1, H, size, S]: what distances add to one chunk's logits. by_distance: in place of its own."""
+        table, keys = self.by_distance if by_distance is None else by_distance, self.key_tokens.shape[1]
+        if table is None:
+            return None
+        start = (self.number - 1 - chunk) * self.size  # where the chunk's last query and the first key are
+        near = lax.dynamic_slice_in_dim(table, start, self.size + keys - 1, axis=1)
+        return toeplitz(near, self.size, keys)[None]
 
 
 def split_queries(x: jax.Array, size: int) -> jax.Array:
