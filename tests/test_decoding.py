@@ -84,8 +84,10 @@ def test_greedy_is_the_argmax_of_full_passes(tied):
             assert not row[ends[0] + 1 :].any()
 
 
-def test_each_step_has_the_logits_of_the_full_pass():
-    model, params = untied()
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 0.1)])
+def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance):
+    params = untied()[1]
+    model = EncoderDecoderModel(T5Config(**CONFIG, dtype=dtype))
     encoder_tokens = jnp.asarray(inputs())
     decoder_tokens = jnp.asarray(np.random.default_rng(1).integers(2, 23, size=(6, LENGTH)), jnp.int32)
     full = jit(model.logits)(
@@ -101,7 +103,7 @@ def test_each_step_has_the_logits_of_the_full_pass():
     step_function = jit(model.decode_step)
     for step in range(LENGTH):
         logits, cache = step_function(params, cache, decoder_tokens[:, step], jnp.int32(step))
-        np.testing.assert_allclose(logits, full[:, step], atol=2e-5)
+        np.testing.assert_allclose(logits, full[:, step], atol=tolerance)
 
 
 def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty():

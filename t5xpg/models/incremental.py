@@ -1,8 +1,8 @@
 """The decoder position by position: what is kept between positions, and the logits of one.
 
-One query for each row reads all keys and values that the row has, so reading them takes the time. They lie as the two
-products read them, keys [B, H, K, S] and values [B, H, S, K]: from any other order XLA copies all of them into this one
-again at every position, which takes ten times as long as the products.
+One query for each row reads all keys and values that the row has, so reading them takes the time. They lie as they are
+read: keys [B, H, K, S], to be added up over K for many S at once, and values [B, H, S, K], over S for many K. From
+[B, S, H, K] XLA copies all of them into another order at every position, which takes ten times as long.
 Shapes: B batch, S source length, T target length, D emb, H heads, K head_dim, V vocab.
 """
 
@@ -102,10 +102,13 @@ def _layer_step(
 
 
 def _attend(attention: Attention, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array) -> jax.Array:
-    """What `Attention` gives for one query of each row: x [B, D] -> [B, D]. bias: broadcast to [B, H, S], float32."""
-    queries = attention.split_heads(attention.query(x))
-    if attention.float32_logits:
-        queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
-    logits = jnp.einsum("bhk,bhks->bhs", queries, keys).astype(jnp.float32) + bias
-    mixed = jnp.einsum("bhs,bhsk->bhk", jax.nn.softmax(logits).astype(values.dtype), values)
+    """What `Attention` gives for one query of each row: x [B, D] -> [B, D]. bias: broadcast to [B, H, S], float32.
+
+    Sums of products rather than matrix products: each number of the cache is used once, and CPUs read faster so. They
+    are added up in float32, whatever the dtype: that costs nothing while memory is waited for.
+    """
+    queries = attention.split_heads(attention.query(x)).astype(jnp.float32)
+    logits = jnp.sum(queries[..., None] * keys.astype(jnp.float32), axis=2) + bias
+    weights = jax.nn.softmax(logits).astype(values.dtype).astype(jnp.float32)
+    mixed = jnp.sum(weights[..., None] * values.astype(jnp.float32), axis=2).astype(x.dtype)
     return attention.out(mixed.reshape(*mixed.shape[:-2], -1))
