@@ -180,9 +180,10 @@ def shard_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Ar
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
 
-def jit_create(create: Callable[[], TrainState], shardings: TrainState) -> TrainState:
-    """The result of `create()`, made in place: every device makes its own part."""
-    return jax.jit(create, out_shardings=shardings)()
+def jit_create(create: Callable[..., TrainState], shardings: TrainState, *arguments: Any) -> TrainState:
+    """The result of `create(*arguments)`, made in place: every device makes its own part. The arguments are used up."""
+    donated = tuple(range(len(arguments)))
+    return jax.jit(create, out_shardings=shardings, donate_argnums=donated)(*arguments)
 
 
 def jit_train_step(step: Callable[..., Any], mesh: Mesh, shardings: TrainState, more: int = 0) -> Any:

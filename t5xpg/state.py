@@ -27,7 +27,11 @@ class TrainState:
 
 def create(model: EncoderDecoderModel, optimizer: Optimizer, key: jax.Array) -> TrainState:
     """The state before the first update, with new parameters from `key`. Can be jitted."""
-    params = model.init(key)
+    return of_parameters(model, optimizer, model.init(key))
+
+
+def of_parameters(model: EncoderDecoderModel, optimizer: Optimizer, params: Params) -> TrainState:
+    """The state before the first update of `params`. Can be jitted."""
     transformation = optimizer.transformation(model.logical_axes())
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=transformation.init(params))
 

@@ -7,6 +7,7 @@ Shapes: B batch, T length, D emb, F mlp, V vocab.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -37,7 +38,16 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def parameter(key: jax.Array, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
     """A float32 parameter and the logical names of its axes."""
     assert len(shape) == len(axes)
-    return nnx.Param(init(key, shape, jnp.dtype("float32")), axes=axes)
+    return nnx.Param(_maker(init, shape)(key), axes=axes)
+
+
+@functools.lru_cache(maxsize=256)
+def _maker(init: Initializer, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
+    """One small program for all parameters of a kind, which compile much faster than one program of all parameters.
+
+    The bits are those of the large program, of which it becomes a part where it is called in one.
+    """
+    return jax.jit(lambda key: init(key, shape, jnp.dtype("float32")))
 
 
 class Dense(nnx.Module):
