@@ -21,6 +21,8 @@ def main() -> int:
     if len(sys.argv) > 1 and sys.argv[1] in COMPUTING_COMMANDS:
         set_cpu_flags()
         _with_large_pages()
+    if len(sys.argv) > 2 and sys.argv[1] == "train":
+        _start_data_process()
     from t5xpg import cli
 
     code = cli.main()
@@ -29,6 +31,16 @@ def main() -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _start_data_process() -> None:
+    """Let TensorFlow load while this process imports JAX, reads the experiment and compiles."""
+    if any(argument.startswith("--recorded") for argument in sys.argv):
+        return
+    from t5xpg import paths
+    from t5xpg.data import client
+
+    client.start_early(data_dir=paths.data_directory(), cache_dir=paths.cache_directory())
 
 
 def set_cpu_flags() -> None:

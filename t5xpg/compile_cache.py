@@ -35,7 +35,7 @@ _NEVER = (0).to_bytes(8, "little")
 def folder() -> Path | None:
     """Where programs are kept; None where none are, or where JAX has been given a folder of its own."""
     chosen = os.environ.get(VARIABLE, "")
-    if chosen == "0" or jax.config.jax_compilation_cache_dir:
+    if chosen == "0" or jax.config.values["jax_compilation_cache_dir"]:
         return None
     if chosen:
         return Path(chosen)
@@ -65,7 +65,7 @@ def kept_programs() -> Iterator[Callable[[], None]]:
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_enable_xla_caches": "none",  # they would make this process's folder part of the keys
     }
-    before = {name: getattr(jax.config, name) for name in options}
+    before = {name: jax.config.values[name] for name in options}
     try:
         _configure(options)
         yield keep
@@ -114,11 +114,13 @@ def _put_back(own: Path, root: Path) -> None:
     """Keep the programs of `own` that are new, note which were used, and delete those unused for longest."""
     for path in own.glob(f"*{_PROGRAM}"):
         kept = own.parent / path.name
+        if not _use_of(path).exists():
+            continue  # it is being written: JAX notes the use behind that
         if not kept.exists():
             data = path.read_bytes()
             with write_atomically(kept) as file:
                 file.write(hashlib.sha256(data).digest() + data)
-        elif _use_of(path).exists() and _use_of(path).read_bytes() != _NEVER:
+        elif _use_of(path).read_bytes() != _NEVER:
             os.utime(kept)
     size = 0
     found = [(path.stat(), path) for path in root.glob(f"*/*{_PROGRAM}")]

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from t5xpg import assembly, decoding, training
-from t5xpg.config import LoadedConfig, settings
+from t5xpg.config import LoadedConfig
 from t5xpg.data.lines import bounded_lines, json_object, string_in, text_of_line
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
@@ -84,7 +84,7 @@ def _check_model(directory: RunDirectory, experiment: Experiment) -> None:
     """Raise UserError if the run is of another model: parameters may fit one that computes something else with them."""
     record = directory.read()
     recorded = record["identity"].get("settings", {})
-    now = {name: value for name, value in settings(experiment).items() if _decides_predictions(name)}
+    now = {name: value for name, value in training.deciding_settings(experiment).items() if _decides_predictions(name)}
     others = {name: value for name, value in recorded.items() if not _decides_predictions(name)}
     directory.check(record["experiment"], {"settings": {**others, **now}})
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.stages import Compiled
 
-from t5xpg import assembly, environment, hardware, loop, paths, preparation
+from t5xpg import assembly, compile_cache, environment, hardware, heap, loop, paths, preparation
 from t5xpg.assembly import Assembly
+from t5xpg.background import in_background
 from t5xpg.batch_trail import BatchTrail
 from t5xpg.checkpoints import Checkpointer
 from t5xpg.config import LoadedConfig, settings
-from t5xpg.data.client import DataService
+from t5xpg.data import data_process, known_tasks
+from t5xpg.data.client import DataService, Stream, TaskDescription
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
+from t5xpg.first_update import LateMeasurement
 from t5xpg.metrics import Window
 from t5xpg.nonfinite import parameter_names
 from t5xpg.observer import Cost, RunObserver, Tolerance
@@ -33,19 +34,22 @@ from t5xpg.run_header import print_data, print_header
 from t5xpg.rundir import RunDirectory
 from t5xpg.seeds import stream_seed
 from t5xpg.signals import StopRequest
+from t5xpg.state import TrainState
 from t5xpg.validation import Validation
 from t5xpg.vocabularies import Vocabulary
 
 if TYPE_CHECKING:
-    from t5xpg.data.recorded import RecordedData
+    from t5xpg.data.recorded import RecordedData, RecordedStream
 
 # What may differ between two starts of one run: where it runs, how far, what it keeps.
 FREE_SETTINGS = ("total_steps", "model_dir", "mesh", "checkpoints")
 # Settings that change nothing at these values: runs from before there were such settings are the same runs.
-WITHOUT_EFFECT = {"skip_nonfinite": 0, "optimizer.relpos_bias_factor": 1.0}
+WITHOUT_EFFECT = {
+    "skip_nonfinite": 0,
+    "optimizer.relpos_bias_factor": 1.0,
+    "model.config.attention_chunk_size": None,
+}
 _NONE = object()
-
-Result = TypeVar("Result")
 
 
 def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorded: Path | None = None) -> int:
@@ -63,14 +67,13 @@ def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorde
     with directory.lock():
         with contextlib.ExitStack() as stack:
             recording = None if recorded is None else stack.enter_context(_recording(recorded))
-            source = (
-                preparation.prepare_all([experiment.train_dataset, experiment.eval_dataset])
-                if recording is None
-                else preparation.Source(**recording.source)
-            )
+            datasets = [experiment.train_dataset, experiment.eval_dataset]
+            if any(preparation.missing(dataset) for dataset in datasets):
+                data_process.drop_early()  # it has not seen what is made now
+            source = preparation.prepare_all(datasets) if recording is None else preparation.Source(**recording.source)
             if recording is not None:
                 recording.require(end)
-                for dataset in (experiment.train_dataset, experiment.eval_dataset):
+                for dataset in datasets:
                     recording.describe(data_config(dataset, experiment.random_seed))
             identity = run_identity(experiment, source)
             directory.check(loaded.name, identity)
@@ -84,7 +87,8 @@ def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorde
             service = recording or stack.enter_context(
                 DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.data_log)
             )
-            run = _Run(loaded, directory, identity, source, checkpointer, service)
+            keep = stack.enter_context(compile_cache.kept_programs())
+            run = _Run(loaded, directory, identity, source, checkpointer, service, keep)
             reached = step
             with _how_to_go_on(checkpointer):
                 run.start(step)
@@ -119,12 +123,21 @@ def _how_to_go_on(checkpointer: Checkpointer) -> Iterator[None]:
 
 def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str, Any]:
     """What makes a run the run it is; a start with another identity is refused."""
-    chosen = {
+    return {
+        "seed": experiment.random_seed,
+        "settings": deciding_settings(experiment),
+        "data": source.data,
+        "cache": source.cache,
+    }
+
+
+def deciding_settings(experiment: Experiment) -> dict[str, Any]:
+    """The settings that make a run the run it is, by their names."""
+    return {
         name: value
         for name, value in settings(experiment).items()
         if not name.startswith(FREE_SETTINGS) and name != "random_seed" and WITHOUT_EFFECT.get(name, _NONE) != value
     }
-    return {"seed": experiment.random_seed, "settings": chosen, "data": source.data, "cache": source.cache}
 
 
 def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:
@@ -148,9 +161,10 @@ class _Run:
         source: preparation.Source,
         checkpointer: Checkpointer,
         service: DataService | RecordedData,
+        keep_programs: Callable[[], None],
     ) -> None:
         self.loaded, self.directory, self.identity, self.source = loaded, directory, identity, source
-        self.checkpointer, self.service = checkpointer, service
+        self.checkpointer, self.service, self.keep_programs = checkpointer, service, keep_programs
         self.experiment = loaded.experiment
         self.began = time.perf_counter()
 
@@ -162,23 +176,27 @@ class _Run:
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
         print_header(self.loaded, self.assembly)
         # The data process loads TensorFlow while this one compiles.
-        compiling = _in_background(self._compile)
-        self.description = self.service.describe(train_config)
+        train_step, new_state, eval_step, self.compiled = in_background(
+            self._compile_train_step,
+            self._new_state if step == 0 else lambda: None,
+            self.assembly.compile_eval_step,
+            self._keep_what_is_compiled,
+        )
+        self.description = self._describe(train_config)
         vocabulary = self.description.vocabulary
         self.token_bytes = self.assembly.token_bytes(vocabulary)
         self.identity["vocabulary"] = vocabulary_identity(vocabulary)
         self._record_start(step)
         print_data(self.description, experiment)
-        self.stream = self.service.open(train_config)
-        eval_stream = self.service.open(eval_config)
         continues = f", continues after step {step:,}" if step else ""
         print(f"run: {shown(self.directory.path)}{continues}", flush=True)
-        self.train_step, eval_step = compiling.result()
+        self.stream = self.service.open(train_config)
         self.validation = Validation(
-            eval_stream,
-            lambda params, batch: eval_step(params, batch, self.token_bytes),
+            self._evaluation_stream(eval_config),
+            lambda params, batch: eval_step.result()(params, batch, self.token_bytes),
             self.assembly.on_devices,
         )
+        self.train_step = train_step.result()
         self.step, self.window = step, Window()
         self.tolerance = Tolerance(experiment.skip_nonfinite, parameter_names(self.assembly.abstract_state.params))
         if step:
@@ -188,7 +206,7 @@ class _Run:
             self.window = Window.from_json(meta["window"])
             self.tolerance.skipped = meta.get("skipped", 0)
         else:
-            self.state = self.assembly.new_state()
+            self.state = new_state.result()
         print(f"ready {duration(time.perf_counter() - self.began)} after the start", flush=True)
 
     def loop(self, stop: StopRequest, until: int | None) -> int:
@@ -214,8 +232,16 @@ class _Run:
             checkpoint_meta=meta,
             progress=progress,
         )
+
+        def train_step(state: Any, batch: Any) -> Any:
+            return self.train_step(state, batch, self.token_bytes)
+
+        told: loop.Observer = observer
         try:
-            if self.step == 0 and not stop.requested:
+            if self.step == 0 and self.assembly.devices["platform"] == "cpu":
+                told = late = LateMeasurement(observer, train_step)
+                train_step = late.train_step
+            elif self.step == 0:
                 observer.evaluate(0, self.state)
             with progress:
                 self.state, reached = loop.run(
@@ -225,13 +251,14 @@ class _Run:
                     schedule=loop.Schedule(
                         total, experiment.stats_period, experiment.eval_period, experiment.checkpoints.period, until
                     ),
-                    train_step=lambda state, batch: self.train_step(state, batch, self.token_bytes),
+                    train_step=train_step,
                     batches=map(self.assembly.on_devices, trail),
                     to_host=jax.device_get,
-                    observer=observer,
+                    observer=told,
                     should_stop=lambda: stop.requested,
                 )
             self.checkpointer.wait()
+            self.compiled.result()
         finally:
             observer.close()
         return reached
@@ -252,10 +279,35 @@ class _Run:
         self.directory.write_config(self.loaded.full)
         self.directory.write_operative(self.loaded.operative)
 
-    def _compile(self) -> tuple[Compiled, Compiled]:
-        """The steps, compiled now, so that the first step of the bar is a step."""
+    def _describe(self, config: DatasetConfig) -> TaskDescription:
+        """What is known of the task: without waiting for the data process, where that is possible."""
+        known = known_tasks.describe(config, paths.data_directory()) if isinstance(self.service, DataService) else None
+        return known or self.service.describe(config)
+
+    def _evaluation_stream(self, config: DatasetConfig) -> Callable[[], Stream | RecordedStream]:
+        """The stream to measure on. The data process makes it behind the first batch to train on."""
+        stream, service = self.stream, self.service
+        if not isinstance(stream, Stream):
+            opened = service.open(config)
+            return lambda: opened
+
+        def behind_the_first_batch() -> Any:
+            stream.wait()
+            return service.open(config)
+
+        return in_background(behind_the_first_batch)[0].result
+
+    def _compile_train_step(self) -> Compiled:
+        """The update, compiled now, so that the first step of the bar is a step."""
         with phase("compile"):
-            return self.assembly.compile_train_step(), self.assembly.compile_eval_step()
+            return self.assembly.compile_train_step()
+
+    def _new_state(self) -> TrainState:
+        return jax.block_until_ready(self.assembly.new_state())
+
+    def _keep_what_is_compiled(self) -> None:
+        self.keep_programs()
+        heap.release_unused()
 
     def _cost(self) -> Cost:
         experiment = self.experiment
@@ -265,20 +317,6 @@ class _Run:
             flops=rows * experiment.model.flops_per_example(experiment.lengths),
             peak_flops=hardware.peak_flops_of_mesh(self.assembly.mesh, experiment.model.config.dtype),
         )
-
-
-def _in_background(function: Callable[[], Result]) -> Future[Result]:
-    """Call `function` in a thread that nobody waits for when the program is interrupted."""
-    future: Future[Result] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="compile", daemon=True).start()
-    return future
 
 
 def parameters_and_vocabulary(

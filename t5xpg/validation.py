@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,16 +20,17 @@ KEPT_BYTES = 64 * 2**20
 class Validation:
     """Measures parameters on every batch of a finite stream; the same batches each time.
 
-    They are kept in memory where they fit into 64 MiB, and read again otherwise.
+    They are kept in memory where they fit into 64 MiB, and read again otherwise. `stream` may be what
+    gives the stream: it is called at the first measurement.
     """
 
     def __init__(
         self,
-        stream: Stream | RecordedStream,
+        stream: Stream | RecordedStream | Callable[[], Stream | RecordedStream],
         eval_step: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]],
         on_devices: Callable[[Mapping[str, np.ndarray]], Mapping[str, Any]],
     ) -> None:
-        self._stream = stream
+        self._given = stream
         self._eval_step = eval_step
         self._on_devices = on_devices
         self._kept: list[Mapping[str, np.ndarray]] | None = None
@@ -47,6 +49,10 @@ class Validation:
         summary = window.summary()
         summary["batches"] = window.steps
         return summary
+
+    @functools.cached_property
+    def _stream(self) -> Stream | RecordedStream:
+        return self._given() if callable(self._given) else self._given
 
     def _batches(self) -> Iterator[Mapping[str, np.ndarray]]:
         if self._kept is not None:

@@ -58,12 +58,7 @@ def _own_task(name: str, dataset: DatasetConfig, experiment: Experiment) -> Iter
         cached = "cached" if dataset.use_cached else "not cached"
         yield Finding("data", f"{task}, {dataset.split}, {cached}" + (f", {count:,} documents" if count else ""))
 
-    entry = next(
-        entry
-        for entry in task_names.VOCABULARIES
-        for objective in task_names.OBJECTIVES
-        if task == task_names.task_name(name, objective, entry.suffix)
-    )
+    entry = task_names.entry_of(task, name)
     yield from _vocabulary(entry.vocabulary, experiment)
     objective = dataset.objective or entry.span_corruption
     problems = span_lengths.problems(task, dataset.task_feature_lengths, objective, entry.vocabulary.num_sentinels)

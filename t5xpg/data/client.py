@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from t5xpg.data.data_process import DataProcess, DataProcessError
+from t5xpg.data import data_process
+from t5xpg.data.data_process import DataProcessError
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import Stream
 from t5xpg.vocabularies import Vocabulary
@@ -44,6 +45,15 @@ class TaskDescription:
     has_metrics: bool  # whether a task has metric functions of its own
 
 
+def start_early(*, data_dir: Path, cache_dir: Path) -> None:
+    """Start the data process of the first `DataService` of these folders now."""
+    data_process.start_early(_environment(data_dir, cache_dir))
+
+
+def _environment(data_dir: Path, cache_dir: Path) -> dict[str, str]:
+    return {"T5XPG_DATA_DIR": str(Path(data_dir).resolve()), "T5XPG_CACHE_DIR": str(Path(cache_dir).resolve())}
+
+
 class DataService:
     """The data process and the streams that it feeds. A context manager; leaving it ends the process.
 
@@ -52,8 +62,7 @@ class DataService:
     """
 
     def __init__(self, *, data_dir: Path, cache_dir: Path, log: Path | None = None) -> None:
-        directories = {"T5XPG_DATA_DIR": data_dir, "T5XPG_CACHE_DIR": cache_dir}
-        self._process = DataProcess({name: str(Path(path).resolve()) for name, path in directories.items()}, log)
+        self._process = data_process.take_process(_environment(data_dir, cache_dir), log)
         self._streams: list[Stream] = []
         self._closed = False
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -36,12 +36,16 @@ class DataProcessError(UserError):
 
 
 class DataProcess:
-    """One data process and the connection to it. `request` may be called from several threads."""
+    """One data process and the connection to it. `request` may be called from several threads.
 
-    def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
-        self._output = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115
+    environment: what it finds in its environment beside this process's. What it prints goes to a temporary file, and
+    from `print_to` on to another one.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._outputs: list[BinaryIO] = [output]
         self._connection, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
@@ -52,8 +56,8 @@ class DataProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "t5xpg.data.worker", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
+                stdout=output,
+                stderr=output,
                 env={**os.environ, **_ENVIRONMENT, **environment, **paths},
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
@@ -65,6 +69,13 @@ class DataProcess:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    def print_to(self, log: Path) -> None:
+        """Have it print into the file `log`, which begins with what it has printed before."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._outputs.append(log.open("w+b"))
+        with contextlib.suppress(OSError):  # it has died; the first request says so
+            protocol.send(self._connection, {"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
         """Ask and wait for the answer. Raises UserError where that is one, DataProcessError where none comes."""
@@ -87,6 +98,10 @@ class DataProcess:
             raise DataProcessError(f"The data process failed: {reply['text']}\n{reply['detail']}")
         return reply, out
 
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def hang_up(self) -> None:
         """Close the connection: the process ends, and a request that waits fails."""
         self._closed = True
@@ -101,7 +116,8 @@ class DataProcess:
             self._process.kill()
             self._process.wait()
         self._connection.close()
-        self._output.close()
+        for output in self._outputs:
+            output.close()
 
     def _obituary(self) -> str:
         try:
@@ -113,12 +129,43 @@ class DataProcess:
             how = f"has ended with exit code {code}"
         elif code is not None:
             how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-        self._output.flush()
-        self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, self._output.tell() - 16384))
-        lines = self._output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+        printed = [_tail(output) for output in reversed(self._outputs)]
+        lines = next(filter(None, printed), [])
         last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
         return (
             f"The data process (python -m t5xpg.data.worker, process {self.pid}) {how}. Give the same command again: "
             f"training goes on from its last checkpoint. {last}"
         )
+
+
+def _tail(output: BinaryIO) -> list[str]:
+    """The last lines of what was printed into a file."""
+    output.seek(0, os.SEEK_END)
+    output.seek(max(0, output.tell() - 16384))
+    return output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+
+
+_early: list[DataProcess] = []
+
+
+def start_early(environment: Mapping[str, str]) -> None:
+    """Start a data process before it is known what will be asked of it: TensorFlow loads beside everything else."""
+    _early.append(DataProcess(environment))
+
+
+def drop_early() -> None:
+    """End the process that was started early: what it has found at its start is no longer so."""
+    while _early:
+        process = _early.pop()
+        process.hang_up()
+        process.wait()
+
+
+def take_process(environment: Mapping[str, str], log: Path | None) -> DataProcess:
+    """The process that was started early, if one was, and for the same environment; a new one otherwise."""
+    process = _early.pop() if _early and _early[-1].environment == dict(environment) else None
+    if process is None or not process.lives():
+        process = DataProcess(environment)
+    if log is not None:
+        process.print_to(log)
+    return process

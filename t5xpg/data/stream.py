@@ -68,6 +68,11 @@ class Stream(Iterator[Batch]):
             self._changed.notify_all()
             return batch
 
+    def wait(self) -> None:
+        """Wait until there is a batch to give, or a reason why there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._buffer or self._ending is not None or self._stopped)
+
     def state(self) -> Arrays:
         """The exact position: of the batch that `__next__` would return. Its cost does not grow with the position.
 

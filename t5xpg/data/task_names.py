@@ -43,6 +43,16 @@ def dataset_of(task: str, datasets: Iterable[str]) -> str | None:
     return names.get(task)
 
 
+def entry_of(task: str, dataset: str) -> NamedVocabulary:
+    """The vocabulary of the table that a task of it, which reads `dataset`, has."""
+    return next(
+        entry
+        for entry in VOCABULARIES
+        for objective in OBJECTIVES
+        if task == task_name(dataset, objective, entry.suffix)
+    )
+
+
 def possible_dataset(task: str) -> str | None:
     """The dataset that a task of this name would read, whether there is one or not; None where no task has such names.
 
