@@ -1,0 +1,113 @@
+"""From the start of the program to the end of its first step, with and without kept programs; its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks import memory
+from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, alternate
+from t5xpg.__main__ import TUNABLES
+from t5xpg.compile_cache import VARIABLE as KEPT_PROGRAMS
+from t5xpg.phases import VARIABLE as PHASES
+
+EXPERIMENT = "byt5_tiny_demo"
+ADAMW = "--gin_file=gin/optimizers/adamw.gin"
+MEMORY_STEPS = 60  # with three evaluations and two checkpoints
+REPEATS = 3
+_SECONDS = 180.0
+
+
+def rows(repeats: int | None) -> list[Row]:
+    """Seconds of starts, seconds of small commands, and megabytes of a training run."""
+    count = repeats or REPEATS
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "programs"
+        measure_start(kept)  # compiles what the next starts find
+        first_step = alternate({"kept programs": lambda: measure_start(kept)}, count)
+        compiled = alternate({"compiled": measure_start}, count)
+    commands = {
+        name: alternate({name: functools.partial(measure_command, words)}, count) for name, words in _COMMANDS.items()
+    }
+    runs = [measure_memory() for _ in range(max(1, count - 1))]
+    fixed = f"{EXPERIMENT}, AdamW, float32, warm bytecode, check of the experiment included, 2 threads, huge pages"
+    return [
+        Row(name="start", what="start to first step done, kept programs", unit="s", fixed=fixed, found=first_step,
+            goal=Goal(at_most=4.0)),
+        Row(name="start", what="start to first step done, compiling", unit="s", fixed=fixed, found=compiled,
+            goal=Goal(at_most=7.0)),
+        Row(name="start", what="t5xpg --help", unit="s", fixed="warm bytecode", found=commands["help"],
+            goal=Goal(at_most=0.5)),
+        Row(name="start", what="t5xpg check", unit="s", fixed=f"{EXPERIMENT}, warm bytecode", found=commands["check"],
+            goal=Goal(at_most=5.0)),
+        Row(name="start", what="peak memory of all processes (PSS)", unit="MB", fixed=f"{fixed}; {MEMORY_STEPS} steps",
+            found=Found({"all processes": [each[0] / 1e6 for each in runs]}), goal=Goal(at_most=1200)),
+        Row(name="start", what="peak memory of the trainer (PSS)", unit="MB", fixed=f"{fixed}; {MEMORY_STEPS} steps",
+            found=Found({"trainer": [each[1] / 1e6 for each in runs]}), goal=Goal(at_most=600)),
+    ]  # fmt: skip
+
+
+_COMMANDS = {"help": ("--help",), "check": ("check", EXPERIMENT, "--run=benchmark_of_start")}
+
+
+def measure_start(kept: Path | None = None) -> float:
+    """Seconds from the start of `t5xpg train` until its first update is done. kept: the folder of kept programs."""
+    with tempfile.TemporaryDirectory() as folder:
+        reading, writing = os.pipe()
+        variables = {PHASES: str(writing), KEPT_PROGRAMS: str(kept or 0)}
+        began = time.perf_counter()
+        with _training(Path(folder), variables, (writing,)):
+            os.close(writing)
+            stepping = False
+            with os.fdopen(reading) as marks:
+                for mark in marks:
+                    now = time.perf_counter()
+                    stepping |= mark == "begin step 1\n"
+                    if stepping and mark in ("end step 1\n", "begin evaluate 0\n"):
+                        return now - began
+    raise NotMeasuredError("the training ended before its first step")
+
+
+def measure_memory() -> tuple[int, int]:
+    """The largest proportional set sizes of a training run, in bytes: of all its processes together, of the trainer."""
+    with tempfile.TemporaryDirectory() as folder:
+        steps = (f"--gin.TRAIN_STEPS={MEMORY_STEPS}", "--gin.EVAL_PERIOD=30", "--gin.CHECKPOINT_PERIOD=30")
+        with _training(Path(folder), {}, (), *steps) as process, memory.watched(process.pid) as peak:
+            if process.wait(timeout=_SECONDS):
+                raise NotMeasuredError(f"the training ended with exit code {process.returncode}")
+    return peak.total, peak.own
+
+
+def measure_command(words: tuple[str, ...]) -> float:
+    """Seconds of `t5xpg <words>`."""
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "t5xpg", *words], cwd=REPOSITORY, capture_output=True, text=True)
+    if done.returncode:
+        raise NotMeasuredError(f"failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def _training(
+    folder: Path, variables: Mapping[str, str], descriptors: tuple[int, ...], *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A training run in `folder`, which is ended with the block."""
+    environment = {**os.environ, "GLIBC_TUNABLES": TUNABLES, **variables}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or no start finds bytecode
+    process = subprocess.Popen(
+        [sys.executable, "-m", "t5xpg", "train", EXPERIMENT, ADAMW, *options, f"--run={folder / 'run'}"],
+        cwd=REPOSITORY, env=environment, pass_fds=descriptors, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
