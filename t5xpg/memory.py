@@ -103,11 +103,11 @@ def _activations(experiment: Experiment, rows: int, model_devices: int) -> int:
 
 
 def _chunk(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
-    """Bytes of the one chunk that attention works off at a time: its weights and their gradients."""
+    """Bytes of the weights of the one chunk that attention works off at a time."""
     longest = max(lengths.values())
     if config.attention_chunk_size is None or longest <= config.attention_chunk_size:
         return 0  # all weights are kept, and counted
-    return 2 * 4 * rows * config.num_heads * config.attention_chunk_size * longest
+    return 4 * rows * config.num_heads * config.attention_chunk_size * longest
 
 
 def _batch(experiment: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
