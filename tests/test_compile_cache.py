@@ -12,6 +12,7 @@ import pytest
 from jax import monitoring
 
 from t5xpg import compile_cache
+from tests.conftest import Workplace
 
 
 def program(x: jax.Array) -> jax.Array:
@@ -90,3 +91,16 @@ def test_nothing_is_kept_where_that_is_asked_for_or_impossible(
     (tmp_path / "file").write_text("no folder")
     start()
     assert not store.exists()
+
+
+def test_a_run_is_the_same_with_kept_programs_and_without(workplace: Workplace, tmp_path: Path) -> None:
+    kept = tmp_path / "programs"
+    records = []
+    for folder in ("0", str(kept), str(kept)):
+        run = tmp_path / str(len(records))
+        workplace.run(
+            "train", str(workplace.experiment), "--gin.TRAIN_STEPS=6", f"--run={run}", T5XPG_COMPILE_CACHE=folder
+        )
+        records.append([(run / name).read_bytes() for name in ("metrics.jsonl", "batches.sha256")])
+    assert any(path.name.startswith("jit_update") for path in entries(kept))
+    assert records[0] == records[1] == records[2]

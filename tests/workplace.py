@@ -66,6 +66,7 @@ class Workplace:
             "T5XPG_DATA_DIR": str(self.folder / "data"),
             "T5XPG_CACHE_DIR": str(self.folder / "cache"),
             "T5XPG_RUNS_DIR": str(self.folder / "runs"),
+            "T5XPG_COMPILE_CACHE": str(self.folder / "programs"),
             "PYTHONPATH": str(self.folder),
             "PYTHONUNBUFFERED": "1",
         }
