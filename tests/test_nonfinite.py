@@ -115,8 +115,10 @@ def test_skipping_changes_nothing_where_all_is_finite() -> None:
 def test_parameters_that_are_not_finite_are_named() -> None:
     state = create(MODEL, AdamW(0.1), jax.random.key(0))
     assert nonfinite.nonfinite_parameters(state.params) == []
-    bad = broken(state, "encoder/layers_0/mlp/wo/kernel", jnp.nan)
-    assert nonfinite.nonfinite_parameters(bad.params) == ["encoder/layers_0/mlp/wo/kernel"]
+    for name, value in (("encoder/layers_0/mlp/wo/kernel", jnp.nan), ("decoder/decoder_norm/scale", -jnp.inf)):
+        assert nonfinite.nonfinite_parameters(broken(state, name, value).params) == [name]
+    # finite, though its square is not
+    assert nonfinite.nonfinite_parameters(broken(state, NAMES[0], 3e38).params) == []
 
 
 def test_the_batch_is_kept(tmp_path: Path) -> None:
