@@ -23,7 +23,9 @@ def config(**changes: object) -> DatasetConfig:
 def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path / "data"))
     for split in ("train", "validation"):
-        (tmp_path / f"{split}.txt").write_text("".join(f"A line of text that is number {n}.\n" for n in range(50)))
+        (tmp_path / f"{split}.txt").write_text(
+            "".join(f"{n} is the number of this line. {'It has some words more. ' * 5}\n" for n in range(50))
+        )
     export_dataset("mine", given={split: [tmp_path / f"{split}.txt"] for split in ("train", "validation")})
     folders = {"data_dir": tmp_path / "data", "cache_dir": tmp_path / "cache"}
     start_early(**folders)
