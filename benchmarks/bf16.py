@@ -8,7 +8,7 @@ from benchmarks.harness import Goal, Row, alternate, in_process
 from benchmarks.jobs import JOBS
 from benchmarks.step import Outcome, described, difference, fixed
 
-STEPS = {"small": 25, "larger": 8}
+STEPS = {"small": 20, "larger": 5}
 REPEATS = {"small": 3, "larger": 2}
 DTYPES = {"bfloat16": "bfloat16", "float32": "float32"}
 

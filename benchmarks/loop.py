@@ -16,7 +16,7 @@ OVERRIDES = (
     f"--gin_file=gin/optimizers/adamw.gin --gin.TRAIN_STEPS={LAST} --gin.PACK=True --gin.STATS_PERIOD=10 "
     "--gin.CHECKPOINT_PERIOD=50 --gin.EVAL_PERIOD=1000000 --gin.EVAL_STEPS=1"
 )
-REPEATS = 3
+REPEATS = 2
 LOOP, BARE = "train", "the step alone"
 
 

@@ -38,7 +38,7 @@ from t5xpg.progress import Progress  # noqa: E402
 EARLY = 100
 APART = 100
 PREFETCH = 2
-LATE, REPEATS = 10_000, 7  # in `make bench`
+LATE, REPEATS = 10_000, 5  # in `make bench`
 LENGTHS = {"inputs": 128, "targets": 64}
 LARGE, SMALL, MIXTURE = task_name("large", SPAN_CORRUPTION), task_name("small", SPAN_CORRUPTION), "bench_mixture"
 KINDS = {
