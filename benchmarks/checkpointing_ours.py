@@ -1,0 +1,102 @@
+"""Saves a state of the size of T5 1.1 base, by turns waited for and not: for `benchmarks.checkpointing`.
+
+The arrays hold random numbers, which are as hard to compress as weights are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from t5xpg.__main__ import set_cpu_flags
+
+PRODUCTS, SIZE = 4, 2048
+BEFORE = 3  # updates that are timed before every save
+MOST = 1000  # updates that are timed beside one that is written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--saves", type=int, default=4, help="of each kind that are timed")
+    given = parser.parse_args()
+    set_cpu_flags()  # before jax is imported
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from t5xpg import config, nonfinite, state
+    from t5xpg.checkpoints import CheckpointConfig, Checkpointer
+
+    files = ["gin/models/t5_1_1_base.gin", "gin/optimizers/adafactor.gin"]
+    experiment = config.load("byt5_tiny_demo", [], files).experiment
+    rng = np.random.default_rng(0)
+
+    def filled(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.array(rng.standard_normal(leaf.shape, np.float32).astype(leaf.dtype), copy=True)
+
+    arrays = jax.tree.map(filled, state.abstract(experiment.model, experiment.optimizer))
+
+    def update(arrays: state.TrainState, matrix: jax.Array) -> tuple[state.TrainState, jax.Array]:
+        for _ in range(PRODUCTS):
+            matrix = jnp.tanh(matrix @ matrix)
+        return jax.tree.map(lambda leaf: leaf + 1, arrays), matrix
+
+    step = jax.jit(update, donate_argnums=0)
+    matrix = jnp.asarray(rng.standard_normal((SIZE, SIZE)), jnp.float32)
+
+    def updated() -> float:
+        nonlocal arrays
+        began = time.perf_counter()
+        arrays, product = step(arrays, matrix)
+        jax.block_until_ready((arrays, product))
+        return time.perf_counter() - began
+
+    for _ in range(BEFORE):
+        updated()
+    found: dict[str, list[float]] = {name: [] for name in ("pauses", "whole", "checks", "updates", "updates_while")}
+    position = {"iterator": rng.integers(0, 256, 2_000_000).astype(np.uint8)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Checkpointer(Path(folder, "beside"), CheckpointConfig(keep=1)) as beside,
+        Checkpointer(Path(folder, "waiting"), CheckpointConfig(keep=1, asynchronous=False)) as waiting,
+    ):
+        for number in range(1, given.saves + 2):
+            for checkpointer in (beside, waiting):
+                updates = [updated() for _ in range(BEFORE)]
+                began = time.perf_counter()
+                nonfinite.nonfinite_parameters(arrays.params)
+                checked = time.perf_counter()
+                checkpointer.save(number, arrays, position, {"step": number}, {"validation_loss": 1.0})
+                saved = time.perf_counter()
+                updates_while = []
+                finished = Path(folder, "beside", str(number))
+                while checkpointer is beside and not finished.is_dir() and len(updates_while) < MOST:
+                    updates_while.append(updated())
+                checkpointer.wait()
+                if number == 1:  # compiles, imports, starts threads
+                    continue
+                found["checks"].append(checked - began)
+                found["pauses" if checkpointer is beside else "whole"].append(saved - began)
+                found["updates"] += [1000 * seconds for seconds in updates]
+                found["updates_while"] += [1000 * seconds for seconds in updates_while[:-1]]
+    leaves = jax.tree.leaves(arrays)
+    print(
+        json.dumps(
+            {
+                **found,
+                "parameters": experiment.model.num_params,
+                "bytes": sum(leaf.nbytes for leaf in leaves),
+                "arrays": len(leaves),
+                "check_seconds": float(np.median(found["checks"])),
+                "products": PRODUCTS,
+                "size": SIZE,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
