@@ -164,6 +164,11 @@ def test_rows_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch
         assert message in capsys.readouterr().err
 
 
+def test_every_module_of_rows_is_there() -> None:
+    folder = Path(program.__file__).parent
+    assert [name for name in program.MODULES if not (folder / f"{name}.py").is_file()] == []
+
+
 def test_memory_of_a_process_and_its_children() -> None:
     code = "import subprocess, sys; x = bytearray(b'1' * 40_000_000); subprocess.run([sys.executable, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
