@@ -38,13 +38,15 @@ class DataProcessError(UserError):
 class DataProcess:
     """One data process and the connection to it. `request` may be called from several threads.
 
-    environment: what it finds in its environment beside this process's. What it prints goes to a temporary file, and
-    from `print_to` on to another one.
+    environment: what it finds in its environment beside this process's. What it prints goes to the file `log`, or to a
+    temporary file and, from `print_to` on, to another one.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
         self.environment = dict(environment)
-        output = tempfile.TemporaryFile()  # noqa: SIM115
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        output: BinaryIO = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115
         self._outputs: list[BinaryIO] = [output]
         self._connection, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[2])
@@ -165,7 +167,7 @@ def take_process(environment: Mapping[str, str], log: Path | None) -> DataProces
     """The process that was started early, if one was, and for the same environment; a new one otherwise."""
     process = _early.pop() if _early and _early[-1].environment == dict(environment) else None
     if process is None or not process.lives():
-        process = DataProcess(environment)
+        return DataProcess(environment, log)
     if log is not None:
         process.print_to(log)
     return process
