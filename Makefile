@@ -68,8 +68,8 @@ check: $(INSTALLED) ## say everything that can be known before training (EXP=, G
 estimate: $(INSTALLED) ## time some steps: parameters, memory, time and cost of the whole run (EXP=, GIN=, PRICE_PER_HOUR=)
 	@$(PROGRAM) estimate "$$EXP" $(GIN_OPTION) $${PRICE_PER_HOUR:+"--price-per-hour=$$PRICE_PER_HOUR"}
 
-train: $(INSTALLED) ## train an experiment, or continue it where it stopped (EXP=byt5_tiny_mps, GIN="--gin.TRAIN_STEPS=200", RUN=folder, RECORDED=folder, SKIP_NONFINITE=n, VERIFY=1)
-	@$(PROGRAM) train "$$EXP" $(GIN_OPTION) $${SKIP_NONFINITE:+"--gin.SKIP_NONFINITE=$$SKIP_NONFINITE"} $(RUN_OPTION) $${RECORDED:+"--recorded=$$RECORDED"} $(VERIFIED)
+train: $(INSTALLED) ## train an experiment, or continue it where it stopped (EXP=byt5_tiny_mps, GIN="--gin.TRAIN_STEPS=200", RUN=folder, RECORDED=folder, PROFILE=1, SKIP_NONFINITE=n, VERIFY=1)
+	@$(PROGRAM) train "$$EXP" $(GIN_OPTION) $${SKIP_NONFINITE:+"--gin.SKIP_NONFINITE=$$SKIP_NONFINITE"} $(RUN_OPTION) $${RECORDED:+"--recorded=$$RECORDED"} $(VERIFIED) $(if $(filter-out 0 no false,$(PROFILE)),--profile)
 
 record: $(INSTALLED) ## write the batches of a run, to train from them without TensorFlow (EXP=, STEPS=1000, GIN=, OUTPUT=folder, FORCE=1)
 	@$(PROGRAM) record "$$EXP" $(GIN_OPTION) $(STEPS_OPTION) $${OUTPUT:+"--output=$$OUTPUT"} $(FORCED) $(VERIFIED)

@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--force", action="store_true", help="replace another recording")
     train = add("train", "_train", "train an experiment, or continue it where it stopped")
     train.add_argument("--recorded", metavar="FOLDER", help="take the batches from a recording")
+    train.add_argument("--profile", action="store_true", help="write a trace of some updates")
     sweep = add("sweep", "_sweep", "train the runs of a sweep, or those that are left of it")
     sweep.add_argument("--jobs", type=_positive, default=1, metavar="N", help="runs at a time, sharing the cores")
     sweep.add_argument("--times", action="store_true", help="only measure what a step of each recipe takes")
@@ -251,7 +252,7 @@ def _train(options: argparse.Namespace) -> int:
     recorded = Path(options.recorded) if options.recorded else None
     path = _run_directory(options, loaded.name, loaded.experiment.model_dir)
     checking.require(loaded, RunDirectory(path), data=recorded is None)
-    return training.train(loaded, path, recorded=recorded)
+    return training.train(loaded, path, recorded=recorded, profiled=options.profile)
 
 
 def _sweep(options: argparse.Namespace) -> int:

@@ -42,6 +42,7 @@ class RunDirectory:
         self.data_log = path / "data.log"  # what the data process had to say
         self.evaluation_log = path / "evaluation.log"  # and that of the last evaluation
         self.nonfinite = path / "nonfinite"  # batches of updates whose loss or gradient was not finite
+        self.profile = path / "profile"  # traces of some updates
         self.report = path / "report"
 
     def exists(self) -> bool:

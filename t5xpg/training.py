@@ -29,6 +29,7 @@ from t5xpg.nonfinite import parameter_names
 from t5xpg.observer import Cost, RunObserver, Tolerance
 from t5xpg.paths import shown
 from t5xpg.phases import phase
+from t5xpg.profiling import StepProfile
 from t5xpg.progress import Progress, duration
 from t5xpg.run_header import print_data, print_header
 from t5xpg.rundir import RunDirectory
@@ -52,11 +53,18 @@ WITHOUT_EFFECT = {
 _NONE = object()
 
 
-def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorded: Path | None = None) -> int:
+def train(
+    loaded: LoadedConfig,
+    path: Path,
+    *,
+    until: int | None = None,
+    recorded: Path | None = None,
+    profiled: bool = False,
+) -> int:
     """Train `loaded` in the run directory `path`, or continue there. Returns the exit code.
 
     until: pause after this update, saved, as a request to stop would. recorded: the folder of a recording
-    (`make record`) to take the batches from, without TensorFlow.
+    (`make record`) to take the batches from, without TensorFlow. profiled: trace some updates (`profiling`).
 
     0 at the end; 128 + n where signal n asked to stop: the step was finished and saved, and the run can go on.
     Raises UserError for what the user can mend.
@@ -93,7 +101,7 @@ def train(loaded: LoadedConfig, path: Path, *, until: int | None = None, recorde
             with _how_to_go_on(checkpointer):
                 run.start(step)
                 if not stop.requested:
-                    reached = run.loop(stop, until)
+                    reached = run.loop(stop, until, profiled)
         if stop.requested and reached < end:
             saved = f"after step {reached:,}, which is saved" if reached else "before the first step"
             print(f"stopped {saved}; the same command goes on from there", flush=True)
@@ -209,7 +217,7 @@ class _Run:
             self.state = new_state.result()
         print(f"ready {duration(time.perf_counter() - self.began)} after the start", flush=True)
 
-    def loop(self, stop: StopRequest, until: int | None) -> int:
+    def loop(self, stop: StopRequest, until: int | None, profiled: bool) -> int:
         """Run to the end, to `until` or to a request to stop; returns the step that was reached."""
         experiment = self.experiment
         total = experiment.total_steps
@@ -237,6 +245,9 @@ class _Run:
             return self.train_step(state, batch, self.token_bytes)
 
         told: loop.Observer = observer
+        profile = StepProfile(self.directory.profile, progress.print)
+        if profiled:
+            train_step = profile.around(train_step)
         try:
             if self.step == 0 and self.assembly.devices["platform"] == "cpu":
                 told = late = LateMeasurement(observer, train_step)
@@ -260,6 +271,7 @@ class _Run:
             self.checkpointer.wait()
             self.compiled.result()
         finally:
+            profile.stop()
             observer.close()
         return reached
 

@@ -27,9 +27,9 @@ def workplace(workplace: Workplace) -> Workplace:
 
 @pytest.fixture(scope="module")
 def unbroken(workplace: Workplace) -> tuple[Path, str]:
-    """A run that nothing interrupted, and what it printed."""
+    """A run that nothing interrupted, traced as the others are not, and what it printed."""
     folder = workplace.folder / "runs" / "unbroken"
-    return folder, workplace.run("train", str(workplace.experiment), "--run=unbroken")
+    return folder, workplace.run("train", str(workplace.experiment), "--run=unbroken", "--profile")
 
 
 def test_training_says_what_it_does_in_few_lines(unbroken: tuple[Path, str]) -> None:
@@ -43,6 +43,8 @@ def test_training_says_what_it_does_in_few_lines(unbroken: tuple[Path, str]) -> 
     assert {path.name for path in folder.iterdir()} >= {
         "config.gin", "operative.gin", "run.json", "metrics.jsonl", "timing.jsonl", "checkpoints", "tensorboard",
     }  # fmt: skip
+    assert any(line.startswith("profile of 7 steps: ") for line in lines)
+    assert list(folder.glob("profile/plugins/profile/*/perfetto_trace.json.gz"))
 
 
 def test_records_hold_what_the_run_determines(unbroken: tuple[Path, str]) -> None:

@@ -37,6 +37,9 @@ NOT_RUN_HERE = {
     '--gin.EVAL_PERIOD=6 --gin.EVAL_STEPS=4"',
     "make reproduce",
     "make reproduce EXP=byt5_tiny_demo",  # test_reproduction.py
+    "make sweep EXP=optimizers_tiny",  # this one and those that follow it: sweeps/test_sweep.py
+    "make sweep EXP=optimizers_tiny TIMES=1",
+    "make report EXP=optimizers_tiny",
 }
 MEASURING = "make bench"  # whatever rows: they stand beside every row of the table
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
