@@ -20,7 +20,7 @@ from t5xpg.phases import VARIABLE as PHASES
 
 EXPERIMENT = "byt5_tiny_demo"
 ADAMW = "--gin_file=gin/optimizers/adamw.gin"
-MEMORY_STEPS = 60  # with three evaluations and two checkpoints
+MEMORY_STEPS = 120  # more than the warmup of AdamW; with two evaluations behind the first, and two checkpoints
 REPEATS = 3
 _SECONDS = 180.0
 
@@ -78,7 +78,7 @@ def measure_start(kept: Path | None = None) -> float:
 def measure_memory() -> tuple[int, int]:
     """The largest proportional set sizes of a training run, in bytes: of all its processes together, of the trainer."""
     with tempfile.TemporaryDirectory() as folder:
-        steps = (f"--gin.TRAIN_STEPS={MEMORY_STEPS}", "--gin.EVAL_PERIOD=30", "--gin.CHECKPOINT_PERIOD=30")
+        steps = (f"--gin.TRAIN_STEPS={MEMORY_STEPS}", "--gin.EVAL_PERIOD=60", "--gin.CHECKPOINT_PERIOD=60")
         with _training(Path(folder), {}, (), *steps) as process, memory.watched(process.pid) as peak:
             if process.wait(timeout=_SECONDS):
                 raise NotMeasuredError(f"the training ended with exit code {process.returncode}")
