@@ -106,5 +106,10 @@ def attend_whole(
         logits = add_shared_bias(logits, bias.position)
     if bias.mask is not None:
         logits = logits + bias.mask
-    weights = dropout(jax.nn.softmax(logits).astype(values.dtype))
-    return jnp.einsum("bhqs,bshk->bqhk", weights, values)
+    # the softmax's division comes after the mixing, where there are K numbers for each query instead of S: a pass less
+    # over all pairs of positions in the forward pass, and one in the backward pass
+    largest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    weights = jnp.exp(logits - largest)
+    total = jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None]  # [B, Q, H, 1]
+    mixed = jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
+    return (mixed.astype(jnp.float32) / total).astype(values.dtype)
