@@ -241,13 +241,12 @@ class _Run:
             progress=progress,
         )
 
-        def train_step(state: Any, batch: Any) -> Any:
+        def update(state: Any, batch: Any) -> Any:
             return self.train_step(state, batch, self.token_bytes)
 
         told: loop.Observer = observer
         profile = StepProfile(self.directory.profile, progress.print)
-        if profiled:
-            train_step = profile.around(train_step)
+        train_step: Callable[[Any, Any], Any] = profile.around(update) if profiled else update
         try:
             if self.step == 0 and self.assembly.devices["platform"] == "cpu":
                 told = late = LateMeasurement(observer, train_step)

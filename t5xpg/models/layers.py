@@ -156,7 +156,8 @@ class Mlp(nnx.Module):
     def __call__(self, x: jax.Array, dropout: Dropout) -> jax.Array:
         """[B, T, D] -> [B, T, D]."""
         if tuple(activation for _, activation in self.branches) == ("gelu", "linear"):
-            return self.wo(dropout(gated_gelu(self.wi_0(x), self.wi_1(x))))
+            gelu, linear = (getattr(self, name)(x) for name, _ in self.branches)
+            return self.wo(dropout(gated_gelu(gelu, linear)))
         hidden: jax.Array | None = None
         for name, activation in self.branches:
             branch = _ACTIVATIONS[activation](getattr(self, name)(x))
