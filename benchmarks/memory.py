@@ -28,6 +28,14 @@ def pss(pid: int) -> int:
     return 0
 
 
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended. Between its fork and its program it may have no memory, and yet it runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class Peak:
     """The largest memory in bytes of a process, of its descendants, and of all together at one moment."""
 
@@ -40,7 +48,7 @@ class Peak:
         sizes = {one: pss(one) for one in tree(self.pid)}
         self.own = max(self.own, sizes.get(self.pid, 0))
         self.total = max(self.total, sum(sizes.values()))
-        return bool(sizes.get(self.pid))
+        return _runs(self.pid)
 
 
 def watch(pid: int) -> Peak:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,10 @@ def test_every_module_of_rows_is_there() -> None:
 def test_memory_of_a_process_and_its_children() -> None:
     code = "import subprocess, sys; x = bytearray(b'1' * 40_000_000); subprocess.run([sys.executable, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        end = time.monotonic() + 60
         with memory.watched(process.pid) as peak:
-            while len(memory.tree(process.pid)) < 2 or peak.total <= peak.own:
-                pass
+            while (len(memory.tree(process.pid)) < 2 or peak.total <= peak.own) and time.monotonic() < end:
+                time.sleep(0.01)
         process.communicate(b"\n")
     assert 40_000_000 < peak.own < peak.total
     assert memory.pss(process.pid) == 0
