@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,9 +141,14 @@ def run_identity(experiment: Experiment, source: preparation.Source) -> dict[str
 
 def deciding_settings(experiment: Experiment) -> dict[str, Any]:
     """The settings that make a run the run it is, by their names."""
+    return deciding(settings(experiment))
+
+
+def deciding(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that make a run the run it is."""
     return {
         name: value
-        for name, value in settings(experiment).items()
+        for name, value in values.items()
         if not name.startswith(FREE_SETTINGS) and name != "random_seed" and WITHOUT_EFFECT.get(name, _NONE) != value
     }
 

@@ -89,6 +89,8 @@ def _steps(directory: RunDirectory) -> list[int]:
 
 def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
     """The model's settings that stand in the last checkpoint, for a folder whose run.json is gone."""
+    from t5xpg.training import deciding  # which has this module check before it trains
+
     for step in sorted(_steps(directory), reverse=True):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged one: for the checkpoints to say
             meta = read_json(directory.checkpoints / str(step) / "meta" / "metadata")
@@ -96,7 +98,7 @@ def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
                 name if name.startswith("model") else f"model.{name}": meta["settings"][name]
                 for name in meta["settings"]
             }
-            return {"experiment": str(meta["experiment"]), "settings": of_model}
+            return {"experiment": str(meta["experiment"]), "settings": deciding(of_model)}
     return {}
 
 
