@@ -60,6 +60,10 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+# Of the user's cache folder, and of no command's making: what killed processes left there goes with the next start.
+KEPT_PROGRAMS = "programs/"
+
+
 def assert_nothing_happened(content: Path, ended: Ended, *, may_change: str = "nothing") -> None:
     """One message, the earlier files as they were, no other one; but below the folder `may_change`."""
     assert ended.code == 1, ended.output
