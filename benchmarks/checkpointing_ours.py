@@ -69,7 +69,7 @@ def main() -> None:
                 began = time.perf_counter()
                 nonfinite.nonfinite_parameters(arrays.params)
                 checked = time.perf_counter()
-                checkpointer.save(number, arrays, position, {"step": number}, {"validation_loss": 1.0})
+                checkpointer.save(number, arrays, position, {"step": number}, {"validation/loss": 1.0})
                 saved = time.perf_counter()
                 updates_while = []
                 finished = Path(folder, "beside", str(number))

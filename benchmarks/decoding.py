@@ -1,11 +1,11 @@
-"""Greedy decoding of 32 rows: ours beside `generate` of transformers, on the same weights and the same inputs."""
+"""Decoding 32 rows, greedily and with four beams: ours beside `generate` of transformers, on the same weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.decoding_jobs import JOBS
+from benchmarks.decoding_jobs import BEAMS, JOBS
 from benchmarks.harness import PEERS_PYTHON, Goal, Row, alternate, in_process
 from benchmarks.jobs import Job
 
@@ -15,13 +15,13 @@ REPEATS = {"tiny": 3, "small": 1}
 
 
 def rows(repeats: int | None) -> list[Row]:
-    """Tokens a second, encoding included."""
-    return [row(name, repeats) for name in JOBS]
+    """Tokens a second, encoding included; of beams those of the best."""
+    return [row(name, beams, repeats) for beams in (1, BEAMS) for name in JOBS]
 
 
-def row(name: str, repeats: int | None) -> Row:
+def row(name: str, beams: int, repeats: int | None) -> Row:
     job = JOBS[name]
-    orders = ["--job", name, "--calls", str(CALLS[name])]
+    orders = ["--job", name, "--calls", str(CALLS[name]), "--beams", str(beams)]
     said: dict[str, dict[str, Any]] = {}
 
     def keep(contestant: str, found: dict[str, Any]) -> float:
@@ -35,12 +35,14 @@ def row(name: str, repeats: int | None) -> Row:
     contestants: dict[str, Callable[[], float]] = {
         OURS: lambda: keep(OURS, in_process(["-m", "benchmarks.decoding_ours", *orders])),
         EAGER: lambda: keep(EAGER, theirs("eager")),
-        COMPILED: lambda: keep(COMPILED, theirs("compiled")),
     }
+    if beams == 1:
+        contestants[COMPILED] = lambda: keep(COMPILED, theirs("compiled"))
     found = alternate(contestants, repeats or REPEATS[name])
+    search = "greedy decoding" if beams == 1 else f"beam search with {beams} beams"
     return Row(
-        name="decoding", what=f"greedy decoding, {described(job)}", unit="tokens/s", better="higher", found=found,
-        fixed=fixed(job), goal=Goal(at_least=2.0, against=EAGER), facts=facts(said),
+        name="decoding", what=f"{search}, {described(job)}", unit="tokens/s", better="higher", found=found,
+        fixed=fixed(job, beams), goal=Goal(at_least=2.0, against=EAGER), facts=facts(said),
     )  # fmt: skip
 
 
@@ -66,8 +68,9 @@ def described(job: Job) -> str:
     return f"emb {job.emb}, {layers}, batch {job.batch} x {job.inputs} inputs, {job.targets} new tokens"
 
 
-def fixed(job: Job) -> str:
+def fixed(job: Job, beams: int) -> str:
+    penalty = "; transformers' length penalty of 1.0 and its rule for stopping" if beams > 1 else ""
     return (
         f"mlp {job.mlp}, {job.heads} heads of {job.head_dim}, {job.vocabulary} ids; float32; same weights and inputs; "
-        "encoding counted; all cores; huge pages"
+        f"encoding counted; all cores; huge pages{penalty}"
     )

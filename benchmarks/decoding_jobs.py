@@ -1,4 +1,4 @@
-"""What the contestants of greedy decoding are given, and what each does besides decoding: orders, timing, its answer.
+"""What the contestants of decoding are given, and what each does besides decoding: orders, timing, its answer.
 
 Imported in the peers' environment too: nothing but the standard library, numpy and `benchmarks.jobs`.
 """
@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.jobs import END, Job
 
+BEAMS = 4
 # The published demo's model over bytes; T5 1.1 small with its vocabulary.
 JOBS = {
     "tiny": Job(emb=128, mlp=512, inputs=256, targets=64, batch=32),
@@ -37,16 +38,19 @@ def sources(job: Job) -> np.ndarray:
 
 
 def orders(description: str | None) -> argparse.Namespace:
-    """--job and --calls; what else a contestant understands comes as --option."""
+    """--job, --calls and --beams (1: greedy); what else a contestant understands comes as --option."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--job", choices=JOBS, default="tiny")
     parser.add_argument("--calls", type=int, default=5, help="that are timed")
+    parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--option", default="")
     return parser.parse_args()
 
 
 def measure(decode: Callable[[], np.ndarray], calls: int, targets: int, **facts: object) -> None:
     """Call `decode` once unseen and then `calls` times, which returns tokens [batch, at most `targets`]; print a line.
+
+    What stands behind the first end of a row is not counted.
 
     {"tokens_per_second": of the median call, encoding included, "tokens": without padding, "answer": a digest of each
     row of tokens} and the facts.
@@ -59,6 +63,7 @@ def measure(decode: Callable[[], np.ndarray], calls: int, targets: int, **facts:
         seconds.append(time.perf_counter() - began)
     padded = np.zeros((len(tokens), targets), np.int32)
     padded[:, : tokens.shape[1]] = tokens
+    padded[np.cumsum(padded == END, axis=1) - (padded == END) > 0] = 0
     count = int((padded != 0).sum())
     answer = [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in padded]
     print(

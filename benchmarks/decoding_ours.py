@@ -1,4 +1,4 @@
-"""Greedy decoding of this project, as `make infer` compiles it: a contestant of `benchmarks.decoding`."""
+"""Decoding of this project, as `make infer` compiles it: a contestant of `benchmarks.decoding`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ def main() -> None:
     model = EncoderDecoderModel(config_from_transformers(job.settings()))
     params = jax.device_put(params_from_transformers(job.weights(), model.config))
     tokens = sources(job)
-    greedy = jax.jit(functools.partial(decoding.greedy, model, max_decode_length=job.targets))
-    measure(lambda: np.asarray(greedy(params, tokens)), given.calls, job.targets)
+    config = decoding.DecodingConfig()
+    if given.beams > 1:
+        config = decoding.DecodingConfig(
+            "beam", num_decodes=given.beams, length_penalty="transformers", alpha=1.0, return_all_decodes=False
+        )
+    decode = jax.jit(functools.partial(decoding.decode, model, config=config, max_decode_length=job.targets))
+    measure(lambda: np.asarray(decode(params, tokens).tokens[:, 0]), given.calls, job.targets)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def main() -> None:
     tokens = torch.from_numpy(sources(job)).long()
     asked = {
         "input_ids": tokens, "attention_mask": (tokens > 0).long(), "max_new_tokens": job.targets,
-        "do_sample": False, "num_beams": 1,
+        "do_sample": False, "num_beams": given.beams, "length_penalty": 1.0, "early_stopping": False,
     }  # fmt: skip
     if given.option == "compiled":
         asked["cache_implementation"] = "static"

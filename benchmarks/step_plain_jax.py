@@ -6,15 +6,15 @@ are its defaults.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from benchmarks import step_timing
-from benchmarks.jobs import B1, B2, EPSILON, JOBS, LEARNING_RATE, Z_LOSS, Job
+from benchmarks import step_optax, step_timing
+from benchmarks.jobs import JOBS, Z_LOSS, Job
 
 Weights = dict[str, jax.Array]
 MASKED = -1e10
@@ -91,25 +91,8 @@ def loss_of(w: Weights, batch: dict[str, jax.Array], job: Job) -> jax.Array:
 def main() -> None:
     given = step_timing.orders(__doc__)
     job = JOBS[given.job]
-    optimizer = optax.adamw(LEARNING_RATE, b1=B1, b2=B2, eps=EPSILON, weight_decay=0.0)
     weights = {name: jnp.asarray(array) for name, array in job.weights().items()}
-    state = (weights, optimizer.init(weights))
-    batches = [{name: jnp.asarray(array) for name, array in batch.items()} for batch in job.batches()]
-
-    def update(state, batch):  # type: ignore[no-untyped-def]
-        weights, opt_state = state
-        loss, gradients = jax.value_and_grad(loss_of)(weights, batch, job)
-        updates, opt_state = optimizer.update(gradients, opt_state, weights)
-        return (optax.apply_updates(weights, updates), opt_state), loss
-
-    jitted = jax.jit(update, donate_argnums=0)
-
-    def step(number: int) -> float:
-        nonlocal state
-        state, loss = jitted(state, batches[number])
-        return float(jax.block_until_ready((state, loss))[1])
-
-    step_timing.measure(step, given.steps, versions=f"jax {jax.__version__}, optax {optax.__version__}")
+    step_optax.measure(functools.partial(loss_of, job=job), weights, job, given.steps)
 
 
 if __name__ == "__main__":

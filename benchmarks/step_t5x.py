@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import optax
 from t5x import losses
 from t5x.examples.t5 import network
 
-from benchmarks import step_timing
-from benchmarks.jobs import B1, B2, EPSILON, JOBS, LEARNING_RATE, Z_LOSS
+from benchmarks import step_optax, step_timing
+from benchmarks.jobs import JOBS, Z_LOSS
 from t5xpg.interop.huggingface import config_from_transformers, params_from_transformers
 
 
@@ -31,9 +30,6 @@ def main() -> None:
     params = jax.tree.map(
         jnp.asarray, params_from_transformers(job.weights(), config_from_transformers(job.settings()))
     )
-    optimizer = optax.adamw(LEARNING_RATE, b1=B1, b2=B2, eps=EPSILON, weight_decay=0.0)
-    state = (params, optimizer.init(params))
-    batches = [{name: jnp.asarray(array) for name, array in batch.items()} for batch in job.batches()]
 
     def loss_of(params, batch):  # type: ignore[no-untyped-def]
         logits = model.apply(
@@ -54,20 +50,7 @@ def main() -> None:
         )
         return loss
 
-    def update(state, batch):  # type: ignore[no-untyped-def]
-        params, opt_state = state
-        loss, gradients = jax.value_and_grad(loss_of)(params, batch)
-        updates, opt_state = optimizer.update(gradients, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    jitted = jax.jit(update, donate_argnums=0)
-
-    def step(number: int) -> float:
-        nonlocal state
-        state, loss = jitted(state, batches[number])
-        return float(jax.block_until_ready((state, loss))[1])
-
-    step_timing.measure(step, given.steps, versions=f"jax {jax.__version__}, optax {optax.__version__}")
+    step_optax.measure(loss_of, params, job, given.steps)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from t5xpg.data.local_files import texts
 from t5xpg.data.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.errors import UserError
 from t5xpg.filling import blanks_of, fill
+from t5xpg.interop.torch_files import TorchFile
 
 Target = Callable[[bytes], None]
 
@@ -210,10 +211,22 @@ def _manifest_seed() -> bytes:
     return json.dumps(value).encode()
 
 
+def torch_files(data: bytes) -> None:
+    """PyTorch's files of parameters: every tensor is read, or the file refused; nothing in it is run."""
+    path = _folder() / "pytorch_model.bin"
+    path.write_bytes(data)
+    try:
+        found = TorchFile(path)
+        assert all(found[name].size * found[name].itemsize <= len(data) for name in found)
+    except UserError as error:
+        _refused(error, path.name)
+
+
 _LINES = (
     b'{"text": "a \\u00e9 \\ud800", "n": 1}\n\n\xef\xbb\xbf{"text": ""}\r\n'  # good, empty, good
     b'[1]\n{"texts": null}\n{"text": 3}\n\0\n\xff\n'  # each bad in its way
 )
+_CHECKPOINTS = Path(__file__).resolve().parents[1] / "tests" / "goldens" / "families"
 SEEDS: dict[str, list[bytes]] = {
     "local_files": [
         bytes([0]) + _LINES,
@@ -232,6 +245,7 @@ SEEDS: dict[str, list[bytes]] = {
         b"--gin.train/spec.DatasetConfig.split=other --gin.C=@optimizers.AdamW() --gin.D=%E",
         b"--gin.A='it''s' --gin.A=",
     ],
+    "torch_files": [(_CHECKPOINTS / name / "small.bin").read_bytes() for name in ("old_bin", "archive_bin")],
 }
 TARGETS: dict[str, Target] = {
     "local_files": local_files,
@@ -239,4 +253,5 @@ TARGETS: dict[str, Target] = {
     "manifest": manifest,
     "stream": stream,
     "overrides": overrides,
+    "torch_files": torch_files,
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 MINIMUM, LIMIT = (3, 11), (3, 14)
+LOCAL = ["--no-deps", "--no-build-isolation"]
 
 
 def fail(message: str) -> None:
@@ -88,22 +89,36 @@ def installer(python: Path) -> tuple[list[str], dict[str, str]]:
     return pip, environment
 
 
-def install(python: Path, lock: Path) -> None:
-    """The lock; the stand-in for editdistance where that has no wheel; the project itself, editable."""
-    command, environment = installer(python)
-    local = [*command, "--no-deps", "--no-build-isolation"]
+def install_packages(command: list[str], environment: dict[str, str], lock: Path) -> None:
+    """The lock, and the stand-in for editdistance where that has no wheel."""
+    local = [*command, *LOCAL]
     if not run([*command, "--no-deps", "--require-hashes", "-r", str(lock)], environment):
         fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
     if sys.version_info >= (3, 13) and not run([*local, str(HERE / "editdistance")], environment):
         fail("the stand-in for editdistance could not be installed; the lines above say why.")
-    if not run([*local, "--editable", str(REPOSITORY)], environment):
+
+
+def install_project(command: list[str], environment: dict[str, str]) -> None:
+    """The project itself, editable."""
+    if not run([*command, *LOCAL, "--editable", str(REPOSITORY)], environment):
         fail("the project itself could not be installed; the lines above say why.")
+
+
+def install(python: Path, lock: Path, part: str | None = None) -> None:
+    """Both, or one of them: "packages" or "project"."""
+    command, environment = installer(python)
+    if part != "project":
+        install_packages(command, environment, lock)
+    if part != "packages":
+        install_project(command, environment)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lock", help="name of the lock: cpu, cuda, tpu or apple")
-    lock = HERE / f"{parser.parse_args().lock}.txt"
+    parser.add_argument("--part", choices=("packages", "project"), help="install this part alone, as an image does")
+    options = parser.parse_args()
+    lock = HERE / f"{options.lock}.txt"
     if not lock.is_file():
         known = ", ".join(
             sorted(path.stem for path in HERE.glob("*.txt") if path.stem in {"cpu", "cuda", "tpu", "apple"})
@@ -119,7 +134,7 @@ def main() -> None:
     marker = folder / f".installed-{lock.stem}"
     for other in set(folder.glob(".installed-*")) - {marker}:
         other.unlink()
-    install(python, lock)
+    install(python, lock, options.part)
     marker.write_text("")
     print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
 

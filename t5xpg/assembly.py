@@ -13,11 +13,12 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 
 from t5xpg import partitioning, state, step
-from t5xpg.batch import BatchSpec
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
-from t5xpg.models.encoder_decoder import Params
+from t5xpg.hosts import rows
+from t5xpg.hosts.rows import HeldRows
+from t5xpg.models.model import Params
 from t5xpg.rng import stream_key
 from t5xpg.state import TrainState
 from t5xpg.vocabularies import Vocabulary
@@ -44,14 +45,16 @@ class Assembly:
         experiment = self.experiment
         key = stream_key(experiment.random_seed, "parameters")
         if self.mesh.devices.flat[0].platform == "cpu":
-            params = jax.device_put(experiment.model.init(key), self.shardings.params)
-            return partitioning.jit_create(
-                lambda params: state.of_parameters(experiment.model, experiment.optimizer, params),
-                self.shardings,
-                params,
-            )
+            return self.state_of(self._on_mesh(experiment.model.init(key), self.shardings.params))
         return partitioning.jit_create(
             lambda: state.create(experiment.model, experiment.optimizer, key), self.shardings
+        )
+
+    def state_of(self, params: Params) -> TrainState:
+        """The state before the first update of `params`, which lie on the mesh and are used up."""
+        experiment = self.experiment
+        return partitioning.jit_create(
+            lambda params: state.of_parameters(experiment.model, experiment.optimizer, params), self.shardings, params
         )
 
     def compile_train_step(self) -> Compiled:
@@ -73,7 +76,7 @@ class Assembly:
                 token_bytes=token_bytes,
             )(state, batch)
 
-        jitted = partitioning.jit_train_step(update, self.mesh, self.shardings, more=1)
+        jitted = partitioning.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
         return jitted.lower(self.abstract_state, self._abstract_batch(experiment.train_dataset), self._bytes).compile()
 
     def compile_eval_step(self) -> Compiled:
@@ -83,7 +86,7 @@ class Assembly:
         def measure(params: Params, batch: Batch, token_bytes: Any) -> Any:
             return step.make_eval_step(experiment.model, experiment.loss, token_bytes=token_bytes)(params, batch)
 
-        jitted = partitioning.jit_eval_step(measure, self.mesh, self.shardings.params, more=1)
+        jitted = partitioning.jit_eval_step(measure, self.mesh, self.shardings.params, 1, experiment.mesh.rules)
         batch = self._abstract_batch(experiment.eval_dataset)
         return jitted.lower(self.abstract_state.params, batch, self._bytes).compile()
 
@@ -95,35 +98,54 @@ class Assembly:
         check_vocabulary(vocabulary, self.experiment)
         counts = np.zeros(self._bytes.shape, np.int32)
         counts[: vocabulary.size] = vocabulary.token_bytes()
-        return jax.device_put(counts, partitioning.replicated(self.mesh))
+        return self._on_mesh(counts, partitioning.replicated(self.mesh))
 
     @property
     def _bytes(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self.experiment.model.config.vocab_size,), np.int32)
 
     def _abstract_batch(self, dataset: DatasetConfig) -> dict[str, jax.ShapeDtypeStruct]:
-        spec = BatchSpec(dataset.batch_size, dataset.task_feature_lengths, dataset.pack)
-        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.features().items()}
+        features = dataset.batch_spec().features()
+        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
-    def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """A batch of this process's rows as arrays on the mesh."""
-        return partitioning.shard_batch(batch, self.mesh)
+    def on_devices(self, batch: Mapping[str, np.ndarray], held: HeldRows | None = None) -> dict[str, jax.Array]:
+        """A batch as arrays on the mesh. held: the rows of it that `batch` has; None for all of them."""
+        if not self._is_shared:
+            return partitioning.shard_batch(batch, self.mesh)
+        held = held or HeldRows.of_all(len(next(iter(batch.values()))))
+        return held.place(batch, partitioning.batch_sharding(self.mesh))
+
+    def held_rows(self, process: int) -> HeldRows:
+        """The rows of a training batch that a process reads."""
+        dataset = self.experiment.train_dataset
+        sharding = partitioning.batch_sharding(self.mesh)
+        return rows.held_rows(sharding, dataset.batch_size, dataset.num_virtual_shards, process)
+
+    def _on_mesh(self, tree: Any, shardings: Any) -> Any:
+        """Values that every process has, on the devices of all."""
+        return rows.on_mesh(tree, shardings) if self._is_shared else jax.device_put(tree, shardings)
+
+    @property
+    def _is_shared(self) -> bool:
+        return jax.process_count() > 1
 
     @functools.cached_property
     def devices(self) -> dict[str, Any]:
-        """What the mesh is made of: {"platform", "kind", "count", "mesh"}."""
+        """What the mesh is made of: {"platform", "kind", "count", "mesh"}, and of several processes "processes"."""
         first = self.mesh.devices.flat[0]
         return {
             "platform": first.platform,
             "kind": first.device_kind,
             "count": self.mesh.devices.size,
             "mesh": dict(self.mesh.shape),
+            **({"processes": jax.process_count()} if self._is_shared else {}),
         }
 
 
 def assemble(experiment: Experiment) -> Assembly:
     """Lay an experiment out on the devices that there are. Raises UserError where it does not fit them."""
     mesh = partitioning.make_mesh(experiment.mesh)
+    rows.require_devices_of_all(mesh, jax.process_count())
     partitioning.check_batch_size(experiment.train_dataset.batch_size, mesh, experiment.num_microbatches)
     abstract = state.abstract(experiment.model, experiment.optimizer)
     shardings = partitioning.state_shardings(experiment.model.logical_axes(), abstract, mesh, experiment.mesh.rules)
@@ -136,5 +158,5 @@ def check_vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> None:
     if vocabulary.size > size:
         raise UserError(
             f"The vocabulary of {experiment.train_dataset.mixture_or_task_name} has {vocabulary.size} ids and the "
-            f"model {size} embeddings: set T5Config.vocab_size to at least {vocabulary.size}."
+            f"model {size} embeddings: set VOCAB_SIZE = {vocabulary.size}, or more."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import absl.logging
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -17,6 +19,7 @@ import orbax.checkpoint as ocp
 from t5xpg.checkpoint_digests import DIGESTS
 from t5xpg.errors import UserError
 from t5xpg.models.encoder_decoder import Params
+from t5xpg.models.layer_stack import LAYERS, layer_name
 from t5xpg.partitioning import path_names
 from t5xpg.state import TrainState
 
@@ -68,9 +71,54 @@ def read_through(folder: Path) -> None:
             reader.restore(folder / item, restore_args=as_numpy)
 
 
+def arrays_of(folder: Path, item: str) -> dict[str, Any]:
+    """What a checkpoint holds as "params" or "optimizer": nested dicts with shapes and dtypes; no array is read.
+
+    Raises ValueError, or what orbax raises, where it holds none.
+    """
+    absl.logging.set_verbosity(absl.logging.FATAL)  # orbax logs what it looks for and does without
+    with ocp.PyTreeCheckpointer() as reader:
+        metadata = reader.metadata(folder.absolute() / item).item_metadata
+    if metadata is None:
+        raise ValueError(f"it has no {item}")
+    return metadata.tree
+
+
+def sha256_of_arrays(tree: Any) -> str:
+    """One digest of the names, types, shapes and bytes of all arrays, wherever they lie. One at a time is copied.
+
+    Layers count as they are when they are apart.
+    """
+    digest = hashlib.sha256()
+    parts: dict[str, tuple[Any, int | None]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        names = path_names(path)
+        if LAYERS not in names:
+            parts["/".join(names)] = leaf, None
+            continue
+        for index in range(leaf.shape[0]):
+            single = (layer_name(index) if name == LAYERS else name for name in names)
+            parts["/".join(single)] = leaf, index
+    for name, (leaf, at) in sorted(parts.items()):
+        whole = _whole(leaf)
+        array = np.asarray(whole if at is None else whole[at])
+        digest.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _whole(leaf: Any) -> Any:
+    """An array of which other processes may have parts that this one has not."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return leaf
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
+
 def array_differences(expected: Any, found: Any) -> list[str]:
     """The arrays that are missing, superfluous, or of another shape or type: "name: expected …, found …"."""
-    wanted, there = _descriptions(expected), _descriptions(found)
+    wanted, there = described(expected), described(found)
     return [
         f"{name}: expected {wanted.get(name, 'nothing')}, found {there.get(name, 'nothing')}"
         for name in sorted(wanted.keys() | there.keys())
@@ -102,7 +150,7 @@ def state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: Tra
     return TrainState(step=optimizer["step"], params=params, opt_state=jax.tree.unflatten(treedef, leaves))
 
 
-def _descriptions(tree: Any) -> dict[str, str]:
+def described(tree: Any) -> dict[str, str]:
     """{"encoder/layers_0/...": "float32[64, 128]"} for arrays, ShapeDtypeStructs and orbax's metadata."""
     return {
         "/".join(path_names(path)): f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"

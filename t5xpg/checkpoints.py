@@ -4,36 +4,36 @@
     <directory>/<step>/optimizer   the step and the optimiser's arrays
     <directory>/<step>/data        the data position, as bytes
     <directory>/<step>/meta        JSON
-    <directory>/<step>/metrics     JSON: what decides about the best checkpoint, where that was measured
+    <directory>/<step>/metrics     JSON: the numbers that were measured of it, one of which decides about the best
 
 orbax writes them beside the training, into a folder of another name, which is renamed when it is whole and carries
 the digests of its files (checkpoint_digests). An interruption at any moment leaves every earlier folder as it was;
 the next Checkpointer removes what is unfinished.
+
+Several processes write one checkpoint: each the parts of arrays that its devices hold. The first one sees to all else.
 """
 
 from __future__ import annotations
 
 import errno
-import json
-import math
 import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import absl.logging
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from t5xpg import checkpoint_items, phases
+from t5xpg import checkpoint_items, checkpoint_layers, checkpoint_retention, phases
 from t5xpg.checkpoint_digests import CheckpointFolders
 from t5xpg.errors import UserError
+from t5xpg.hosts.group import ALONE, Group
 from t5xpg.models.encoder_decoder import Params
 from t5xpg.state import TrainState
 
@@ -47,13 +47,15 @@ _DISK_ERRORS = (
 class CheckpointConfig:
     """period: updates between checkpoints. keep: how many of the last ones stay.
 
-    keep_best: the metric (of those given to `save`) whose lowest value marks one more checkpoint that stays; None for
-    no such checkpoint. asynchronous: whether training goes on while a checkpoint is written.
+    keep_best: the metric (of those given to `save`) whose best value marks one more checkpoint that stays; None for no
+    such checkpoint. best_mode: whether the lowest ("min") or the highest ("max") is the best. asynchronous: whether
+    training goes on while a checkpoint is written.
     """
 
     period: int = 1000
     keep: int = 2
-    keep_best: str | None = "validation_loss"
+    keep_best: str | None = "validation/loss"
+    best_mode: str = "min"
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
@@ -61,6 +63,8 @@ class CheckpointConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1.")
+        if self.best_mode not in ("min", "max"):
+            raise UserError(f"CheckpointConfig.best_mode is {self.best_mode!r}; it has to be 'min' or 'max'.")
 
 
 class Checkpointer:
@@ -68,19 +72,30 @@ class Checkpointer:
 
     One process at a time may write. With `read_only`, nothing is changed, so that a run can be looked at while it
     trains; raises UserError where there is no such directory.
+
+    group: the processes that write together; all of them make the same calls in the same order.
     """
 
-    def __init__(self, directory: Path, config: CheckpointConfig, *, read_only: bool = False) -> None:
+    def __init__(
+        self, directory: Path, config: CheckpointConfig, *, read_only: bool = False, group: Group = ALONE
+    ) -> None:
         # orbax logs its inner workings, and every error once in each of its threads; errors reach the caller anyway.
         absl.logging.set_verbosity(absl.logging.FATAL)
         self._config = config
+        self._group = group
         self._directory = Path(directory).absolute()
         self._writing: threading.Thread | None = None
         self._error: BaseException | None = None
         if read_only and not self._directory.is_dir():
             raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
+        if not group.first:
+            group.meet("checkpoints")  # what was unfinished has been removed
         with self._disk_errors("written into"):
-            self._folders = CheckpointFolders(self._directory, read_only=read_only, read=checkpoint_items.read_through)
+            self._folders = CheckpointFolders(
+                self._directory, read_only=read_only or not group.first, read=checkpoint_items.read_through
+            )
+        if group.first:
+            group.meet("checkpoints")
         self._quiet = ExitStack()
         self._quiet.enter_context(checkpoint_items.late_writes_unsaid())
         self._orbax = ocp.AsyncCheckpointer(
@@ -94,31 +109,28 @@ class Checkpointer:
         data_state: Mapping[str, np.ndarray],
         meta: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
+        *,
+        passing: bool = False,
     ) -> bool:
         """Begin to write the checkpoint of `step`; the arrays have been copied when this returns.
 
-        Waits first for an earlier one that is still being written, and raises what went wrong with it. Returns False,
-        and writes nothing, where the step already has a checkpoint: a run that continues reaches the same state.
+        passing: it is only to go on from, and goes itself when the next one is written. Waits first for an earlier one
+        that is still being written, and raises what went wrong with it. Returns False, and writes nothing, where the
+        step already has a checkpoint: a run that continues reaches the same state.
         """
-        if jax.process_count() > 1:
-            # every process has a data position of its own, and only the first one's would be written
-            raise UserError(
-                "Training on several processes is not supported yet: the position of each process in the data would "
-                "have to be saved. Use one process with all devices of the machine."
-            )
         self.wait()
         with self._disk_errors("written into"):
-            if self._folders.path(step).is_dir():
-                return False
+            there = self._group.first and self._folders.path(step).is_dir()
+        if self._group.told("saved", b"1" if there else b"0") == b"1":
+            return False
         items: dict[str, ocp.args.CheckpointArgs] = {
             "params": ocp.args.StandardSave(state.params),
             "optimizer": ocp.args.StandardSave(checkpoint_items.optimizer_tree(state)),
             "data": ocp.args.StandardSave({"npz": checkpoint_items.pack(data_state)}),
-            "meta": ocp.args.JsonSave(dict(meta)),
+            "meta": ocp.args.JsonSave({**meta, **({checkpoint_retention.PASSING: True} if passing else {})}),
         }
-        best = self._config.keep_best
-        if best is not None and metrics is not None and best in metrics:
-            items["metrics"] = ocp.args.JsonSave({best: float(metrics[best])})
+        if metrics:
+            items["metrics"] = ocp.args.JsonSave({name: float(value) for name, value in metrics.items()})
         phases.tell("begin", "save", step)
         with self._disk_errors("written into"):
             try:
@@ -127,7 +139,7 @@ class Checkpointer:
                     target, args=ocp.args.Composite(**items), force=True, custom_metadata=checkpoint_items.MARK
                 )
             except BaseException:
-                self._folders.discard(step)
+                self._discard(step)
                 raise
         self._writing = threading.Thread(target=self._finish, args=(step,), name="checkpoint")
         self._writing.start()
@@ -139,13 +151,27 @@ class Checkpointer:
         """What a checkpoint needs beside the training; `wait` raises what goes wrong."""
         try:
             self._orbax.wait_until_finished()
-            self._folders.finish(step)
+            if self._group.first:
+                self._folders.finish(step)
             phases.tell("end", "save", step)
-            steps = self._folders.steps()
-            self._folders.keep({*steps[-self._config.keep :], self._best(steps)})
+            self._tidy()
         except BaseException as error:
             self._error = error
+            self._discard(step)
+
+    def _discard(self, step: int) -> None:
+        if self._group.first:
             self._folders.discard(step)
+
+    def tidy(self) -> None:
+        """Remove what an interruption kept from being removed, once the last one is known to be whole."""
+        self.wait()
+        with self._disk_errors("written into"):
+            self._tidy()
+
+    def _tidy(self) -> None:
+        if self._group.first:
+            self._folders.keep(checkpoint_retention.staying(self._folders.steps(), self._folders.path, self._config))
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending. Whether they are whole, `latest` and `restore` find out."""
@@ -159,40 +185,48 @@ class Checkpointer:
         Damaged ones after it are moved aside (with `read_only`, passed over), and a line says so. Raises UserError
         where there are checkpoints and none is whole.
         """
+        found = self.latest_here() if self._group.first else None
+        said = self._group.told("latest", b"" if found is None else str(found).encode("ascii"))
+        return int(said) if said else None
+
+    def latest_here(self) -> int | None:
+        """`latest` as this process sees it, without a word to the others: they may not be there any more."""
         self.wait()
         with self._disk_errors("read from"):
             return self._folders.latest()
 
     def best(self) -> int | None:
-        """The step with the lowest `keep_best` metric; None where no checkpoint has one."""
-        return self._best(self.steps())
+        """The step with the best `keep_best` metric; None where no checkpoint has one."""
+        return checkpoint_retention.best(self.steps(), self._folders.path, self._config)
 
     def restore(
         self, step: int | None, abstract_state: TrainState
     ) -> tuple[TrainState, dict[str, np.ndarray], dict[str, Any]]:
         """(state, data_state, meta) of `step`, or of the last whole checkpoint.
 
-        abstract_state: ShapeDtypeStructs with shardings (`partitioning.with_shardings`), on any mesh. Raises UserError
-        where there is no such checkpoint, where it is damaged, or where its arrays are not those of abstract_state.
+        abstract_state: ShapeDtypeStructs with shardings (`partitioning.with_shardings`), on any mesh, of scanned layers
+        or of plain ones, whichever were saved. Raises UserError where there is no such checkpoint, where it is damaged,
+        or where its arrays are not those of abstract_state.
         """
         step = self._existing(step)
-        optimizer = checkpoint_items.optimizer_tree(abstract_state)
-        self._check(step, {"params": abstract_state.params, "optimizer": optimizer})
+        wanted = {"params": abstract_state.params, "optimizer": checkpoint_items.optimizer_tree(abstract_state)}
+        stored = self._stored(step, wanted)
         restored = self._restore(
             step,
-            params=ocp.args.StandardRestore(abstract_state.params),
-            optimizer=ocp.args.StandardRestore(optimizer),
+            params=ocp.args.StandardRestore(stored["params"]),
+            optimizer=ocp.args.StandardRestore(stored["optimizer"]),
             data=ocp.args.StandardRestore(),
         )
-        state = checkpoint_items.state_from(restored["params"], restored["optimizer"], abstract_state)
+        params, optimizer = (checkpoint_layers.as_wanted(restored[item], tree) for item, tree in wanted.items())
+        state = checkpoint_items.state_from(params, optimizer, abstract_state)
         return state, checkpoint_items.unpack(np.asarray(restored["data"]["npz"])), restored["meta"]
 
     def restore_params(self, step: int | None, abstract_params: Params) -> tuple[Params, dict[str, Any]]:
         """(params, meta) of `step`, or of the last whole checkpoint: what evaluation, inference and export need."""
         step = self._existing(step)
-        self._check(step, {"params": abstract_params})
-        restored = self._restore(step, params=ocp.args.StandardRestore(abstract_params))
-        return restored["params"], restored["meta"]
+        stored = self._stored(step, {"params": abstract_params})
+        restored = self._restore(step, params=ocp.args.StandardRestore(stored["params"]))
+        return checkpoint_layers.as_wanted(restored["params"], abstract_params), restored["meta"]
 
     def meta(self, step: int | None = None) -> dict[str, Any]:
         """The JSON of `step`, or of the last whole checkpoint."""
@@ -230,6 +264,13 @@ class Checkpointer:
             if (latest := self.latest()) is None:
                 raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
             return latest
+        if self._group.first:
+            self._require_whole(step)
+        self._group.meet("whole")
+        return step
+
+    def _require_whole(self, step: int) -> None:
+        """Raise UserError where `step` has no checkpoint, or a damaged one."""
         if step not in (steps := self.steps()):
             there_are = f"; there are: {steps}" if steps else ""
             raise UserError(f"There is no checkpoint of step {step} in {self._directory}{there_are}.")
@@ -241,7 +282,6 @@ class Checkpointer:
                 f"The checkpoint {self._folders.path(step)} is damaged: {damage}. "
                 + (f"Use another one; there are: {others}." if others else "Put it back from a copy, or train again.")
             )
-        return step
 
     def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Mapping[str, Any]:
         """These items of a checkpoint, and its meta."""
@@ -253,13 +293,17 @@ class Checkpointer:
             raise UserError(f"{self._folders.path(step) / 'meta'} is none of a checkpoint: it holds no JSON object.")
         return restored
 
-    def _check(self, step: int, expected: Mapping[str, Any]) -> None:
-        """Raises one UserError that names every array which is missing, superfluous, or of another shape or type."""
+    def _stored(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays to read for those that are wanted: scanned layers where these are stored, plain ones where those.
+
+        Raises one UserError that names every array which is missing, superfluous, or of another shape or type.
+        """
         with self._disk_errors("read from"):
             found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
+        stored = {item: checkpoint_layers.as_stored(tree, found_items[item]) for item, tree in wanted.items()}
         differences = [
             f"  {item}/{line}"
-            for item, tree in expected.items()
+            for item, tree in stored.items()
             for line in checkpoint_items.array_differences(tree, found_items[item])
         ]
         if differences:
@@ -269,16 +313,7 @@ class Checkpointer:
                 + "\n".join(shown)
                 + "\nUse the settings that it was trained with, or another run directory."
             )
-
-    def _best(self, steps: list[int]) -> int | None:
-        """The one of `steps` with the lowest metric, the last of equals. One that is not a number is the worst."""
-        badness: dict[int, float] = {}
-        for step in steps if self._config.keep_best is not None else []:
-            with suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
-                metrics = json.loads((self._folders.path(step) / "metrics" / "metrics").read_bytes())
-                value = float(metrics[self._config.keep_best])
-                badness[step] = math.inf if math.isnan(value) else value
-        return min(badness, key=lambda step: (badness[step], -step), default=None)
+        return stored
 
     @contextmanager
     def _disk_errors(self, doing: str) -> Iterator[None]:

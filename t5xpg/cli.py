@@ -15,13 +15,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from t5xpg import exchange_commands, vocabulary_commands
+from t5xpg.command_line import parser
 from t5xpg.errors import UserError
+from t5xpg.hosts.asked import asked, require_alone
 
 if TYPE_CHECKING:
     from t5xpg.config import LoadedConfig
 
 TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
-_DIGITS = 40  # of a number on the command line
+# Commands of one process: where several are started, each would do all of the work, and into the same files.
+ALONE = (
+    "demo", "estimate", "record", "sweep", "reproduce", "prove-resume", "prove-hosts", "eval", "infer", "export",
+    "import",
+)  # fmt: skip
 VERIFY_VARIABLE = "T5XPG_VERIFY"  # read where digests are compared, here and in child processes
 
 
@@ -29,13 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for a mistake that was explained, 128 + n for signal n."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     overrides, rest = _take_overrides(arguments)
-    options = _parser().parse_args(rest)
+    options = parser(globals()).parse_args(rest)
     options.overrides = overrides
     if options.verify:
         os.environ[VERIFY_VARIABLE] = "1"
     # Cleaning up is left to the blocks that the exception passes; training takes the signal over while it runs.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
+        if options.command in ALONE:
+            require_alone(f"make {options.command}", os.environ)
         return options.function(options) or 0
     except (UserError, OSError, RuntimeError) as error:
         if isinstance(error, BrokenPipeError):  # the reader of our output went away
@@ -76,89 +85,6 @@ def _take_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
     return taken, [argument for argument in arguments if argument not in taken]
 
 
-def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--traceback", action="store_true", help="show where an error was raised")
-    common.add_argument("--verify", action="store_true", help="read files again instead of believing their digests")
-    experiment = argparse.ArgumentParser(add_help=False, parents=[common])
-    experiment.add_argument("experiment", help="name of a folder in experiments/, or a gin file")
-    experiment.add_argument("--gin-overrides", default="", metavar="TEXT", help="'--gin.X=1 --gin.Y=2' as one text")
-    experiment.add_argument("--run", metavar="FOLDER", help="the run directory, or a name in runs/")
-
-    parser = argparse.ArgumentParser(
-        prog="t5xpg",
-        description="Reproducible experiments with T5-family models.",
-        epilog="--gin.NAME=VALUE and --gin_file=FILE override an experiment's gin file.",
-    )
-    commands = parser.add_subparsers(metavar="command", required=True)
-
-    def add(
-        name: str, function: str, help: str, parent: argparse.ArgumentParser = experiment
-    ) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=help, description=help, parents=[parent])
-        command.set_defaults(function=globals()[function])
-        return command
-
-    demo = add("demo", "_demo", "the whole chain on text that is already on the machine", common)
-    demo.add_argument("--gin-overrides", default="", metavar="TEXT", help="as for train")
-    demo.add_argument("--run", metavar="FOLDER", help="the run directory, or a name in runs/")
-    data = add("data", "_data", "export a dataset to JSONL", common)
-    data.add_argument("dataset")
-    data.add_argument("--files", metavar="TEXT", help="'train=a.txt validation=b.jsonl.gz', or paths for all splits")
-    data.add_argument("--limit", type=_positive, metavar="N", help="at most N rows of each split")
-    data.add_argument("--on-bad-line", choices=("error", "skip"), default="error", help="what a malformed line does")
-    data.add_argument("--force", action="store_true", help="export again even if it is up to date")
-    cache = add("cache", "_cache", "cache a task with SeqIO", common)
-    cache.add_argument("task")
-    cache.add_argument("--runner", help="local (default: without Beam), or an Apache Beam runner")
-    cache.add_argument("--beam-options", default="", metavar="TEXT", help="options for a Beam runner")
-    cache.add_argument("--module-import", default="", metavar="MODULES", help="modules that register tasks")
-    cache.add_argument("--force", action="store_true", help="cache again even if it is up to date")
-    add("check", "_check", "say everything that can be known before training")
-    estimate = add("estimate", "_estimate", "time some steps: parameters, memory, time and cost of the whole run")
-    estimate.add_argument("--price-per-hour", type=_price, metavar="PRICE", help="of the machine, in any currency")
-    record = add("record", "_record", "write the batches of a run, to train from them without TensorFlow")
-    record.add_argument("--steps", type=_positive, required=True, metavar="N", help="how many updates to record for")
-    record.add_argument("--output", metavar="FOLDER", help="the recording (default: recordings/<experiment>)")
-    record.add_argument("--force", action="store_true", help="replace another recording")
-    train = add("train", "_train", "train an experiment, or continue it where it stopped")
-    train.add_argument("--recorded", metavar="FOLDER", help="take the batches from a recording")
-    train.add_argument("--profile", action="store_true", help="write a trace of some updates")
-    sweep = add("sweep", "_sweep", "train the runs of a sweep, or those that are left of it")
-    sweep.add_argument("--jobs", type=_positive, default=1, metavar="N", help="runs at a time, sharing the cores")
-    sweep.add_argument("--times", action="store_true", help="only measure what a step of each recipe takes")
-    reproduce = add("reproduce", "_reproduce", "train again and compare with the published results")
-    reproduce.add_argument("--steps", type=_positive, metavar="N", help="only so many updates of it")
-    prove = add("prove-resume", "_prove_resume", "kill a run again and again, and compare it with one that was not")
-    prove.add_argument("--kills", type=_positive, default=20, metavar="N")
-    prove.add_argument("--kill-seed", type=int, default=0, metavar="N", help="chooses the moments")
-    add("eval", "_eval", "measure a run's last checkpoint on the validation split")
-    infer = add("infer", "_infer", "fill in blanks with a run's last checkpoint")
-    infer.add_argument("--prompt", help='a text such as "The <extra_id_0> ruined my sleep"')
-    infer.add_argument("--input", metavar="FILE", help='JSON lines with "inputs" (or "text")')
-    infer.add_argument("--output", metavar="FILE", help="where the predictions go (default: the terminal)")
-    add("report", "_report", "publish a run into its experiment's folder")
-    clean = add("clean-runs", "_clean_runs", "list the run directories and delete them after a yes", common)
-    clean.add_argument("--yes", action="store_true", help="delete without asking")
-    return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{ascii(text)[1:-1]} is not a positive number")
-    return int(text)
-
-
-def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a price")
-    return value
-
-
 def _words(text: str, name: str) -> list[str]:
     try:
         return shlex.split(text)
@@ -176,7 +102,9 @@ def _overrides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     """("NAME=value", …) and the gin files that were laid over the experiment."""
     from t5xpg import config
 
-    return config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
+    overrides, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
+    chosen, first = config.chosen_loggers(getattr(options, "logger", None) or "")
+    return [*chosen, *overrides], [*first, *files]
 
 
 def _run_directory(options: argparse.Namespace, name: str, model_dir: str | None = None) -> Path:
@@ -198,16 +126,33 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _data(options: argparse.Namespace) -> int:
     from t5xpg import preparation
-    from t5xpg.data import local_files
+    from t5xpg.data import local_files, supervised
+    from t5xpg.data.selection import Selection
+    from t5xpg.data.text_sources import HuggingFace
 
+    if options.hub is None and (options.config or options.revision):
+        raise UserError("CONFIG=… and REVISION=… are of the dataset that HUB=… names.")
+    hub = None if options.hub is None else HuggingFace(options.hub, options.config, options.revision, streamed=True)
     preparation.export_dataset(
         options.dataset,
         given=local_files.parse_files(options.files) if options.files else None,
+        fields=supervised.parse_fields(options.fields) if options.fields else None,
+        hub=hub,
+        select=None if options.select is None else Selection.parse(options.select),
         limit=options.limit,
+        max_bytes=options.max_mb,
         force=options.force,
         on_bad_line=options.on_bad_line,
     )
     return 0
+
+
+def _vocab(options: argparse.Namespace) -> int:
+    return vocabulary_commands.make(options)
+
+
+def _tokens(options: argparse.Namespace) -> int:
+    return vocabulary_commands.show(options)
 
 
 def _cache(options: argparse.Namespace) -> int:
@@ -217,6 +162,7 @@ def _cache(options: argparse.Namespace) -> int:
         options.task,
         runner=options.runner,
         beam_options=_words(options.beam_options, "BEAM_OPTIONS"),
+        staging=options.staging,
         module_import=tuple(options.module_import.replace(",", " ").split()),
         force=options.force,
     )
@@ -224,16 +170,41 @@ def _cache(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from t5xpg import checking
+    from t5xpg import checking, config, matrix
 
+    if matrix.is_matrix(options.experiment):
+        _without_overrides(options)
+        return matrix.check(options.experiment, _run_directory(options, config.find_experiment(options.experiment)[0]))
     run = _run_directory(options, "") if options.run else None
-    return checking.check(options.experiment, *_overrides(options), run)
+    overrides, gin_files = _overrides(options)
+    device = None
+    if options.mesh or options.device or options.devices:
+        from t5xpg import planning
+
+        overrides, gin_files, device = planning.elsewhere(
+            options.experiment, overrides, gin_files, options.mesh, options.device, options.devices
+        )
+    return checking.check(options.experiment, overrides, gin_files, run, device)
 
 
 def _estimate(options: argparse.Namespace) -> int:
     from t5xpg import estimate
 
     return estimate.estimate(_load(options), options.price_per_hour)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from t5xpg import planning
+
+    return planning.plan(
+        options.experiment,
+        *_overrides(options),
+        mesh=options.mesh,
+        device=options.device,
+        devices=options.devices,
+        as_json=options.json,
+        output=Path(options.output) if options.output else None,
+    )
 
 
 def _record(options: argparse.Namespace) -> int:
@@ -245,26 +216,46 @@ def _record(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from t5xpg import checking, training
+    from t5xpg import checking, hosts, training
     from t5xpg.rundir import RunDirectory
 
+    processes = asked(options.coordinator, options.processes, options.process, os.environ)
     loaded = _load(options)
+    if options.engine == "t5x":
+        return _train_with_t5x(options, loaded)
     recorded = Path(options.recorded) if options.recorded else None
     path = _run_directory(options, loaded.name, loaded.experiment.model_dir)
-    checking.require(loaded, RunDirectory(path), data=recorded is None)
-    return training.train(loaded, path, recorded=recorded, profiled=options.profile)
+    with hosts.join(processes) as group:
+        checking.require(loaded, RunDirectory(path), data=recorded is None)
+        return training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
+
+
+def _train_with_t5x(options: argparse.Namespace, loaded: LoadedConfig) -> int:
+    from t5xpg import engines
+
+    if options.recorded or options.profile:
+        raise UserError("RECORDED=… and PROFILE=1 are of this program's own training: leave them out with ENGINE=t5x.")
+    return engines.train(loaded, _run_directory(options, f"{loaded.name}_t5x"), options.initial)
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from t5xpg import config, sweeps
+    from t5xpg import config, matrix, sweeps
 
-    if any(_overrides(options)):
-        raise UserError("What a sweep trains stands in its sweep.toml: change it there, without GIN.")
+    _without_overrides(options)
     name, _ = config.find_experiment(options.experiment)
     folder = _run_directory(options, name)
+    if matrix.is_matrix(options.experiment):
+        if options.times:
+            raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
+        return matrix.train(options.experiment, folder, jobs=options.jobs)
     if options.times:
         return sweeps.time_steps(options.experiment, folder)
     return sweeps.sweep(options.experiment, folder, jobs=options.jobs)
+
+
+def _without_overrides(options: argparse.Namespace) -> None:
+    if any(_overrides(options)):
+        raise UserError("What is trained stands in sweep.toml or matrix.toml: change it there, without GIN.")
 
 
 def _reproduce(options: argparse.Namespace) -> int:
@@ -287,11 +278,22 @@ def _prove_resume(options: argparse.Namespace) -> int:
     return proving.prove_resume(options.experiment, given, kills=options.kills, seed=options.kill_seed, path=path)
 
 
+def _prove_hosts(options: argparse.Namespace) -> int:
+    from t5xpg.proving import hosts
+
+    loaded = _load(options)
+    overrides, files = _overrides(options)
+    given = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
+    path = _run_directory(options, f"{loaded.name}_hosts")
+    return hosts.prove_hosts(options.experiment, given, processes=options.processes, path=path)
+
+
 def _eval(options: argparse.Namespace) -> int:
     from t5xpg import evaluation
 
     loaded = _load(options)
-    evaluation.evaluate(loaded, _run_directory(options, loaded.name, loaded.experiment.model_dir))
+    run = _run_directory(options, loaded.name, loaded.experiment.model_dir)
+    evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     return 0
 
 
@@ -300,20 +302,35 @@ def _infer(options: argparse.Namespace) -> int:
 
     loaded = _load(options)
     directory = _run_directory(options, loaded.name, loaded.experiment.model_dir)
-    if (options.prompt is None) == (options.input is None):
-        raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep" and INPUT=file.jsonl.')
+    if sum(given is not None for given in (options.prompt, options.input, options.split)) != 1:
+        raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
+    output = Path(options.output) if options.output else None
     if options.prompt is not None:
-        inference.fill_in(loaded, directory, options.prompt)
+        inference.fill_in(loaded, directory, options.prompt, options.step)
+    elif options.input is not None:
+        inference.predict_file(loaded, directory, Path(options.input), output, options.step)
     else:
-        inference.predict_file(loaded, directory, Path(options.input), Path(options.output) if options.output else None)
+        inference.predict_split(loaded, directory, options.split, output, options.step)
     return 0
 
 
+def _export(options: argparse.Namespace) -> int:
+    loaded = _load(options)
+    return exchange_commands.export(options, loaded, _run_directory(options, loaded.name, loaded.experiment.model_dir))
+
+
+def _import(options: argparse.Namespace) -> int:
+    return exchange_commands.take(options)
+
+
 def _report(options: argparse.Namespace) -> int:
-    from t5xpg import report, sweeps
+    from t5xpg import matrix, report, sweeps
     from t5xpg.rundir import RunDirectory
 
     loaded = _load(options)
+    if matrix.is_matrix(options.experiment):
+        matrix.publish(options.experiment, _run_directory(options, loaded.name))
+        return 0
     if sweeps.is_sweep(options.experiment):
         sweeps.publish(options.experiment, _run_directory(options, loaded.name))
         return 0

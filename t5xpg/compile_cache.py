@@ -15,6 +15,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import pwd
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ def kept_programs() -> Iterator[Callable[[], None]]:
     Yields what keeps the programs that have been compiled so far; the end of the block does so too. A folder that
     cannot be written keeps nothing, and says nothing: no number depends on it.
     """
-    root = folder()
+    root = folder() if _has_a_name() else None
     own = None if root is None else _take_out(root)
     if root is None or own is None:
         yield lambda: None
@@ -73,6 +74,14 @@ def kept_programs() -> Iterator[Callable[[], None]]:
         _configure(before)
         keep()
         shutil.rmtree(own, ignore_errors=True)
+
+
+def _has_a_name() -> bool:
+    """Whether the user is in the system's list, as one of a container need not be: JAX asks for the files' owner."""
+    try:
+        return bool(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:
+        return False
 
 
 def _configure(options: dict[str, object]) -> None:

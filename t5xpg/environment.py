@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -85,8 +86,12 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
 
     None where git is missing, or t5xpg is not tracked in a checkout (an installed package inside somebody else's
     repository). `folder` is the root of the checkout, by default where the package lies. Files that git ignores do
-    not count; untracked ones do, because they could be imported.
+    not count; untracked ones do, because they could be imported. In an image, which has no repository, T5XPG_REVISION
+    says what it was made of: a commit, with a + behind it where the tree had changes.
     """
+    revision = os.environ.get("T5XPG_REVISION", "")
+    if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
+        return {"commit": revision.rstrip("+"), "clean": not revision.endswith("+")}
     root = Path(t5xpg.__file__).resolve().parent.parent if folder is None else folder
     if _output(["git", "-C", str(root), "ls-files", "--error-unmatch", "t5xpg/__init__.py"]) is None:
         return None

@@ -18,15 +18,14 @@ import numpy as np
 
 from t5xpg import assembly, environment, hardware, paths, preparation
 from t5xpg.assembly import Assembly
-from t5xpg.batch import BatchSpec
 from t5xpg.checkpoints import Checkpointer
 from t5xpg.config import LoadedConfig
 from t5xpg.data.client import DataService
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.experiment import Experiment
 from t5xpg.progress import duration
+from t5xpg.run_identity import data_config
 from t5xpg.state import TrainState
-from t5xpg.training import data_config
 
 PROBE_SECONDS = 10.0  # of timed updates, after those that warm up
 _WARM_UP, _FEWEST, _MOST = 2, 5, 200
@@ -159,7 +158,7 @@ def _time_save(experiment: Experiment, state: TrainState) -> float:
 def made_up(experiment: Experiment, dataset: DatasetConfig) -> Iterator[dict[str, np.ndarray]]:
     """Batches of the right shapes without padding: random ids, one document a row."""
     draw = np.random.default_rng(0)
-    features = BatchSpec(dataset.batch_size, dataset.task_feature_lengths, dataset.pack).features()
+    features = dataset.batch_spec().features()
     high = experiment.model.config.vocab_size
     while True:
         yield {
@@ -221,7 +220,15 @@ def _print(
             f"evaluations  {times.evaluations} x {times.evaluation:.2f} s ({batches} batches) = "
             f"{duration(times.evaluations * times.evaluation)}"
         )
+    if experiment.infer_eval_period is not None:
+        number = _periods(times.updates, experiment.infer_eval_period)
+        print(f"metrics      {number} x INFER_EVAL_STEPS batches of every task, predicted: not counted")
     print(f"checkpoints  {times.saves} x {times.save:.2f} s = {duration(times.saves * times.save)}")
+    selection = experiment.selection
+    if selection is not None and selection.keep:
+        print(f"             and {times.save:.2f} s for each evaluation that is the best so far, out of their turn")
+    if selection is not None and selection.patience is not None:
+        print(f"early stop   as soon as {selection.metric} has not been better for {selection.patience} evaluations")
     print(f"in all       {duration(times.total)} ({times.total:,.0f} s)")
     if price_per_hour is not None:
         print(f"cost         {times.total / 3600 * price_per_hour:,.2f} at {price_per_hour:g} an hour")

@@ -1,106 +1,213 @@
-"""What a run has learned: the loss of a whole held-out split, the task's own metrics, sample predictions."""
+"""What a run has learned: the loss of a whole held-out split, the metrics of its tasks, sample predictions."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t5xpg import assembly, paths, preparation, training
+from t5xpg import assembly, metric_values, metrics, paths, preparation
+from t5xpg.baselines import unigram_of_training
+from t5xpg.batch_rows import inputs_and_targets
 from t5xpg.config import LoadedConfig
 from t5xpg.data.client import DataService, Stream
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
-from t5xpg.files import read_json, write_json
-from t5xpg.filling import fill
+from t5xpg.files import read_json, write_atomically, write_json
+from t5xpg.filling import blanks_of, fill
+from t5xpg.infer_eval import SPLIT, InferEval, TaskMetrics, model_outputs
 from t5xpg.inference import Predictor
 from t5xpg.paths import shown
-from t5xpg.rundir import RunDirectory, differing
-from t5xpg.training import data_config
-from t5xpg.validation import Validation
-from t5xpg.vocabularies import Vocabulary
-from t5xpg.writers import to_json
+from t5xpg.predicting import predicts
+from t5xpg.run_identity import data_config, run_identity
+from t5xpg.rundir import RunDirectory
+from t5xpg.tables import aligned
+from t5xpg.trained import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
+from t5xpg.validation import Summary, TaskValidation, Validation, task_configs
+from t5xpg.writers import TensorBoardWriter, read_jsonl, to_json
 
 NUM_SAMPLES = 8
 
 
-def evaluate(loaded: LoadedConfig, path: Path) -> dict[str, Any]:
-    """Measure a run's last checkpoint on its whole validation split; writes samples.json and evaluation.json.
+def evaluate(
+    loaded: LoadedConfig, path: Path, *, split: str | None = None, step: Step = None, task: str | None = None
+) -> dict[str, Any]:
+    """Measure a checkpoint of a run on its whole validation split; writes samples.json and evaluation.json.
+
+    step: of the checkpoint, "best", or None for the last one.
+    split: another split of the task; what is found goes into the folder evaluation/<split>/, and no samples are made.
+    task: another task or mixture with the ids that the run was trained on, and its own objective; likewise, into
+      evaluation/<task>/, with a split into evaluation/<task>/<split>/.
+
+    Beside the loss stands that of the frequencies of tokens in training ("unigram"): what has learned is below it.
+    Of a mixture, the loss of every task is measured as well. The metrics of the tasks (`metric_fns`), where they have
+    any, are computed by `seqio.Evaluator` on predictions by the experiment's method of decoding, and on scores. What
+    does not fit into evaluation.json goes into the folder evaluation/: predictions/<task>.jsonl, and metrics.jsonl, a
+    history; pictures and histograms into TensorBoard's folder.
 
     Raises UserError, before anything is exported or measured, where the run is not one of this experiment with these
     settings; what was measured would stand for another run.
-
-    The metrics of the task (`metric_fns`), where it has any, are computed by `seqio.Evaluator` on greedy predictions.
     """
     experiment = loaded.experiment
     directory = RunDirectory(path)
     directory.read()
-    source = _prepared(loaded, directory)
-    config = data_config(experiment.eval_dataset, experiment.random_seed)
-    config = dataclasses.replace(config, max_batches=None)
+    config, folder = experiment.eval_dataset, directory.evaluation
+    if task is not None and task != config.mixture_or_task_name:
+        config, folder = of_task(config, task), folder / task
+    if split is not None and split != config.split:
+        config, folder = _of_split(config, split), folder / split
+    own = folder == directory.evaluation
+    source = _prepared(loaded, directory, config)
+    config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)
-    params, vocabulary, step = training.parameters_and_vocabulary(directory, experiment, built)
+    params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
     with DataService(
         data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.evaluation_log
     ) as service:
         description = service.describe(config)
-        _check_vocabulary(description.vocabulary, vocabulary, directory)
+        check_same_vocabulary(description.vocabulary, vocabulary, directory)
         stream = service.open(config)
         eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
-        validation = Validation(stream, lambda params, batch: eval_step(params, batch, token_bytes), built.on_devices)
-        summary = validation.measure(params)
+
+        def measure(params: Any, batch: Any) -> Any:
+            return eval_step(params, batch, token_bytes)
+
+        summary = Validation(stream, measure, built.on_devices).measure(params)
         stream.rewind()
         rows = _spread_rows(stream, int(summary["batches"]))
-    predictor = Predictor(experiment, params, vocabulary)
-    samples = _samples(predictor, rows)
+        stream.close()
+        tasks = task_configs(config, description)
+        by_task = TaskValidation(
+            lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
+        ).measure(params)
+        unigram = unigram_of_training(service, config, vocabulary) if own and "train" in description.splits else None
+        measured: list[TaskMetrics] = []
+        if description.has_metrics:
+            infer_eval = InferEval(lambda: service.evaluator(config), model_outputs(built, vocabulary))
+            measured = infer_eval.measure(params, at, folder / "predictions")
+    samples = []
+    if own and predicts(experiment):
+        samples = _samples(Predictor(experiment, params, vocabulary), *inputs_and_targets(rows, stream.spec))
     result: dict[str, Any] = {
-        "step": step,
+        "step": at,
         "task": config.mixture_or_task_name,
         "split": config.split,
         "data": source.data,
         **summary,
     }
-    if description.has_metrics:
-        result["metrics"] = task_metrics(config, predictor, step)
-    # evaluation.json names the step: it comes last, so that the samples beside it are of the same
-    write_json(directory.samples_json, samples)
-    write_json(directory.evaluation_json, to_json(result))
+    if unigram is not None:
+        result["unigram"] = {name: unigram[name] for name in ("loss", "accuracy", "nats_per_byte")}
+    if by_task:
+        result["tasks"] = by_task
+    if measured:
+        result["metrics"] = {one.task: one.to_record(at)["metrics"] for one in measured}
+    _write_history(directory, folder, "validation" if own else config.split, at, summary, by_task, measured)
+    written = directory.evaluation_json if own else folder / directory.evaluation_json.name
+    if own:
+        # evaluation.json names the step: it comes last, so that the samples beside it are of the same
+        write_json(directory.samples_json, samples)
+    write_json(written, to_json(result))
     print(
-        f"{loaded.name} after step {step:,} on {config.split}: loss {summary['loss']:.3f} nats per target token, "
-        f"{summary['nats_per_byte']:.3f} nats and {summary['bits_per_byte']:.3f} bits per target byte, "
-        f"accuracy {summary['accuracy']:.3f}, {summary['target_tokens']:,} target tokens"
+        f"{loaded.name} after step {at:,} on {config.split}{f' of {task}' if task else ''}: {metrics.said(summary)}, "
+        f"{summary['target_tokens']:,} target tokens"
     )
-    for task, values in result.get("metrics", {}).items():
-        print(f"  {task}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
-    print(f"written to {shown(directory.evaluation_json)}", flush=True)
+    if unigram is not None and unigram["target_tokens"]:
+        print(
+            f"  the frequencies of tokens alone: loss {unigram['loss']:.3f} nats per target token, accuracy "
+            f"{unigram['accuracy']:.3f}"
+        )
+    for line in [*_losses_table(by_task), *_metrics_table(measured)]:
+        print(f"  {line}")
+    print(f"written to {shown(written)}", flush=True)
     return result
 
 
-def _prepared(loaded: LoadedConfig, directory: RunDirectory) -> preparation.Source:
+def of_task(config: DatasetConfig, task: str) -> DatasetConfig:
+    """The dataset with another task in it, which makes of its text what it makes of it by itself."""
+    try:
+        return dataclasses.replace(config, mixture_or_task_name=task, objective=None)
+    except UserError as error:
+        raise UserError(f"TASK={task}: {error}") from None
+
+
+def _of_split(config: DatasetConfig, split: str) -> DatasetConfig:
+    try:
+        return dataclasses.replace(config, split=split)
+    except UserError as error:
+        raise UserError(f"SPLIT={split}: {error}") from None
+
+
+def _write_history(
+    directory: RunDirectory,
+    folder: Path,
+    split: str,
+    step: int,
+    summary: Summary,
+    by_task: Mapping[str, Summary],
+    measured: Sequence[TaskMetrics],
+) -> None:
+    """The records of this evaluation, as a run writes them, behind those of other steps; and TensorBoard's."""
+    of_split = {"step": step, "split": split}
+    records = [
+        {**of_split, **summary},
+        *({**of_split, "task": task, **values} for task, values in by_task.items()),
+        *(one.to_record(step) for one in measured),
+    ]
+    history = folder / "metrics.jsonl"
+    earlier = [record for record in read_jsonl(history) if record["step"] != step]
+    with write_atomically(history) as file:
+        for record in [*earlier, *records]:
+            line = json.dumps(to_json(record), ensure_ascii=False, allow_nan=False)
+            file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+    events = directory.tensorboard / folder.relative_to(directory.path)
+    with TensorBoardWriter(events, after_step=step - 1) as tensorboard:
+        tensorboard.scalars(step, summary, prefix=split)
+        for task, values in by_task.items():
+            tensorboard.scalars(step, values, prefix=f"{split}/{task}")
+        for one in measured:
+            tensorboard.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
+
+
+def _losses_table(by_task: Mapping[str, Summary]) -> list[str]:
+    names = ("loss", "nats_per_byte", "bits_per_byte", "accuracy", "target_tokens")
+    rows = [[task, *(metric_values.shown(values[name]) for name in names)] for task, values in by_task.items()]
+    return aligned(["task", *(name.replace("_", " ") for name in names)], rows, numbers_from=1)
+
+
+def _metrics_table(measured: Sequence[TaskMetrics]) -> list[str]:
+    rows = [
+        [one.task, f"{one.examples:,}", name, metric_values.shown(value)]
+        for one in measured
+        for name, value in one.metrics.items()
+    ]
+    return aligned(["task", "examples", "metric", "value"], rows)
+
+
+def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> preparation.Source:
     """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
     experiment = loaded.experiment
-    identity = training.run_identity(experiment, preparation.Source({}))
+    if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary
+        check_same_model(directory, experiment)
+        return preparation.prepare(config)
+    identity = run_identity(experiment, preparation.Source({}))
     known = {name: value for name, value in identity.items() if name not in ("data", "cache")}
     directory.check(loaded.name, known)
-    source = preparation.prepare(experiment.eval_dataset)
-    if experiment.eval_dataset.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
-        directory.check(loaded.name, training.run_identity(experiment, source))
+    _check_ids(config, directory)
+    source = preparation.prepare(config)
+    if config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
+        directory.check(loaded.name, run_identity(experiment, source))
     return source
 
 
-def _check_vocabulary(task: Vocabulary, trained: Vocabulary, directory: RunDirectory) -> None:
-    """Raise UserError if the task's ids mean something else than those that the run was trained with."""
-    ours, theirs = task.to_json(), trained.to_json()
-    ours.pop("model_file", None)  # where it lies; its digest is compared
-    theirs.pop("model_file", None)
-    differences = differing(theirs, ours)
-    if differences:
-        listed = ", ".join(f"{name} {old} in the run, {new} now" for name, (old, new) in differences.items())
-        raise UserError(f"{directory.path} was trained with another vocabulary than the task has: {listed}.")
+def _check_ids(config: DatasetConfig, directory: RunDirectory) -> None:
+    """Raise UserError where a task of the table has other ids than the run; of others the data process knows."""
+    row, recorded = preparation.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
+    if row is not None and recorded is not None:
+        check_same_vocabulary(row.vocabulary, recorded, directory)
 
 
 def is_up_to_date(directory: RunDirectory, step: int) -> bool:
@@ -108,78 +215,6 @@ def is_up_to_date(directory: RunDirectory, step: int) -> bool:
     if not directory.evaluation_json.exists() or not directory.samples_json.exists():
         return False
     return bool(read_json(directory.evaluation_json).get("step") == step)
-
-
-def task_metrics(config: DatasetConfig, predictor: Predictor, step: int) -> dict[str, dict[str, float]]:
-    """The scalar metrics of every task of a mixture, by `seqio.Evaluator`: {task: {metric: value}}.
-
-    Of the model's outputs there are greedy predictions: where a task has a metric of other outputs (scores), a line
-    says so and there are none.
-    """
-    # TensorFlow comes with seqio; nothing else of the program needs it in this process. It should print errors alone.
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="2", TF_ENABLE_ONEDNN_OPTS="0")
-    import seqio
-    import tensorflow as tf
-    from absl import logging
-
-    tf.config.set_visible_devices([], "GPU")
-    logging.set_verbosity(logging.ERROR)  # seqio warns that nobody gets the metrics but us
-    import t5xpg.tasks  # noqa: F401  # the table, and the cache folder
-    from t5xpg.data import providers
-
-    providers.import_modules(config.module_import)
-    provider = providers.find_provider(config)
-    needed = {metric.model_output_type for task in providers.tasks_of(provider) for metric in task.metric_objs}
-    if needed - {seqio.metrics.ModelOutputType.PREDICTION}:
-        print(f"{provider.name} has metrics of scores; only metrics of predictions are computed: none are shown")
-        return {}
-    # The evaluator takes names alone. With the experiment's objective the task is another than that of its name.
-    registry = seqio.TaskRegistry if isinstance(provider, seqio.Task) else seqio.MixtureRegistry
-    registry.remove(provider.name)
-    registry.add_provider(provider.name, provider)
-    evaluator = seqio.Evaluator(
-        mixture_or_task_name=provider.name,
-        feature_converter=seqio.EncDecFeatureConverter(pack=False),
-        eval_split=config.split,
-        use_cached=config.use_cached,
-        seed=config.seed,
-        sequence_length=dict(config.task_feature_lengths),
-        async_compute_metrics=False,
-    )
-
-    def predict(dataset: Any) -> list[tuple[int, list[int]]]:
-        found: list[tuple[int, list[int]]] = []
-        for rows in _parts(dataset.as_numpy_iterator(), predictor.batch_size):
-            tokens = np.stack([features["encoder_input_tokens"] for _, features in rows])
-            # the last part is filled up: its shape is compiled already, and divides over the devices
-            tokens = np.pad(tokens, ((0, predictor.batch_size - len(rows)), (0, 0)))
-            predictions = predictor.tokens(tokens)
-            found += [(int(index), row.tolist()) for (index, _), row in zip(rows, predictions, strict=False)]
-        return found
-
-    metrics, _ = evaluator.evaluate(compute_metrics=True, step=step, predict_fn=predict)
-    return {task: _scalars(values) for task, values in metrics.result().items()}
-
-
-def _scalars(values: Mapping[str, Any]) -> dict[str, float]:
-    """Those metrics that are one number; others are texts, pictures, histograms, arrays."""
-    numbers = {name: getattr(value, "value", value) for name, value in values.items()}
-    return {
-        name: float(number)
-        for name, number in numbers.items()
-        if isinstance(number, int | float | np.number) or getattr(number, "shape", None) == ()
-    }
-
-
-def _parts(rows: Iterable[Any], size: int) -> Iterable[list[Any]]:
-    part: list[Any] = []
-    for row in rows:
-        part.append(row)
-        if len(part) == size:
-            yield part
-            part = []
-    if part:
-        yield part
 
 
 def _spread_rows(stream: Stream, batches: int) -> dict[str, np.ndarray]:
@@ -192,22 +227,16 @@ def _spread_rows(stream: Stream, batches: int) -> dict[str, np.ndarray]:
         if number % period == 0
     ]
     rows = {name: np.concatenate([part[name] for part in found])[:NUM_SAMPLES] for name in found[0]}
-    filled = (rows["encoder_input_tokens"] != 0).any(axis=1)
+    filled = (rows[stream.spec.layout.targets] != 0).any(axis=1)
     return {name: array[filled] for name, array in rows.items()}
 
 
-def _samples(predictor: Predictor, rows: dict[str, np.ndarray]) -> list[dict[str, str]]:
-    """Rows as texts, with what the model says."""
+def _samples(predictor: Predictor, inputs: np.ndarray, targets: np.ndarray) -> list[dict[str, str]]:
+    """Rows as texts, with what the model says; and with their blanks filled in, where they have some."""
     decode = predictor.vocabulary.decode
     samples = []
-    for tokens, target, predicted in zip(
-        rows["encoder_input_tokens"],
-        rows["decoder_target_tokens"],
-        predictor.tokens(rows["encoder_input_tokens"]),
-        strict=True,
-    ):
+    for tokens, target, predicted in zip(inputs, targets, predictor.tokens(inputs), strict=True):
         text, prediction = decode(tokens), decode(predicted)
-        samples.append(
-            {"input": text, "target": decode(target), "prediction": prediction, "filled": fill(text, prediction)}
-        )
+        sample = {"input": text, "target": decode(target), "prediction": prediction}
+        samples.append(sample | ({"filled": fill(text, prediction)} if blanks_of(text) else {}))
     return samples

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from t5xpg.loop import Observer
+from t5xpg.loop import Observer, Verdict
 from t5xpg.metrics import Window
 from t5xpg.state import TrainState
 
@@ -24,12 +24,14 @@ TrainStep = Callable[[TrainState, Any], tuple[TrainState, Mapping[str, Any]]]
 class LateMeasurement:
     """A `loop.Observer` in front of another, and a training step that has the state before its first call measured.
 
-    The time of the measurement, which the loop takes for the update's, is taken off what `stats` reports.
+    updated: called between the two. The time of the measurement, which the loop takes for the update's, is taken off
+    what `stats` reports.
     """
 
-    def __init__(self, observer: Observer, train_step: TrainStep) -> None:
+    def __init__(self, observer: Observer, train_step: TrainStep, updated: Callable[[], None]) -> None:
         self._observer = observer
         self._train_step = train_step
+        self._updated = updated
         self._pending = True
         self._seconds = 0.0
 
@@ -41,6 +43,7 @@ class LateMeasurement:
         params = jax.tree.map(jnp.copy, state.params)  # the update takes the memory of the old state
         updated, metrics = jax.block_until_ready(self._train_step(state, batch))
         began = time.perf_counter()
+        self._updated()
         self._observer.evaluate(0, dataclasses.replace(updated, params=params))
         self._seconds = time.perf_counter() - began
         return updated, metrics
@@ -58,6 +61,14 @@ class LateMeasurement:
         """As the other observer."""
         self._observer.evaluate(step, state)
 
-    def save(self, step: int, state: Any, window: Window) -> None:
+    def infer_eval(self, step: int, state: Any) -> None:
         """As the other observer."""
-        self._observer.save(step, state, window)
+        self._observer.infer_eval(step, state)
+
+    def judge(self, step: int) -> Verdict:
+        """As the other observer."""
+        return self._observer.judge(step)
+
+    def save(self, step: int, state: Any, window: Window, passing: bool) -> None:
+        """As the other observer."""
+        self._observer.save(step, state, window, passing)

@@ -103,17 +103,17 @@ def best_peak_flops(
     return best
 
 
-def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
+def peak_flops_of_mesh(mesh: Mesh, dtype: str, *, again: bool = False) -> float | None:
     """Floating point operations a second of all devices of a mesh together, for a share of the peak.
 
     Published where it is; measured for CPUs, as one machine's however many devices are simulated on it, where it is not
-    known from earlier; None for other devices.
+    known from earlier or may be `again`; None for other devices.
     """
     first = mesh.devices.flat[0]
     published = peak_flops(first, dtype)
     if published is not None:
         return published * mesh.devices.size
-    return best_peak_flops(dtype, again=False) if first.platform == "cpu" else None
+    return best_peak_flops(dtype, again=again) if first.platform == "cpu" else None
 
 
 def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:

@@ -21,6 +21,7 @@ class Schedule:
     stats_period: int
     eval_period: int
     save_period: int
+    infer_eval_period: int | None = None  # None: never
     until: int | None = None  # the run pauses after this update, and is saved
 
     @property
@@ -55,6 +56,14 @@ class Clock:
         return result
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What the measurements of a step ask for: a checkpoint of it, or that it is the last one."""
+
+    save: bool = False
+    end: bool = False
+
+
 class Observer(Protocol):
     """What the loop tells to those who write, draw, evaluate and save."""
 
@@ -70,8 +79,17 @@ class Observer(Protocol):
     def evaluate(self, step: int, state: Any) -> None:
         """Measure the state after `step` updates."""
 
-    def save(self, step: int, state: Any, window: Window) -> None:
-        """Keep the state after `step` updates, with the unfinished window."""
+    def infer_eval(self, step: int, state: Any) -> None:
+        """Measure what the state after `step` updates predicts, with the metrics of its tasks."""
+
+    def judge(self, step: int) -> Verdict:
+        """What follows from what was measured of the state after `step` updates."""
+
+    def save(self, step: int, state: Any, window: Window, passing: bool) -> None:
+        """Keep the state after `step` updates, with the unfinished window.
+
+        passing: only to go on from, as the process ends here; an unbroken run would not have kept it.
+        """
 
 
 def run(
@@ -84,12 +102,13 @@ def run(
     batches: Iterator[Any],
     to_host: Callable[[Metrics], Mapping[str, Any]],
     observer: Observer,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[int], bool] = lambda step: False,
 ) -> tuple[State, int]:
     """Update `state` from `step` to `schedule.end`; returns the last state and step.
 
     Metrics are read one update late, so that the next one is already under way. `should_stop` is asked after every
-    update; when it says so, the state is saved and the loop returns early.
+    update, with its number; when it says so, the state is saved and the loop returns early. Where the observer's
+    verdict ends the run, that update is its last one, with all that comes after a last update.
     """
     clock = Clock()
     pending: tuple[int, Metrics] | None = None
@@ -105,9 +124,12 @@ def run(
         if observer.stepped(at, values):
             window.add(values)
         if at % schedule.stats_period == 0 or at == schedule.total_steps:
-            seconds, steps = clock.lap()
-            observer.stats(at, window, seconds, steps)
-            window.steps, window.values = 0, {}
+            report(at)
+
+    def report(at: int) -> None:
+        seconds, steps = clock.lap()
+        observer.stats(at, window, seconds, steps)
+        window.steps, window.values = 0, {}
 
     clock.start()
     while step < schedule.end:
@@ -115,18 +137,34 @@ def run(
         settle()
         step += 1
         pending = (step, metrics)
-        stopping = should_stop()
+        stopping = should_stop(step)
         last = step == schedule.total_steps
         evaluating = last or step % schedule.eval_period == 0
-        saving = stopping or step == schedule.end or step % schedule.save_period == 0
-        if evaluating or saving:
+        period = schedule.infer_eval_period
+        predicting = period is not None and (last or step % period == 0)
+        saving = last or step % schedule.save_period == 0
+        pausing = stopping or step == schedule.end
+        if evaluating or predicting or saving or pausing:
             settle()
             clock.stop()
             if evaluating:
                 observer.evaluate(step, state)
-            if saving:
-                observer.save(step, state, window)
+            if predicting:
+                observer.infer_eval(step, state)
+            verdict = observer.judge(step)
+            if verdict.end and not last:
+                last = True
+                if not evaluating:
+                    observer.evaluate(step, state)
+                if period is not None and not predicting:
+                    observer.infer_eval(step, state)
+                if window.steps:
+                    clock.start()
+                    report(step)
+            saving |= last or verdict.save
+            if saving or pausing:
+                observer.save(step, state, window, passing=not saving)
             clock.start()
-        if stopping:
+        if stopping or last:
             break
     return state, step

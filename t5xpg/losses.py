@@ -134,11 +134,17 @@ def compute_weighted_cross_entropy(
     return jnp.sum(loss * weights) / factor, jnp.sum(z * weights) / factor, jnp.sum(weights)
 
 
+def side_of_targets(batch: Mapping[str, jax.Array]) -> str:
+    """What the names of the arrays that the loss is computed from start with: "decoder_", or of an encoder alone."""
+    return "decoder_" if "decoder_target_tokens" in batch else "encoder_"
+
+
 def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
-    """[B, T] float32: decoder_loss_weights, or where a batch has none 1 for every target that is no padding (0)."""
-    weights = batch.get("decoder_loss_weights")
+    """[B, T] float32: the loss weights, or where a batch has none 1 for every target that is no padding (0)."""
+    side = side_of_targets(batch)
+    weights = batch.get(f"{side}loss_weights")
     if weights is None:
-        weights = batch["decoder_target_tokens"] > 0
+        weights = batch[f"{side}target_tokens"] > 0
     return weights.astype(jnp.float32)
 
 
@@ -152,7 +158,7 @@ def loss_weights_and_normalizer(batch: Mapping[str, jax.Array], config: LossConf
     weights = token_weights(batch)
     factor = config.loss_normalizing_factor
     if factor == "AVERAGE_PER_SEQUENCE":
-        segments = batch.get("decoder_segment_ids")
+        segments = batch.get(f"{side_of_targets(batch)}segment_ids")
         if segments is None:
             of_sequence = jnp.sum(weights, axis=-1, keepdims=True)
         else:
@@ -180,15 +186,16 @@ def loss_and_metrics(
     """The loss to be minimised, and sums over the batch that metrics are made of.
 
     logits: [B, T, V] float32. batch: decoder_target_tokens [B, T], and decoder_loss_weights and decoder_segment_ids
-    where it has them. token_bytes: int32 [vocabulary], UTF-8 bytes of every id. normalizer: for a part of a batch,
-    the whole batch's from `loss_weights_and_normalizer`; then the losses of all parts add up to the whole's.
+    where it has them; of an encoder alone, the encoder's. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
+    normalizer: for a part of a batch, the whole batch's from `loss_weights_and_normalizer`; then the losses of all
+    parts add up to the whole's.
 
     The sums, float32 scalars: "loss" (what is minimised, normalised), "cross_entropy" (nats, over tokens by their
     weights, without z-loss and smoothing), "z_loss" (over tokens by their weights), "weights", "correct" (tokens whose
     logit is the largest, by their weights), "target_bytes" (bytes of all tokens with a weight).
     Nats per target token is cross_entropy / weights; nats per target byte is cross_entropy / target_bytes.
     """
-    targets = batch["decoder_target_tokens"]
+    targets = batch[f"{side_of_targets(batch)}target_tokens"]
     weights, own_normalizer = loss_weights_and_normalizer(batch, config)
     if normalizer is None:
         normalizer = own_normalizer

@@ -1,8 +1,9 @@
 """How much memory a step of training takes on each device, from shapes alone: nothing is compiled or allocated.
 
 State, gradients and batch are exact. Activations are what automatic differentiation keeps from the forward pass, which
-jax says of shapes in a fraction of a second, and the chunk that attention works off where it does so by chunks; the
-compiler keeps less of some and needs room for others.
+jax says of shapes in a fraction of a second; what it makes again of one layer at a time, where there is a remat policy;
+the chunk that attention works off where it does so by chunks; and the largest of the weights that are gathered, with
+their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for others.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from t5xpg.batch import BatchSpec
 from t5xpg.experiment import Experiment
 from t5xpg.losses import loss_and_metrics
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
-from t5xpg.partitioning import DATA, MODEL
+from t5xpg.models.config import T5Config
+from t5xpg.models.layer_stack import LAYERS
+from t5xpg.partitioning import MODEL, batch_parts, batch_parts_of
 from t5xpg.state import TrainState
 
 # What XLA's compiled steps take lies between these multiples of `Memory.total` (tests/test_memory.py).
@@ -34,7 +35,8 @@ class Memory:
     """Bytes on each device.
 
     state: parameters and the optimiser's arrays. gradients: twice where they are added up over microbatches.
-    activations: what the forward pass of one microbatch keeps for the backward pass. batch: its rows.
+    activations: what the forward pass of one microbatch keeps for the backward pass, and what comes and goes beside it.
+    batch: its rows.
     """
 
     state: int
@@ -64,23 +66,51 @@ def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> M
 def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, mesh: Mesh) -> Memory:
     """What a step of training takes on each device of a mesh."""
     part = least(experiment, state, shardings)
-    data, model = mesh.shape[DATA], mesh.shape[MODEL]
+    data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
     batch = _size(_batch(experiment, experiment.train_dataset.batch_size)) // data
-    return dataclasses.replace(part, activations=_activations(experiment, rows, model), batch=batch)
+    activations = _activations(experiment, rows, model) + _gathered(experiment, state, shardings)
+    return dataclasses.replace(part, activations=activations, batch=batch)
+
+
+def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
+    """Bytes of weights that are gathered where they are used, and of their gradients before those are scattered.
+
+    Of the embedding and the output matrix, which XLA mostly holds together, and of the largest other one.
+    """
+    axes = jax.tree.leaves(experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
+    leaves = zip(jax.tree.leaves(state.params), jax.tree.leaves(shardings.params), axes, strict=True)
+    tables = largest = 0
+    for leaf, sharding, names in leaves:
+        if (count := batch_parts_of(sharding)) == 1:
+            continue
+        size = _bytes(leaf, sharding) * count // (leaf.shape[0] if names[0] == LAYERS else 1)
+        if "vocab" in names:
+            tables += size
+        else:
+            largest = max(largest, size)
+    return 2 * (tables + largest)
 
 
 def _activations(experiment: Experiment, rows: int, model_devices: int) -> int:
     """Bytes that the forward pass of `rows` rows keeps, of a model whose layers are split over some devices."""
     config = experiment.model.config
-    model = EncoderDecoderModel(
-        dataclasses.replace(
-            config,
-            vocab_size=math.ceil(config.vocab_size / model_devices),
-            num_heads=math.ceil(config.num_heads / model_devices),
-            mlp_dim=math.ceil(config.mlp_dim / model_devices),
-        )
+    again = 0
+    if config.remat_policy != "none":
+        one = dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
+        all_kept = dataclasses.replace(one, remat_policy="none")
+        again = _kept(experiment, all_kept, rows, model_devices) - _kept(experiment, one, rows, model_devices)
+    return _kept(experiment, config, rows, model_devices) + max(again, 0)
+
+
+def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: int) -> int:
+    part = dataclasses.replace(
+        config,
+        vocab_size=math.ceil(config.vocab_size / model_devices),
+        num_heads=math.ceil(config.num_heads / model_devices),
+        mlp_dim=math.ceil(config.mlp_dim / model_devices),
     )
+    model = dataclasses.replace(experiment.model, config=part)
     params = model.abstract_params()
     token_bytes = jax.ShapeDtypeStruct((model.config.vocab_size,), np.int32)
 
@@ -112,7 +142,7 @@ def _chunk(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
 
 def _batch(experiment: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     dataset = experiment.train_dataset
-    features = BatchSpec(rows, dataset.task_feature_lengths, dataset.pack).features()
+    features = dataset.batch_spec(rows).features()
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
 

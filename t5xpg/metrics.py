@@ -72,5 +72,14 @@ class Window:
         return cls(steps, dict(values))
 
 
+def said(summary: Mapping[str, float | int]) -> str:
+    """A summary in a line: loss and accuracy, and of what the targets stand for, where that is text."""
+    per_byte = f"{summary['nats_per_byte']:.3f} nats and {summary['bits_per_byte']:.3f} bits per target byte, "
+    return (
+        f"loss {summary['loss']:.3f} nats per target token, {per_byte if summary['target_bytes'] else ''}"
+        f"accuracy {summary['accuracy']:.3f}"
+    )
+
+
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan

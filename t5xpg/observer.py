@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,13 +14,19 @@ from t5xpg import hardware, nonfinite
 from t5xpg.batch_trail import BatchTrail
 from t5xpg.checkpoints import Checkpointer
 from t5xpg.errors import UserError
-from t5xpg.metrics import Window
+from t5xpg.infer_eval import SPLIT
+from t5xpg.loggers import Logger, StartedRun, audience
+from t5xpg.loggers.audience import Audience
+from t5xpg.loop import Verdict
+from t5xpg.measurements import Measurements
+from t5xpg.metrics import Window, said
 from t5xpg.nonfinite import NonFinite
 from t5xpg.paths import shown
 from t5xpg.phases import phase, tell
-from t5xpg.progress import Progress
+from t5xpg.progress import Progress, duration
 from t5xpg.rundir import RunDirectory
-from t5xpg.writers import JsonlWriter, TensorBoardWriter
+from t5xpg.selection import Best, Values, values_of
+from t5xpg.writers import JsonlWriter, TensorBoardWriter, Unwritten, to_json
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,9 @@ class Cost:
 class PositionedStream(Protocol):
     """What is asked of a stream of batches, live or recorded, but the batches."""
 
-    waited: float
+    @property
+    def waited(self) -> float:
+        """Seconds that were waited for batches."""
 
     def state(self) -> dict[str, np.ndarray]:
         """The position of the next batch."""
@@ -61,41 +70,57 @@ class RunObserver:
         stream: PositionedStream,
         trail: BatchTrail,
         tolerance: Tolerance,
+        best: Best,
         checkpointer: Checkpointer,
-        measure: Callable[[Any], Mapping[str, Any]],
+        measurements: Measurements,
         checkpoint_meta: Mapping[str, Any],
         progress: Progress,
+        loggers: Sequence[Logger] = (),
+        started: StartedRun | None = None,
     ) -> None:
+        """loggers: told of `started`, the run without an id, and of its records."""
+        assert started is not None or not loggers
         self._cost = cost
         self._stream = stream
         self._trail = trail
         self._tolerance = tolerance
+        self._best = best
         self._directory = directory
         self._checkpointer = checkpointer
-        self._measure = measure
+        self._measurements = measurements
         self._meta = dict(checkpoint_meta)
         self._progress = progress
-        self._metrics = JsonlWriter(directory.metrics_jsonl)
-        self._timing = JsonlWriter(directory.timing_jsonl)
+        written = directory.written
+        self._metrics = JsonlWriter(directory.metrics_jsonl) if written else Unwritten()
+        self._timing = JsonlWriter(directory.timing_jsonl) if written else Unwritten()
         # A run that never saved starts over: nothing of its records holds any more.
         kept = step if step > 0 else -1
         self._metrics.truncate_after(kept)
         self._timing.truncate_after(kept)
-        self._tensorboard = TensorBoardWriter(directory.tensorboard, after_step=kept)
+        records = (directory.metrics_jsonl, directory.timing_jsonl)
+        told = audience.start(loggers, started, *records, progress.print) if started and written else ()
+        tensorboard = TensorBoardWriter(directory.tensorboard, after_step=kept) if written else Unwritten()
+        self._audience = Audience(tensorboard, told)
         self._validation: tuple[int, Mapping[str, Any]] | None = None
+        self._measured: tuple[int, Values] = (-1, {})  # for checkpoints: all numbers measured at one step
         self._waited = stream.waited
         self._last_step_ended: float | None = None
         # moving averages, for the progress line alone
         self._seconds_per_step: float | None = None
         self._waited_per_step = 0.0
         self._waited_shown = stream.waited
+        self._infer_eval_seconds = 0.0  # of the last one
+
+    def complete(self) -> None:
+        """Nothing is left to be recorded of the last step."""
+        self._audience.complete()
 
     def close(self) -> None:
         """Close the records."""
         self._trail.close()
         self._metrics.close()
         self._timing.close()
-        self._tensorboard.close()
+        self._audience.close()
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> bool:
         """Show one update; returns whether it counts.
@@ -110,7 +135,8 @@ class RunObserver:
         tokens = max(metrics["weights"], 1.0)
         loss, accuracy = metrics["cross_entropy"] / tokens, metrics["correct"] / tokens
         validation = f"  validation {self._validation[1]['loss']:.3f}" if self._validation else ""
-        self._progress.advance(1, f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rate()}{validation}")
+        took = f"  metrics took {duration(self._infer_eval_seconds)}" if self._infer_eval_seconds else ""
+        self._progress.advance(1, f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rate()}{validation}{took}")
         return True
 
     def _skip(self, found: NonFinite, metrics: Mapping[str, Any]) -> None:
@@ -133,11 +159,12 @@ class RunObserver:
 
     def stats(self, step: int, window: Window, seconds: float, steps: int) -> None:
         """Record the means of a window, and the speed of the updates since the last one."""
+        self._trail.flush()
         if not window.steps:  # all of them were skipped
             return
         summary = {"step": step, "split": "train", **window.summary()}
         self._metrics.write(summary)
-        self._tensorboard.scalars(step, _numbers(summary), prefix="train")
+        self._audience.scalars(step, _numbers(summary), prefix="train")
         if not steps or seconds <= 0:
             return
         waited, self._waited = self._stream.waited - self._waited, self._stream.waited
@@ -155,7 +182,7 @@ class RunObserver:
             "waited_for_data": waited / seconds,
         }
         self._timing.write(timing)
-        self._tensorboard.scalars(step, _numbers(timing), prefix="timing")
+        self._audience.scalars(step, _numbers(timing), prefix="timing")
 
     def _rate(self) -> str:
         """Of the last steps: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""
@@ -175,21 +202,61 @@ class RunObserver:
         return f"{text}  data wait {min(1.0, self._waited_per_step / self._seconds_per_step):.0%}"
 
     def evaluate(self, step: int, state: Any) -> None:
-        """Measure the validation split and record it."""
+        """Measure the validation split and record it, and that of every task of a mixture by itself."""
         self._last_step_ended = None
         with phase("evaluate", step):
-            summary = self._measure(state)
+            summary = self._measurements.loss(state.params)
+            by_task = self._measurements.loss_by_task(state.params)
         self._validation = (step, summary)
         record = {"step": step, "split": "validation", **summary}
-        self._metrics.write(record)
-        self._tensorboard.scalars(step, _numbers(record), prefix="validation")
-        self._tensorboard.flush()
-        self._progress.print(
-            f"step {step:,}: validation loss {summary['loss']:.3f} nats per target token, "
-            f"{summary['bits_per_byte']:.3f} bits per target byte, accuracy {summary['accuracy']:.3f}"
-        )
+        self._write(record)
+        self._audience.scalars(step, _numbers(record), prefix="validation")
+        for task, values in by_task.items():
+            self._write({"step": step, "split": "validation", "task": task, **values})
+            self._audience.scalars(step, values, prefix=f"validation/{task}")
+        self._require_best(of_validation=True)
+        self._audience.flush()
+        self._progress.print(f"step {step:,}: validation {said(summary)}")
+        if by_task:
+            losses = ", ".join(f"{task} {values['loss']:.3f}" for task, values in by_task.items())
+            self._progress.print(f"step {step:,}: validation loss by task: {losses}")
 
-    def save(self, step: int, state: Any, window: Window) -> None:
+    def infer_eval(self, step: int, state: Any) -> None:
+        """Measure the metrics of the tasks and record them; their time goes to the timings."""
+        self._last_step_ended = None
+        began = time.perf_counter()
+        with phase("evaluate", step):
+            measured = self._measurements.metrics(state.params, step)
+        self._infer_eval_seconds = seconds = time.perf_counter() - began
+        for one in measured:
+            self._write(one.to_record(step))
+            self._audience.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
+            self._progress.print(f"step {step:,}: {one}")
+        self._require_best(of_validation=False)
+        self._timing.write({"step": step, "time": time.time(), "infer_eval_seconds": seconds})
+        self._audience.scalars(step, {"infer_eval_seconds": seconds}, prefix="timing")
+        self._audience.flush()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        """Record an evaluation, and keep its numbers for the checkpoint of its step."""
+        written = to_json(record)  # what a process that goes on reads again
+        self._metrics.write(written)
+        step, values = written["step"], values_of(written)
+        at, before = self._measured
+        self._measured = (step, {**(before if at == step else {}), **values})
+        self._best.add(step, values)
+
+    def _require_best(self, *, of_validation: bool) -> None:
+        """Raise UserError where the metric that the run is selected by should just have been measured, and was not."""
+        selection = self._best.selection
+        if selection is not None and selection.of_validation == of_validation:
+            selection.require(self._measured[1])
+
+    def judge(self, step: int) -> Verdict:
+        """A checkpoint of the best evaluation so far; and the end, where patience is at its own."""
+        return Verdict(save=self._best.to_keep(step), end=self._best.ends(step))
+
+    def save(self, step: int, state: Any, window: Window, passing: bool) -> None:
         """Write a checkpoint in the background: the state, the position in the data, the unfinished window.
 
         Raises UserError where a parameter is not finite: an update can overflow though its gradient did not.
@@ -201,10 +268,13 @@ class RunObserver:
                 f"After step {step} {', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} hold values that are not "
                 "finite; nothing of it was saved. Lower LEARNING_RATE."
             )
-        fresh = self._validation is not None and self._validation[0] == step
-        metrics = {"validation_loss": float(self._validation[1]["loss"])} if fresh and self._validation else None
+        self._trail.flush()
+        at, measured = self._measured
+        metrics = {name: math.nan if value is None else value for name, value in measured.items()}
         meta = {**self._meta, "window": window.to_json(), "skipped": self._tolerance.skipped}
-        self._checkpointer.save(step, state, self._stream.state(), meta, metrics)
+        self._checkpointer.save(
+            step, state, self._stream.state(), meta, metrics if at == step else None, passing=passing
+        )
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Optimisers: frozen settings, each of which builds an optax transformation.
 
+What is said of an array holds for every layer of a stacked one (`layerwise`).
+
 `transformation(params_axes)` takes the logical axes of the parameters (a tree of the parameters' structure whose
 leaves are tuples of names, see `partitioning`), because some rules depend on what a dimension is.
 `learning_rate` is a schedule; a number stands for a constant rate.
@@ -19,6 +21,7 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers
 
+from t5xpg.layerwise import by_layer, is_stacked, of_layer
 from t5xpg.schedules import Schedule, as_schedule
 
 AxesTree = Any  # nested dicts whose leaves are tuples of axis names
@@ -64,20 +67,19 @@ class Adafactor:
 
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
         """Raises ValueError for parameters of more than two axes."""
-        deep = [axes for axes in _leaves(params_axes) if len(axes) > 2]
+        deep = [axes for axes in _leaves(params_axes) if len(of_layer(axes)) > 2]
         if deep:
             raise ValueError(f"Adafactor factors arrays of at most two axes; got {deep}")
         steps = _clip(self.max_gradient_norm)
-        steps.append(
-            optax.scale_by_factored_rms(
-                self.factored, self.decay_rate, self.step_offset, self.min_dim_size_to_factor, self.epsilon1
-            )
+        factored = optax.scale_by_factored_rms(
+            self.factored, self.decay_rate, self.step_offset, self.min_dim_size_to_factor, self.epsilon1
         )
+        steps.append(by_layer(factored, params_axes))
         if self.clipping_threshold is not None:
-            steps.append(optax.clip_by_block_rms(self.clipping_threshold))
+            steps.append(by_layer(optax.clip_by_block_rms(self.clipping_threshold), params_axes))
         steps.append(optax.scale_by_learning_rate(self.learning_rate, flip_sign=False))
         if self.multiply_by_parameter_scale:
-            steps.append(optax.scale_by_param_block_rms(self.epsilon2))
+            steps.append(by_layer(optax.scale_by_param_block_rms(self.epsilon2), params_axes))
         if self.momentum is not None:
             steps.append(optax.ema(self.momentum, debias=False, accumulator_dtype=jnp.float32))
         if self.weight_decay is not None or self.weight_decay_lr_exponent is not None:
@@ -140,7 +142,7 @@ class AdamWScale:
         return optax.chain(
             *_clip(self.max_gradient_norm),
             optax.scale_by_adam(self.b1, self.b2, self.epsilon),
-            optax.scale_by_param_block_rms(self.minimum_scale),
+            by_layer(optax.scale_by_param_block_rms(self.minimum_scale), params_axes),
             optax.add_decayed_weights(self.weight_decay, _matrices(params_axes)),
             optax.scale_by_learning_rate(self.learning_rate),
             *_faster_position_biases(self.relpos_bias_factor, params_axes),
@@ -187,11 +189,7 @@ class Muon:
             adam_b1=self.b1,
             adam_b2=self.b2,
             adam_learning_rate=self.adam_learning_rate,
-            muon_weight_dimension_numbers=jax.tree.map(
-                lambda axes: MuonDimensionNumbers(0, 1) if is_hidden_matrix(axes) else None,
-                params_axes,
-                is_leaf=_is_axes,
-            ),
+            muon_weight_dimension_numbers=jax.tree.map(_muon_dimensions, params_axes, is_leaf=_is_axes),
             consistent_rms=self.consistent_rms,
         )
         return optax.chain(
@@ -201,7 +199,14 @@ class Muon:
 
 def is_hidden_matrix(axes: tuple[str, ...]) -> bool:
     """Whether an array with these logical axes maps hidden units to hidden units: no embedding, head, bias or norm."""
-    return len(axes) == 2 and not any(name in TABLE_AXES for name in axes)
+    return len(of_layer(axes)) == 2 and not any(name in TABLE_AXES for name in axes)
+
+
+def _muon_dimensions(axes: tuple[str, ...]) -> MuonDimensionNumbers | None:
+    """Rows and columns of what Muon orthogonalises; optax takes other axes as those of many matrices."""
+    if not is_hidden_matrix(axes):
+        return None
+    return MuonDimensionNumbers(1, 2) if is_stacked(axes) else MuonDimensionNumbers(0, 1)
 
 
 def _clip(max_gradient_norm: float | None) -> list[optax.GradientTransformation]:
@@ -218,7 +223,7 @@ def _faster_position_biases(factor: float, params_axes: AxesTree) -> list[optax.
 
 
 def _matrices(params_axes: AxesTree) -> Any:
-    return jax.tree.map(lambda axes: len(axes) > 1, params_axes, is_leaf=_is_axes)
+    return jax.tree.map(lambda axes: len(of_layer(axes)) > 1, params_axes, is_leaf=_is_axes)
 
 
 def _leaves(params_axes: AxesTree) -> list[tuple[str, ...]]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t5xpg import files, locks, paths
-from t5xpg.data import caching, export, task_names
+from t5xpg.data import caching, export, task_names, vocabulary_making
 from t5xpg.data.datasets_table import built_in
 from t5xpg.data.manifest import Manifest, find_manifests, read_manifest
+from t5xpg.data.selection import Selection
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.supervised import TEXT
+from t5xpg.data.vocabulary_record import VocabularyRecord, check_model_of
+from t5xpg.data.vocabulary_training import VocabularySettings
 from t5xpg.errors import UserError
+from t5xpg.vocabularies import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,35 @@ class Source:
 
 def dataset_of(task: str) -> str | None:
     """The dataset that a task of our table reads; None for other tasks."""
-    return task_names.dataset_of(task, {*built_in(), *find_manifests(paths.data_directory())})
+    fields, entries = dataset_fields(), _vocabularies()
+    dataset = task_names.dataset_of(task, fields, entries)
+    if dataset is None or not task_names.row_of(task, dataset, entries).is_of(fields[dataset]):
+        return None
+    return dataset
+
+
+def dataset_fields() -> dict[str, tuple[str, ...]]:
+    """The datasets that are known by name and the exports, each with the fields of its rows."""
+    fields = {name: dataset.fields for name, dataset in built_in().items()}
+    for name, folder in find_manifests(paths.data_directory()).items():
+        fields.setdefault(name, TEXT)
+        with contextlib.suppress(UserError):  # said where it is read
+            fields[name] = read_manifest(folder).fields
+    return fields
+
+
+def row_of(task: str) -> task_names.Row | None:
+    """What the table says of a task of ours; None for other tasks."""
+    dataset = dataset_of(task)
+    return None if dataset is None else task_names.row_of(task, dataset, _vocabularies())
+
+
+def _vocabularies() -> tuple[task_names.NamedVocabulary, ...]:
+    return task_names.vocabularies(paths.data_directory())
+
+
+def _vocabulary(task: str, dataset: str) -> Vocabulary:
+    return task_names.row_of(task, dataset, _vocabularies()).vocabulary
 
 
 def prepare(config: DatasetConfig) -> Source:
@@ -46,6 +79,7 @@ def prepare(config: DatasetConfig) -> Source:
     dataset = dataset_of(task)
     if dataset is not None:
         manifest = _exported(dataset)
+        check_model_of(_vocabulary(task, dataset))
         if note := _note(dataset, manifest):
             print(note, flush=True)
         cached = _cached(config, only_missing=False) if config.use_cached else None
@@ -84,7 +118,7 @@ def missing(config: DatasetConfig) -> list[str]:
     commands = []
     if dataset not in find_manifests(paths.data_directory()):
         commands.append(f"make data DATASET={dataset}")
-    if config.use_cached and not (paths.cache_directory() / task / caching.COMPLETED).is_file():
+    if config.use_cached and not (_cache(task, dataset) / caching.COMPLETED).is_file():
         commands.append(task_names.cache_command(task))
     return commands
 
@@ -104,12 +138,18 @@ def problems(config: DatasetConfig) -> list[str]:
     try:
         manifest = read_manifest(folder)
         manifest.check_files(folder)
+        check_model_of(_vocabulary(task, dataset))
     except UserError as error:
         return [str(error)]  # a cache can only be compared with a text that is whole
     if config.use_cached:
         command = task_names.cache_command(task, force=True)
-        found += filter(None, [caching.problem(paths.cache_directory() / task, manifest.identity, command)])
+        found += filter(None, [caching.problem(_cache(task, dataset), manifest.identity, command)])
     return found
+
+
+def _cache(task: str, dataset: str) -> Path:
+    """The folder of the cache that a task or mixture of our table reads."""
+    return paths.cache_directory() / task_names.row_of(task, dataset, _vocabularies()).cached_as
 
 
 def cache(
@@ -117,6 +157,7 @@ def cache(
     *,
     runner: str | None = None,
     beam_options: Sequence[str] = (),
+    staging: str | None = None,
     module_import: Sequence[str] = (),
     force: bool = False,
     only_missing: bool = False,
@@ -126,6 +167,8 @@ def cache(
 
     Exports first what is missing of our own text, for the tasks of a mixture too.
     """
+    runner = runner or caching.DEFAULT_RUNNER
+    caching.resolve_runner(runner, beam_options, staging)  # before the export, which can take long
     dataset = dataset_of(task)
     if dataset is not None:
         _exported(dataset)
@@ -136,8 +179,9 @@ def cache(
                 task,
                 cache_dir=paths.cache_directory(),
                 data_dir=paths.data_directory(),
-                runner=runner or caching.DEFAULT_RUNNER,
+                runner=runner,
                 beam_options=list(beam_options),
+                staging=staging,
                 force=force,
                 module_import=tuple(module_import),
                 only_missing=only_missing,
@@ -151,16 +195,43 @@ def cache(
                 _exported(name)
 
 
-def export_dataset(name: str, *, given: Mapping[str | None, list[Path]] | None = None, **options: Any) -> Manifest:
+def export_dataset(
+    name: str,
+    *,
+    given: Mapping[str | None, list[Path]] | None = None,
+    select: Selection | None = None,
+    **options: Any,
+) -> Manifest:
     """`export.export_dataset` into the data folder: one process at a time for a dataset, the next ones wait.
 
-    given: the user's files; options: `limit`, `force` and what else it takes.
+    given: the user's files; select: some files of the dataset; options: `fields`, `limit`, `force` and what else it
+    takes.
     """
-    with _exporting(name):
-        return export.export_dataset(name, data_dir=paths.data_directory(), files=given, **options)
+    with _exporting(export.exported_name(name, select)):
+        return export.export_dataset(name, data_dir=paths.data_directory(), files=given, select=select, **options)
 
 
-@contextmanager
+def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:
+    """`vocabulary_making.train_vocabulary` on an export, which is made where it is not there.
+
+    options: `name`, `force`.
+    """
+    _exported(dataset)
+    with _exporting(dataset):  # it lies in the export's folder
+        return vocabulary_making.train_vocabulary(dataset, settings, data_dir=paths.data_directory(), **options)
+
+
+def copy_vocabulary(dataset: str, file: Path, **options: Any) -> VocabularyRecord:
+    """`vocabulary_making.copy_vocabulary` for an export, which is made where it is not there.
+
+    options: `name`, `force`, `extra_ids`, `eos_token`, `pad_token`.
+    """
+    _exported(dataset)
+    with _exporting(dataset):
+        return vocabulary_making.copy_vocabulary(dataset, file, data_dir=paths.data_directory(), **options)
+
+
+@contextlib.contextmanager
 def _exporting(name: str) -> Iterator[None]:
     """The lock of a dataset's export; also removes what killed exports left."""
     folder = paths.data_directory()
@@ -209,16 +280,19 @@ def _exported(dataset: str) -> Manifest:
 
 def _note(dataset: str, manifest: Manifest) -> str | None:
     """What is to be said of an export that is used, but is not the whole text that its name stands for."""
+    if chosen := manifest.source.get("select"):
+        return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {chosen}"
     known = built_in().get(dataset)
     command = f"make data DATASET={dataset} FORCE=1"
-    if manifest.limit is not None:
-        return f"data: {dataset} was exported with LIMIT={manifest.limit}; all of it: {command}"
+    if manifest.is_cut:
+        rest = "" if manifest.source.get("streamed") else f"; all of it: {command}"
+        return f"data: {dataset} was exported with {' '.join(manifest.limits)}{rest}"
     if known is None:
         return None
-    if manifest.source.get("kind") == "files":
-        return f"data: {dataset} was exported from files that were given, not from its known source"
-    if manifest.source != json.loads(json.dumps(known.source.describe())) or (
-        known.sha256 and manifest.identity != dict(known.sha256)
-    ):
+    described = json.loads(json.dumps(known.source.describe()))
+    if manifest.source.get("kind") != described["kind"]:
+        given = "files that were given" if manifest.source.get("kind") == "files" else "another source"
+        return f"data: {dataset} was exported from {given}, not from its known source"
+    if manifest.source != described or (known.sha256 and manifest.identity != dict(known.sha256)):
         return f"data: {dataset} was exported from an earlier definition of its text; by the present one: {command}"
     return None

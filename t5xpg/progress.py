@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import ClassVar, Self, TextIO
 
@@ -29,6 +31,7 @@ class Progress:
     """
 
     _active: ClassVar[list[Progress]] = []  # the innermost is last: the one whose line stands on the terminal
+    _instead: ClassVar[TextIO | None] = None  # of the standard error
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Progress:
         self.count = initial
         self.note = ""
         self._initial = initial
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = stream or Progress._instead or sys.stderr
         self._terminal = is_terminal(self._stream)
         self._interval = _REDRAW_SECONDS if self._terminal else interval
         self._lock = threading.RLock()
@@ -93,7 +96,7 @@ class Progress:
         """
         shown = Progress._active[-1] if Progress._active else None
         if shown is None:
-            print(text, file=stream if stream is not None else sys.stderr, flush=True)
+            print(text, file=stream or Progress._instead or sys.stderr, flush=True)
             return
         with shown._lock:
             if shown._terminal:
@@ -101,6 +104,17 @@ class Progress:
             print(text, file=stream if stream is not None else shown._stream, flush=True)
             if shown._terminal:
                 shown._draw(time.monotonic())
+
+    @classmethod
+    @contextlib.contextmanager
+    def silenced(cls) -> Iterator[None]:
+        """While the block runs, nothing is shown on the standard error."""
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            Progress._instead = nowhere
+            try:
+                yield
+            finally:
+                Progress._instead = None
 
     def _draw(self, now: float) -> None:
         self._next_drawing = now + self._interval

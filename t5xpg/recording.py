@@ -15,7 +15,7 @@ from typing import Any
 
 from t5xpg import digests, environment, paths, preparation
 from t5xpg.config import LoadedConfig
-from t5xpg.data.client import DataService, Stream
+from t5xpg.data.client import DataService, Stream, TaskDescription
 from t5xpg.data.recorded import RecordedData
 from t5xpg.data.recording_manifest import (
     MANIFEST,
@@ -25,14 +25,18 @@ from t5xpg.data.recording_manifest import (
     files_of,
     model_path,
     read_recording,
+    task_stream,
     write_recording,
 )
+from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream_format import StreamWriter
 from t5xpg.errors import UserError
+from t5xpg.experiment import Experiment
 from t5xpg.files import directory_atomically, remove_abandoned
 from t5xpg.paths import shown
 from t5xpg.progress import Progress
-from t5xpg.training import data_config
+from t5xpg.run_identity import data_config
+from t5xpg.validation import task_configs
 
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
@@ -58,9 +62,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
         streams: dict[str, Stream] = {}
         records: dict[str, StreamRecord] = {}
-        for name, dataset in zip(STREAMS, (experiment.train_dataset, experiment.eval_dataset), strict=True):
-            config = data_config(dataset, experiment.random_seed)
-            description = service.describe(config)
+        for name, config, description in _datasets(experiment, service):
             streams[name] = service.open(config)
             records[name] = StreamRecord(
                 identity=json.loads(streams[name].state()["stream"].tobytes().decode("utf-8")),
@@ -78,6 +80,18 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
                 _write(output, recording, streams)
     _print_result(output, loaded)
     return 0
+
+
+def _datasets(experiment: Experiment, service: DataService) -> Iterator[tuple[str, DatasetConfig, TaskDescription]]:
+    """What a run reads, by the names of the streams: the validation of a mixture's tasks by themselves, too."""
+    train, validation = (
+        data_config(dataset, experiment.random_seed) for dataset in (experiment.train_dataset, experiment.eval_dataset)
+    )
+    yield STREAMS[0], train, service.describe(train)
+    whole = service.describe(validation)
+    yield STREAMS[1], validation, whole
+    for number, config in enumerate(task_configs(validation, whole)):
+        yield task_stream(number), config, service.describe(config)
 
 
 def _print_result(output: Path, loaded: LoadedConfig) -> None:

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t5xpg import results_tasks
 from t5xpg.errors import UserError
 from t5xpg.files import read_json, write_text
 from t5xpg.rundir import RunDirectory
-from t5xpg.writers import read_jsonl
+from t5xpg.selection import Best, Selection
+from t5xpg.writers import read_jsonl, whole_split
 
 FORMAT = 1
 TRAIN_POINTS = 200  # of the thinned training curve
@@ -38,8 +40,7 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
-    train = [line for line in metrics if line.get("split") == "train"]
-    validation = [line for line in metrics if line.get("split") == "validation"]
+    train, validation = whole_split(metrics, "train"), whole_split(metrics, "validation")
     if all(line.get("loss") is None for line in validation):
         raise UserError(
             f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
@@ -49,8 +50,9 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     began = max((index for index, start in enumerate(record["starts"]) if start["step"] == 0), default=0)
     starts = record["starts"][began:]
     steps = max(line["step"] for line in metrics)
-    evaluated = evaluation_of(run, steps)
     last_start = starts[-1]
+    selected = _selected(metrics, last_start.get("selection"), steps)
+    evaluated = evaluation_of(run, steps, selected["step"] if selected else None)
     points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
     results: Results = {
         "format": FORMAT,
@@ -79,15 +81,39 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         "evaluation": evaluated,
         "timing": _timing(read_jsonl(run.timing_jsonl), starts),
     }
+    if selected is not None:
+        results["selected"] = selected
+    if tasks := results_tasks.of_records(metrics, _CURVE_NAMES):
+        results["tasks"] = tasks
+    if others := _other_splits(run, steps):
+        results["other_splits"] = others
     if published is not None:
         results["published"] = published_part(read_results(published))
     return results
 
 
-def evaluation_of(run: RunDirectory, step: int) -> Results | None:
-    """evaluation.json where it is of the state after `step`, and then samples.json is, too; else None."""
+def evaluation_of(run: RunDirectory, last: int, best: int | None = None) -> Results | None:
+    """evaluation.json where it is of the last step, or of the best; then samples.json is, too. Else None."""
     evaluation = _optional(run.evaluation_json)
-    return evaluation if isinstance(evaluation, dict) and evaluation.get("step") == step else None
+    wanted = (last, last if best is None else best)
+    return evaluation if isinstance(evaluation, dict) and evaluation.get("step") in wanted else None
+
+
+def _selected(metrics: Sequence[Record], selection: Record | None, last: int) -> Results | None:
+    """The best evaluation of a run that selects one, and why the run ended with step `last`, if it ended early."""
+    if selection is None:
+        return None
+    best = Best.of_records(metrics, Selection(**selection), last)
+    ended = best.reason if best.ends(last) else None
+    kind = {name: selection[name] for name in ("metric", "mode")}
+    return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
+
+
+def _other_splits(run: RunDirectory, step: int) -> Results:
+    """The evaluations of the state after `step` on other splits than that of validation, by split."""
+    name = run.evaluation_json.name
+    found = {path.parent.name: read_json(path) for path in sorted(run.evaluation.glob(f"*/{name}"))}
+    return {split: evaluation for split, evaluation in found.items() if evaluation.get("step") == step}
 
 
 def published_part(results: Record) -> Results:

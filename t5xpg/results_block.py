@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from t5xpg import results_tasks
 from t5xpg.curves import Curve, draw
-from t5xpg.filling import one_line
+from t5xpg.markdown import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.progress import duration
 
 BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"
 CURVE_FILE = "curve.svg"
 SHOWN_SAMPLES = 6
-_SAMPLE_CHARACTERS = 240
 _MEASURES = {  # how the columns of a curve are called
     "nats_per_byte": "nats per target byte",
     "bits_per_byte": "bits per target byte",
     "loss": "nats per target token",
     "accuracy": "accuracy",
 }
-_UNKNOWN = "-"
 
 Results = Mapping[str, Any]
 
 
 def block(results: Results) -> str:
     """The block between its markers, markers included, without a line end after the last."""
-    sections = [
-        BEGIN,
-        "<!-- Written by `make report` from results.json. Do not edit. -->",
+    written_by = "<!-- Written by `make report` from results.json. Do not edit. -->"
+    return "\n\n".join([BEGIN, written_by, *sections(results), END])
+
+
+def sections(results: Results) -> list[str]:
+    """What stands in it: the curve, which is to lie beside it as CURVE_FILE, and the tables."""
+    found = [
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
         _facts(results),
         _splits(results),
-        _evaluation(results),
+        _evaluation(results["evaluation"], "evaluation"),
+        *(_evaluation(one, f"evaluation on {split}") for split, one in results.get("other_splits", {}).items()),
+        *results_tasks.sections(results, _MEASURES),
         _samples(results),
-        END,
     ]
-    return "\n\n".join(section for section in sections if section)
+    return [section for section in found if section]
 
 
 def curve_svg(results: Results) -> str:
@@ -64,34 +67,9 @@ def curve_text(results: Results) -> str:
     measure = _curve_measure(results)
     first, final = results["first"]["validation"], results["final"]["validation"]
     return (
-        f"Validation loss in {_MEASURES[measure]}: {_number(first.get(measure))} at step {first['step']:,}, "
-        f"{_number(final.get(measure))} at step {final['step']:,}"
+        f"Validation loss in {_MEASURES[measure]}: {decimals(first.get(measure))} at step {first['step']:,}, "
+        f"{decimals(final.get(measure))} at step {final['step']:,}"
     )
-
-
-def escape(text: str) -> str:
-    """Text as Markdown that shows exactly it, on one line, in a table too.
-
-    Characters that Markdown, HTML or GitHub could read as more than themselves become entities, which none of them
-    reads as markup. Line ends are shown as ⏎, other white space as spaces, of which runs are kept, and control
-    characters as �.
-    """
-    shown = _MARKUP.sub(lambda match: _ENTITIES.get(match[0], f"&#{ord(match[0])};"), one_line(text))
-    return re.sub(r"^ +| +$|(?<= ) +", lambda match: "&nbsp;" * len(match[0]), shown)
-
-
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-# An underscore inside a word, a colon and a dot mark up nothing, but for addresses, which would become links.
-_MARKUP = re.compile(
-    r"[\\`*\[\]<>|~$&]"
-    r"|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])"
-    r"|:(?=//)|(?<=www)\."
-)
-
-
-def code(text: str) -> str:
-    """A command as Markdown code, or escaped where code could not show it."""
-    return escape(text) if not text.isprintable() or "`" in text or "|" in text else f"`{text}`"
 
 
 def _measures(results: Results) -> str:
@@ -104,12 +82,14 @@ def _measures(results: Results) -> str:
     if first["train"] is not None:
         points += [("training, first steps", first["train"]), ("training, last steps", final["train"])]
     shown = [measure for measure in _MEASURES if any(point.get(measure) is not None for _, point in points)]
-    rows = [[name, f"{point['step']:,}", *(_number(point.get(measure)) for measure in shown)] for name, point in points]
-    return _table(["", "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1)
+    rows = [
+        [name, f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)] for name, point in points
+    ]
+    return table(["", "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1)
 
 
 def _facts(results: Results) -> str:
-    return _table(["", ""], [[name, value] for name, value in _fact_rows(results) if value])
+    return table(["", ""], [[name, value] for name, value in _fact_rows(results) if value])
 
 
 def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
@@ -120,14 +100,21 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
     if isinstance(read, Mapping) and isinstance(read.get("task"), str):
         yield "task", code(read["task"])
     yield "data", "; ".join(_dataset(data) for data in _datasets(_data(results)))
+    yield "started from", _start(identity.get("initial"))
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
         yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
     if results["num_params"]:
         yield "parameters", f"{results['num_params']:,}"
-    yield "seed", _UNKNOWN if identity.get("seed") is None else str(identity["seed"])
+    yield "seed", UNKNOWN if identity.get("seed") is None else str(identity["seed"])
     total = results["total_steps"]
     yield "steps", f"{results['steps']:,}" + (f" of {total:,}" if total and total != results["steps"] else "")
+    if selected := results.get("selected"):
+        found = (
+            "never finite" if selected["step"] is None else f"{cell(selected['value'])} at step {selected['step']:,}"
+        )
+        yield "best", escape(f"{selected['metric']} {found}")
+        yield "ended early", escape(selected["ended_early"] or "")
     yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
     yield "batches", _batches(results.get("batches"))
@@ -138,6 +125,14 @@ def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
         changed = results["changed_between_starts"]
         differing = f"; what differed between them: {', '.join(changed)} (the last is shown)" if changed else ""
         yield "started", f"{results['starts']} times, each going on from a checkpoint{differing}"
+
+
+def _start(initial: Mapping[str, Any] | None) -> str:
+    """The checkpoint that the run started from."""
+    if initial is None:
+        return ""
+    after = f"{initial['experiment']} after step {initial['step']:,}"
+    return f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
 
 
 def _source(git: Mapping[str, Any] | None) -> str:
@@ -207,8 +202,9 @@ def _dataset(data: Mapping[str, Any]) -> str:
     source = data.get("source")
     facts = _scalars(source) if isinstance(source, Mapping) else str(source or "")
     limit = f"the first {data['limit']:,} rows of each split" if data.get("limit") else ""
+    size = f"the first {data['max_bytes'] / 1e6:g} MB of each split" if data.get("max_bytes") else ""
     return escape(
-        _cut(": ".join(part for part in (data.get("name", ""), ", ".join(filter(None, (facts, limit)))) if part))
+        cut(": ".join(part for part in (data.get("name", ""), ", ".join(filter(None, (facts, limit, size)))) if part))
     )
 
 
@@ -227,20 +223,20 @@ def _splits(results: Results) -> str:
             rows.append((data.get("name", ""), split, facts))
     if not rows:
         return ""
-    cells = [[escape(name), escape(split), *(_value(facts.get(one)) for one in names)] for name, split, facts in rows]
-    return _table(["data", "split", *(escape(name) for name in names)], cells, numbers_from=2)
+    cells = [[escape(name), escape(split), *(cell(facts.get(one)) for one in names)] for name, split, facts in rows]
+    return table(["data", "split", *(escape(name) for name in names)], cells, numbers_from=2)
 
 
-def _evaluation(results: Results) -> str:
-    evaluation = results["evaluation"]
+def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
-    told = {name: value for name, value in evaluation.items() if name != "data"}  # it is in the table of splits
+    elsewhere = ("data", "tasks")  # in tables of their own
+    told = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
-        [escape(_MEASURES.get(name, name)), _number(value) if name in _MEASURES else _value(value)]
+        [escape(_MEASURES.get(name, name)), decimals(value) if name in _MEASURES else cell(value)]
         for name, value in _leaves(told, "")
     ]
-    return _table(["evaluation", ""], rows, numbers_from=1)
+    return table([escape(title), ""], rows, numbers_from=1)
 
 
 def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -255,33 +251,8 @@ def _samples(results: Results) -> str:
     samples = (results["samples"] or [])[:SHOWN_SAMPLES]
     if not samples:
         return ""
-    rows = [[escape(_cut(sample[name])) for name in ("input", "prediction", "target")] for sample in samples]
-    return _table(["input", "prediction", "target"], rows)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None = None) -> str:
-    rules = ["---" if numbers_from is None or index < numbers_from else "---:" for index in range(len(header))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rules, *rows))
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return _UNKNOWN if value is None else str(value).lower()
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(value)
-    is_digest = len(text) == 64 and all(character in "0123456789abcdef" for character in text)
-    return text[:12] + "…" if is_digest else escape(_cut(text))
-
-
-def _number(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:.3f}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SAMPLE_CHARACTERS else text[: _SAMPLE_CHARACTERS - 1] + "…"
+    rows = [[escape(cut(sample[name])) for name in ("input", "prediction", "target")] for sample in samples]
+    return table(["input", "prediction", "target"], rows)
 
 
 def _title(results: Results) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from t5xpg import environment
 from t5xpg.assembly import Assembly
 from t5xpg.config import LoadedConfig
 from t5xpg.data.client import TaskDescription
 from t5xpg.experiment import Experiment
+from t5xpg.paths import shown
+from t5xpg.token_models import KINDS
 from t5xpg.vocabularies import Vocabulary
 
 
@@ -20,6 +24,8 @@ def print_header(loaded: LoadedConfig, built: Assembly) -> None:
         on = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
         if devices["count"] > 1:
             on += f" as {devices['count']} simulated devices"
+    if "processes" in devices:
+        on += f" of {devices['processes']} processes"
     print(
         f"{loaded.name}: {_count_text(model.num_params)} parameters, {model.config.dtype}, "
         f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
@@ -44,5 +50,7 @@ def _count_text(count: int) -> str:
 
 
 def _vocabulary_text(vocabulary: Vocabulary) -> str:
-    what = "bytes" if vocabulary.kind == "bytes" else f"SentencePiece {vocabulary.model_file}"
+    what = (
+        "bytes" if vocabulary.model_file is None else f"{KINDS[vocabulary.kind]} {shown(Path(vocabulary.model_file))}"
+    )
     return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"

@@ -12,11 +12,11 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from t5xpg import environment, locks
 from t5xpg.errors import UserError
-from t5xpg.files import read_json, remove_abandoned, write_json, write_text
+from t5xpg.files import read_json, remove_abandoned, write_atomically, write_json, write_text
 from t5xpg.writers import to_json
 
 _FORMAT = 1
@@ -26,6 +26,8 @@ _SHOWN_DIFFERENCES = 20
 
 class RunDirectory:
     """Paths and records of one run."""
+
+    written: ClassVar[bool] = True  # whether this process writes the records
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,11 +41,16 @@ class RunDirectory:
         self.evaluation_json = path / "evaluation.json"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
+        self.loggers = path / "loggers"  # what loggers keep of the run
         self.data_log = path / "data.log"  # what the data process had to say
+        self.evaluation = path / "evaluation"  # what the last evaluation says in more than one number
         self.evaluation_log = path / "evaluation.log"  # and that of the last evaluation
+        self.inference_log = path / "inference.log"  # and that of the last predictions for a split
         self.nonfinite = path / "nonfinite"  # batches of updates whose loss or gradient was not finite
         self.profile = path / "profile"  # traces of some updates
+        self.vocabulary_model = path / "vocabulary.model"  # a copy, where the vocabulary has one
         self.report = path / "report"
+        self.hosts = path / "hosts"  # what further processes have to say, by their numbers
 
     def exists(self) -> bool:
         """Whether a run was started here."""
@@ -69,6 +76,19 @@ class RunDirectory:
                 f"{self.run_json} is not readable ({' and '.join(wrong)} missing). Delete {self.path} to start over."
             )
         return record
+
+    def imported(self) -> Mapping[str, Any] | None:
+        """What the run was imported from, {"source", "format", "sha256"}; None for one that was trained here."""
+        found = self.read()["identity"].get("imported")
+        return found if isinstance(found, dict) else None
+
+    def check_trains(self) -> None:
+        """Raise UserError where what is here was imported: another run goes on from it."""
+        if self.imported() is not None and "seed" not in self.read()["identity"]:
+            raise UserError(
+                f"{self.path} holds an imported checkpoint, which is evaluated and asked, and not trained on where it "
+                "is. Start another run from it (INITIAL_CHECKPOINT), or name another run directory with RUN=…"
+            )
 
     def check(self, experiment: str, identity: Mapping[str, Any]) -> None:
         """Raise UserError if the folder holds another run than this one, saying what differs, or no run but files.
@@ -97,6 +117,12 @@ class RunDirectory:
                 f"{self.path} is no run directory: it has no run.json and holds {', '.join(strangers[:5])}"
                 f"{' and more' if len(strangers) > 5 else ''}. Name another one with RUN=…, or delete it."
             )
+
+    def keep_model(self, file: str | None) -> None:
+        """Copy the model of the run's vocabulary: without it, nobody would know what the parameters speak of."""
+        if file is not None and not self.vocabulary_model.exists():
+            with write_atomically(self.vocabulary_model) as copy:
+                copy.write(Path(file).read_bytes())
 
     def start(
         self,
@@ -158,6 +184,8 @@ class RunDirectory:
             yield
 
     def _compare(self, recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any]) -> None:
+        if "seed" in identity:  # it is to be trained
+            self.check_trains()
         old = {"experiment": recorded["experiment"], **recorded["identity"]}
         differences = differing(old, {"experiment": experiment, **identity})
         if differences:
@@ -177,6 +205,21 @@ class RunDirectory:
                 f"{self.path} to start over.",
             ]
         )
+
+
+class SharedRunDirectory(RunDirectory):
+    """The folder of a run of several processes as one sees it that is not the first: it writes no records.
+
+    What the other has nothing of lies in a folder of its own in it, which is on a disk that all hosts share.
+    """
+
+    written = False
+
+    def __init__(self, path: Path, process: int) -> None:
+        super().__init__(path)
+        own = self.hosts / str(process)
+        self.data_log = own / "data.log"
+        self.nonfinite = own / "nonfinite"  # its rows of the batches
 
 
 def clean_runs(folder: Path, *, yes: bool = False) -> int:

@@ -36,8 +36,3 @@ class StopRequest:
     def requested(self) -> bool:
         """Whether a signal has come."""
         return self.number is not None
-
-    @property
-    def exit_code(self) -> int:
-        """128 + the signal's number, as shells report it; 0 without one."""
-        return 128 + self.number if self.number is not None else 0

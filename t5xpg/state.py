@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params
+from t5xpg.models.model import Model, Params
 from t5xpg.optimizers import Optimizer
 
 
@@ -25,18 +25,18 @@ class TrainState:
     opt_state: Any  # what the optimiser's transformation keeps
 
 
-def create(model: EncoderDecoderModel, optimizer: Optimizer, key: jax.Array) -> TrainState:
+def create(model: Model, optimizer: Optimizer, key: jax.Array) -> TrainState:
     """The state before the first update, with new parameters from `key`. Can be jitted."""
     return of_parameters(model, optimizer, model.init(key))
 
 
-def of_parameters(model: EncoderDecoderModel, optimizer: Optimizer, params: Params) -> TrainState:
+def of_parameters(model: Model, optimizer: Optimizer, params: Params) -> TrainState:
     """The state before the first update of `params`. Can be jitted."""
     transformation = optimizer.transformation(model.logical_axes())
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=transformation.init(params))
 
 
-def abstract(model: EncoderDecoderModel, optimizer: Optimizer) -> TrainState:
+def abstract(model: Model, optimizer: Optimizer) -> TrainState:
     """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
     transformation = optimizer.transformation(model.logical_axes())
     params = model.abstract_params()

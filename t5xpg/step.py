@@ -13,7 +13,7 @@ import optax
 
 from t5xpg.errors import UserError
 from t5xpg.losses import LossConfig, loss_and_metrics, loss_weights_and_normalizer
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params
+from t5xpg.models.model import Model, Params
 from t5xpg.optimizers import Optimizer
 from t5xpg.rng import stream_key
 from t5xpg.state import TrainState
@@ -27,7 +27,7 @@ WholeGradientFunction = Callable[[Params, Batch, jax.Array], tuple[Params, Metri
 
 
 def make_train_step(
-    model: EncoderDecoderModel,
+    model: Model,
     optimizer: Optimizer,
     loss_config: LossConfig,
     *,
@@ -110,7 +110,7 @@ def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGrad
 
 
 def make_eval_step(
-    model: EncoderDecoderModel, loss_config: LossConfig, *, token_bytes: np.ndarray
+    model: Model, loss_config: LossConfig, *, token_bytes: np.ndarray
 ) -> Callable[[Params, Batch], Metrics]:
     """A function (params, batch) -> the float32 sums of `losses.loss_and_metrics`, without dropout.
 

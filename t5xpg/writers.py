@@ -11,13 +11,14 @@ import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from t5xpg.errors import UserError
 from t5xpg.files import write_atomically
+from t5xpg.metric_values import Generic, Histogram, Image, MetricValue, is_number
 
 
 class _Closing(ABC):
@@ -79,6 +80,11 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in _lines(path)]
 
 
+def whole_split(records: Iterable[dict[str, Any]], split: str) -> list[dict[str, Any]]:
+    """Those of a run's records that are of all of a split ("train", "validation"), and not of one task of a mixture."""
+    return [record for record in records if record.get("split") == split and record.get("task") is None]
+
+
 class TensorBoardWriter(_Closing):
     """Writes scalars and texts as TensorBoard events, without TensorFlow.
 
@@ -104,6 +110,49 @@ class TensorBoardWriter(_Closing):
             if isinstance(number, int | float):
                 self._writer.add_scalar(f"{prefix}/{name}" if prefix else name, number, step)
 
+    def values(self, step: int, values: Mapping[str, MetricValue], prefix: str) -> None:
+        """Record metrics as `prefix/name` at a step: numbers, texts, histograms, pictures, and tensors of plugins."""
+        for name, value in values.items():
+            tag = f"{prefix}/{name}"
+            if is_number(value):
+                self._writer.add_scalar(tag, value, step)
+            elif isinstance(value, str):
+                self._writer.add_text(tag, value, step)
+            elif isinstance(value, Histogram):
+                self._histogram(step, tag, value)
+            elif isinstance(value, Image):
+                shown = value.pictures[: value.max_outputs]
+                for number, picture in enumerate(shown):
+                    numbered = tag if len(shown) == 1 else f"{tag}/{number}"
+                    self._writer.add_image(numbered, picture, step, dataformats="HWC")
+            elif isinstance(value, Generic) and value.summary:
+                self._plugin_tensor(step, tag, value.summary)
+
+    def _histogram(self, step: int, tag: str, value: Histogram) -> None:
+        counts, edges = value.counted()
+        finite = value.finite()
+        if not finite.size:
+            return
+        self._writer.add_histogram_raw(
+            tag,
+            min=float(finite.min()),
+            max=float(finite.max()),
+            num=int(finite.size),
+            sum=float(finite.sum()),
+            sum_squares=float((finite**2).sum()),
+            # TensorBoard names a bin by its right edge, the first one by an empty bin before it
+            bucket_limits=edges.tolist(),
+            bucket_counts=[0, *counts.tolist()],
+            global_step=step,
+        )
+
+    def _plugin_tensor(self, step: int, tag: str, serialized: bytes) -> None:
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        value = Summary.Value.FromString(serialized)
+        value.tag = tag
+        self._writer._get_file_writer().add_summary(Summary(value=[value]), step)
+
     def text(self, step: int, name: str, text: str) -> None:
         """Record a text, shown as Markdown."""
         self._writer.add_text(name, text, step)
@@ -115,6 +164,13 @@ class TensorBoardWriter(_Closing):
     def close(self) -> None:
         """Write what is left and close the file."""
         self._writer.close()
+
+
+class Unwritten:
+    """Stands where a process writes no records: in the place of either writer."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *values, **named: None
 
 
 def to_json(value: Any) -> Any:

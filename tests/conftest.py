@@ -21,16 +21,23 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 # Files that start many programs, the longest first: a process that begins with them does not end long after the others.
 LONG_FILES = (
     "test_readme.py",
+    "test_judging.py",
+    "test_matrix.py",
     "test_faults.py",
     "test_proving.py",
     "test_recording.py",
+    "test_finetuning.py",
     "test_reproduction.py",
     "test_full_disk.py",
     "test_safety.py",
     "test_partitioning.py",
+    "test_every_task.py",
+    "test_several_hosts.py",
+    "test_sweep.py",
     "test_preparation.py",
     "test_chain.py",
     "test_evaluation.py",
+    "test_finetuning_page.py",
     "test_training.py",
 )
 

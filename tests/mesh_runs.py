@@ -6,16 +6,23 @@ Usage: mesh_runs.py <empty folder for checkpoints>
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from t5xpg import state as state_lib
 from t5xpg.checkpoints import CheckpointConfig, Checkpointer
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.decoding import DecodingConfig
+from t5xpg.infer_eval import model_outputs
 from t5xpg.losses import LossConfig
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params
@@ -28,19 +35,21 @@ from t5xpg.partitioning import (
     make_mesh,
     params_shardings,
     shard_batch,
+    standard_logical_axis_rules,
     state_shardings,
     with_shardings,
 )
 from t5xpg.rng import stream_key
 from t5xpg.state import TrainState
 from t5xpg.step import make_eval_step, make_train_step
+from t5xpg.vocabularies import Vocabulary
 
-V, B, S, T = 32, 16, 6, 4
+V, D, B, S, T = 32, 8, 16, 6, 4
 STEPS, SAVED = 20, 10
 MODEL = EncoderDecoderModel(
     T5Config(
         vocab_size=V,
-        emb_dim=8,
+        emb_dim=D,
         num_heads=8,
         head_dim=4,
         num_encoder_layers=1,
@@ -59,15 +68,48 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "AdamWScale": AdamWScale(0.02),
     "Muon": Muon(0.015),
 }
-Layout = tuple[int, int, int]  # devices along "data", along "model", parts of a batch
-ALONE: Layout = (1, 1, 1)
+
+
+class Layout(NamedTuple):
+    """Devices along "data" and "model", parts of a batch, slices, and T5X's dims for parameters and activations."""
+
+    data: int
+    model: int
+    parts: int = 1
+    slices: int = 1
+    parameters: int = 1
+    activations: int = 1
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+    @property
+    def mesh(self) -> MeshConfig:
+        rules = standard_logical_axis_rules(self.activations, self.parameters)
+        return MeshConfig(data=self.data, model=self.model, slices=self.slices, rules=rules)
+
+
+ALONE = Layout(1, 1)
+FSDP = Layout(8, 1, 2, parameters=2)
+FSDP_AND_TENSOR = Layout(2, 4, 1, parameters=2)
 # Adafactor, the optimiser of T5X, sees 1, 2, 4 and 8 devices each way and 1, 2 and 4 parts; the others some of each.
 # The first layout's checkpoint is gone on with on the last, and a single one's on one device.
 LAYOUTS: dict[str, list[Layout]] = {
-    "Adafactor": [(4, 1, 4), (2, 1, 1), (8, 1, 2), (1, 2, 4), (1, 8, 1), (2, 4, 4), (1, 4, 2)],
-    "AdamW": [(8, 1, 1), (1, 4, 4)],
-    "AdamWScale": [(2, 2, 2)],
-    "Muon": [(2, 1, 4), (1, 4, 2)],
+    "Adafactor": [
+        Layout(4, 1, 4),
+        FSDP,
+        Layout(2, 1),
+        Layout(8, 1, 2),
+        Layout(1, 2, 4),
+        Layout(1, 8),
+        Layout(2, 4, 4),
+        FSDP_AND_TENSOR,
+        Layout(2, 2, slices=2, parameters=2, activations=2),
+        Layout(1, 4, 2),
+    ],
+    "AdamW": [Layout(8, 1, parameters=2), Layout(1, 4, 4)],
+    "AdamWScale": [Layout(2, 2, 2, parameters=2)],
+    "Muon": [Layout(2, 1, 4, slices=2), Layout(2, 2, 1, parameters=2)],
 }
 
 
@@ -87,14 +129,14 @@ class Run:
 
     def __init__(self, optimizer: Optimizer, layout: Layout, model: EncoderDecoderModel = MODEL) -> None:
         self.optimizer, self.model = optimizer, model
-        data, tensor, self.parts = layout
-        self.mesh = make_mesh(MeshConfig(data=data, model=tensor))
+        self.parts, self.rules = layout.parts, layout.mesh.rules
+        self.mesh = make_mesh(layout.mesh)
         self.abstract = state_lib.abstract(model, optimizer)
-        self.shardings = state_shardings(model.logical_axes(), self.abstract, self.mesh)
+        self.shardings = state_shardings(model.logical_axes(), self.abstract, self.mesh, self.rules)
         step = make_train_step(
             model, optimizer, LossConfig(), num_microbatches=self.parts, seed=5, token_bytes=TOKEN_BYTES
         )
-        self.jitted = jit_train_step(step, self.mesh, self.shardings)
+        self.jitted = jit_train_step(step, self.mesh, self.shardings, 0, self.rules)
         self.losses: list[float] = []
 
     def compile(self) -> Run:
@@ -158,7 +200,7 @@ def agreement(runs: dict[Layout, Run], params: Params, folder: Path) -> dict:
             run.save(folder, SAVED)
             saved = host(run.state)
         run.train(SAVED, STEPS)
-        found["layouts"]["x".join(map(str, layout))] = {
+        found["layouts"][str(layout)] = {
             "losses": relative(run.losses, alone.losses),
             "params": distance(run.state.params, alone.state.params),
         }
@@ -184,7 +226,7 @@ def parts_of(run: Run) -> dict[str, list[int]]:
 
 def parameters_alone(folder: Path, run: Run) -> bool:
     """Whether reading the parameters alone from a checkpoint gives those of the run's state."""
-    shardings = params_shardings(MODEL.logical_axes(), run.abstract.params, run.mesh)
+    shardings = params_shardings(MODEL.logical_axes(), run.abstract.params, run.mesh, run.rules)
     with Checkpointer(folder, CheckpointConfig(), read_only=True) as checkpoints:
         params, _ = checkpoints.restore_params(SAVED, with_shardings(run.abstract.params, shardings))
     return equal(params, run.restore(folder, SAVED).state.params)
@@ -196,21 +238,58 @@ def continued(run: Run, params: Params, folder: Path) -> bool:
     return equal(run.restore(folder, 2).train(2, 4).state, end)
 
 
+def collectives(run: Run) -> dict[str, list[list[int]]]:
+    """The shapes that each kind of collective operation of the compiled step gives."""
+    found: dict[str, list[list[int]]] = {"all-gather": [], "all-reduce": [], "reduce-scatter": []}
+    for result, kind in re.findall(r"= (\S.*?) (all-gather|all-reduce|reduce-scatter)\(", run.step.as_text()):
+        for sizes in re.findall(r"f32\[([\d,]+)\]", result):
+            found[kind].append([int(size) for size in sizes.split(",")])
+    return found
+
+
 def evaluated(one: Run, many: Run) -> dict[str, float]:
     evaluate = make_eval_step(MODEL, LossConfig(), token_bytes=TOKEN_BYTES)
     alone, together = (
-        jit_eval_step(evaluate, run.mesh, run.shardings.params)(run.state.params, shard_batch(batch(9), run.mesh))
+        jit_eval_step(evaluate, run.mesh, run.shardings.params, 0, run.rules)(
+            run.state.params, shard_batch(batch(9), run.mesh)
+        )
         for run in (one, many)
     )
     return {name: abs(float(together[name]) / float(alone[name]) - 1) for name in ("cross_entropy", "weights")}
 
 
+def outputs(one: Run, many: Run, params: Params) -> dict[str, float | bool]:
+    """Predictions and scores for the metrics of tasks: whether they agree; the last rows are filled up."""
+    rows = {name: np.where(np.arange(B)[:, None] < B - 3, array, 0) for name, array in batch(9).items()}
+    lengths = {"inputs": rows["encoder_input_tokens"].shape[1], "targets": T}
+    dataset = DatasetConfig("none", lengths, batch_size=B)
+    found = []
+    for run in (one, many):
+        built: Any = SimpleNamespace(
+            experiment=SimpleNamespace(
+                model=MODEL, eval_dataset=dataset, decoding=DecodingConfig(), mesh=SimpleNamespace(rules=run.rules)
+            ),
+            mesh=run.mesh,
+            shardings=run.shardings,
+            on_devices=functools.partial(shard_batch, mesh=run.mesh),
+        )
+        functions = model_outputs(built, Vocabulary())
+        here = jax.device_put(params, run.shardings.params)
+        found.append((functions.predict(here, rows, np.arange(B, dtype=np.int32)), functions.score(here, rows)))
+    (predicted, scores), (others, other_scores) = found
+    return {
+        "predictions": np.array_equal(predicted, others) and predicted.shape == (B, T) and bool(predicted.any()),
+        "scores": float(np.max(np.abs(scores - other_scores))) if scores.any() else np.inf,
+    }
+
+
 def main(folder: Path) -> None:
-    created, split = (Run(OPTIMIZERS["Adafactor"], layout).create() for layout in (ALONE, (2, 4, 1)))
+    created, split = (Run(OPTIMIZERS["Adafactor"], layout).create() for layout in (ALONE, Layout(2, 4)))
     found: dict = {
         "devices": len(jax.devices()),
         "created": distance(split.state, created.state),
         "parts": parts_of(split),
+        "parts of FSDP": parts_of(Run(OPTIMIZERS["Adafactor"], FSDP).create()),
         "optimizers": {},
     }
     params = host(created.state.params)
@@ -218,14 +297,22 @@ def main(folder: Path) -> None:
         name: {layout: Run(optimizer, layout) for layout in (ALONE, *LAYOUTS[name])}
         for name, optimizer in OPTIMIZERS.items()
     }
-    dropout = Run(OPTIMIZERS["Adafactor"], (2, 4, 1), WITH_DROPOUT)
+    dropout = Run(OPTIMIZERS["Adafactor"], FSDP_AND_TENSOR, WITH_DROPOUT)
     with ThreadPoolExecutor(2) as pool:  # most of the time goes into compiling
         list(pool.map(Run.compile, [*(run for own in runs.values() for run in own.values()), dropout]))
     for name, own in runs.items():
         found["optimizers"][name] = agreement(own, params, folder / name)
     adafactor = runs["Adafactor"]
-    found["evaluation"] = evaluated(adafactor[ALONE], adafactor[2, 4, 4])
-    found["parameters alone"] = parameters_alone(folder / "Adafactor", adafactor[8, 1, 2])
+    found["evaluation"] = [evaluated(adafactor[ALONE], adafactor[layout]) for layout in (Layout(2, 4, 4), FSDP)]
+    found["collectives of FSDP"] = collectives(adafactor[FSDP])
+    axes = jax.tree.leaves(MODEL.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
+    leaves = zip(jax.tree.leaves(params), axes, strict=True)
+    matrices = [leaf.shape for leaf, names in leaves if leaf.ndim == 2 and "embed" in names]
+    found["matrices"], found["number of matrices"] = sorted(set(matrices)), len(matrices)
+    found["outputs"] = [
+        outputs(adafactor[ALONE], adafactor[layout], params) for layout in (Layout(8, 1, 2), FSDP_AND_TENSOR)
+    ]
+    found["parameters alone"] = parameters_alone(folder / "Adafactor", adafactor[FSDP])
     found["continues"] = continued(dropout, params, folder / "dropout")
     json.dump(found, sys.stdout)
 

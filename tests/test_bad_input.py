@@ -27,7 +27,7 @@ from t5xpg.data import local_files
 from t5xpg.data.lines import BadLines, bounded_lines
 from t5xpg.data.local_files import texts
 from t5xpg.errors import UserError, nearest
-from tests.workplace import EXPERIMENT, REPOSITORY
+from tests.workplace import EXPERIMENT, FINE_TUNING, REPOSITORY
 
 GOOD = json.dumps({"text": "a" * 150}).encode() + b"\n"
 LONG = b"x" * 150 + b"\n"
@@ -196,6 +196,13 @@ NAMES = [
         "rows that are no number", "data mine --limit=many", "argument --limit: many is not a positive number", code=2
     ),
     Case("rows of 5,000 digits", ["data", "mine", "--limit=" + "9" * 5000], "argument --limit: .*9999", code=2),
+    Case("no megabytes", "data mine --max-mb=0", "argument --max-mb: 0 is not a number of megabytes", code=2),
+    Case("megabytes that are no number", "data mine --max-mb=1e3", "1e3 is not a number of megabytes", code=2),
+    Case("two sources", "data mine --files=a.txt --hub=some/where", "give one of them", {"a.txt": LONG}),
+    Case("revision of nothing", "data pycode --revision=main", r"are of the dataset that HUB=… names"),
+    Case("a selection that is open", ["data", "pycode", "--select='a"], "SELECT='a: No closing quotation"),
+    Case("a selection of nothing", ["data", "pycode", "--select= "], "SELECT names nothing"),
+    Case("a selection of text without files", "data wikitext --select=a*", "is not of files with names"),
     Case("task that climbs", "cache ../x", r"no task or mixture named .\.\./x"),
     Case("run that is not a run", "eval small.gin --run=./mine", "mine holds no run", {"mine": folder("thesis.tex")}),
     Case("run that is a file", "eval small.gin --run=./mine", "mine holds no run", {"mine": b"a file"}),
@@ -214,6 +221,8 @@ GIN = [
     gin("no name", "=3", "expected --gin.NAME=value"),
     gin("required value", "RANDOM_SEED=%gin.REQUIRED", "RANDOM_SEED"),
     gin("text for a number", "TRAIN_STEPS=many", "'many'"),
+    gin("unknown method", "decoding.DecodingConfig.method=bean", "method is 'bean': Did you mean beam"),
+    gin("option of another method", "decoding.DecodingConfig.temperature=0.5", "is an option of the method 'sample'"),
     gin("half a step", "TRAIN_STEPS=1.5", r"1\.5"),
     gin("no steps", "TRAIN_STEPS=0", "total_steps .*0"),
     gin("negative batch", "BATCH_SIZE=-8", "batch_size is -8: it must be a whole number of at least 1"),
@@ -250,8 +259,10 @@ GIN = [
 ]
 
 OTHERS = [
-    Case("neither prompt nor file", "infer small.gin", "Give one of PROMPT=.* and INPUT="),
-    Case("both prompt and file", "infer small.gin --prompt=a --input=b", "Give one of PROMPT=.* and INPUT="),
+    Case("neither prompt nor file", "infer small.gin", "Give one of PROMPT=.* INPUT=.* and SPLIT="),
+    Case("both file and split", "infer small.gin --split=a --input=b", "Give one of PROMPT=.* INPUT=.* and SPLIT="),
+    Case("a split of a path", "infer small.gin --split=../a", "holds no run"),
+    Case("both prompt and file", "infer small.gin --prompt=a --input=b", "Give one of PROMPT=.* INPUT=.* and SPLIT="),
     Case(
         "prompt without a blank",
         ["infer", "small.gin", "--prompt=sleep"],
@@ -293,7 +304,35 @@ OTHERS = [
     Case("Beam options that are none", ["cache", "a_task", "--beam-options='"], "BEAM_OPTIONS=': No closing quotation"),
 ]
 
-TABLE = [*JSON_LINES, *FILES, *NAMES, *GIN, *OTHERS]
+
+def start(name: str, says: str, *given: str, **made: bytes) -> Case:
+    """A fine-tuning of what lies in runs/; made: files there, `small_meta` for small/checkpoints/5/meta/metadata."""
+    arguments = ["train", "tuned.gin", "--gin.MIXTURE_OR_TASK_NAME=pydocs_span_corruption", *given]
+    lying: dict[str, bytes | Callable[[Path], None]] = {"tuned.gin": FINE_TUNING.encode()}
+    for run, content in made.items():
+        lying[f"runs/{run.removesuffix('_meta')}/checkpoints/5/meta/metadata"] = content
+    return Case(name, arguments, says, lying)
+
+
+START = [
+    start("a start from no run", r"INITIAL_CHECKPOINT: there is no run .*runs/small\.$"),
+    start("a start from a near name", r"no run .*runs/small\. Did you mean smal1\?", smal1_meta=b"{}"),
+    start("a start from what is none", r"small/checkpoints/5 cannot be read: its meta has no", small_meta=b"{}"),
+    start("a start from half a checkpoint", r"cannot be read: .*(JSON|Expecting)", small_meta=b"{"),
+    start("a start from a list", r"The checkpoint .* cannot be read", small_meta=b"[]"),
+    start("a start from nothing", "INITIAL_CHECKPOINT is ' ': expected the name", "--gin.INITIAL_CHECKPOINT=' '"),
+    start("a start from a step that is not there", r"has no checkpoint of step 7; there are: \[5\]",
+        "--gin.INITIAL_CHECKPOINT=small/checkpoints/7", small_meta=b"{}"),
+    start("a start from a name of 5,000 letters", "File name too long", f"--gin.INITIAL_CHECKPOINT={'a' * 5000}"),
+    start("a start from a zero byte", r"there is no run|null byte", "--gin.INITIAL_CHECKPOINT='a\\0b'"),
+    start("a metric that nothing measures", "BEST_METRIC is 'loss': expected", "--gin.BEST_METRIC=loss"),
+    start("a metric of nobody's", "set INFER_EVAL_PERIOD", "--gin.BEST_METRIC=squad/em", "--gin.BEST_MODE=max"),
+    start("patience that is none", "EARLY_STOP_PATIENCE is -1", "--gin.EARLY_STOP_PATIENCE=-1"),
+    Case("a step that is none", "eval small.gin --step=last", "--step: last is neither a step nor best", code=2),
+    Case("a step before the first", "infer small.gin --prompt=a --step=-1", "--step: -1 is neither a step", code=2),
+]  # fmt: skip
+
+TABLE = [*JSON_LINES, *FILES, *NAMES, *GIN, *OTHERS, *START]
 
 
 def test_the_table_names_each_case_once() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
-from t5xpg.batch import BatchSpec, hash_batch, validate
+from t5xpg.batch import BatchSpec, hash_batch, hash_of_parts, hash_parts, validate
 
 SPEC = BatchSpec(2, {"inputs": 4, "targets": 3}, vocab_size=10)
 
@@ -87,3 +89,14 @@ def test_hash_depends_on_everything_but_order_and_layout() -> None:
     ]
     assert len({digest, *map(hash_batch, others)}) == 5
     assert digest == "0ee806104ecd2f4c11b72dfbe249ca98b2b0e409fb5ca9fba9160b59e365628f"
+
+
+def test_the_hash_of_parts() -> None:
+    """Of the hashes of the parts, in their order; that of one part is the plain one."""
+    batch = {"a": np.arange(12, dtype=np.int32).reshape(6, 2), "b": np.arange(6, dtype=np.int32).reshape(6, 1)}
+    assert hash_batch(batch, 1) == hash_batch(batch)
+    parts = [{name: array[rows] for name, array in batch.items()} for rows in (slice(0, 2), slice(2, 4), slice(4, 6))]
+    assert hash_parts(batch, 3) == [hash_batch(part) for part in parts]
+    expected = hashlib.sha256("\n".join(map(hash_batch, parts)).encode()).hexdigest()
+    assert hash_batch(batch, 3) == hash_of_parts(hash_parts(batch, 3)) == expected
+    assert len({hash_batch(batch, count) for count in (1, 2, 3, 6)}) == 4

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from t5xpg import phases
 from t5xpg.batch import Batch, hash_batch
-from t5xpg.batch_trail import LINE, UNKNOWN, BatchTrail, read_trail
+from t5xpg.batch_trail import LINE, UNKNOWN, BatchTrail, SharedTrail, read_trail
 
 BATCHES: list[Batch] = [{"decoder_target_tokens": np.full((2, 3), number, np.int32)} for number in range(6)]
 HASHES = [hash_batch(batch) for batch in BATCHES]
@@ -60,6 +62,44 @@ def test_the_last_batches_can_be_asked_for(tmp_path: Path) -> None:
     assert trail.batch_of(13) is BATCHES[2]
     assert trail.batch_of(12) is None
     trail.close()
+
+
+@pytest.mark.parametrize(
+    ("owned", "shards"), [([[0], [1]], 2), ([[0, 2], [1, 3]], 4), ([[0, 1], [1, 2]], 3), ([[0], [0]], 1), ([[0, 1]], 2)]
+)
+def test_what_several_processes_read_has_the_lines_of_one(tmp_path: Path, owned: list[list[int]], shards: int) -> None:
+    draw = np.random.default_rng(3)
+    batches = [{name: draw.integers(0, 9, (2 * shards, 5)) for name in ("a", "b")} for _ in range(250)]
+    alone = BatchTrail(iter(batches), tmp_path / "one", 0, shards)
+    assert len(list(alone)) == 250
+    alone.flush()
+    alone.close()
+
+    said: list[list[bytes]] = []
+
+    def rows(own: list[int]) -> Iterator[Batch]:
+        places = np.concatenate([np.arange(2 * shard, 2 * shard + 2) for shard in own])
+        return ({name: array[places] for name, array in batch.items()} for batch in batches)
+
+    for process in reversed(range(len(owned))):  # the first one hears what the others have said
+        heard = iter(list(map(list, zip(*said, strict=True)))) if process == 0 else iter(())
+        own: list[bytes] = []
+
+        def gather(value: bytes, process: int = process, heard: Any = heard, own: list[bytes] = own) -> list[bytes]:
+            own.append(value)
+            return [value, *next(heard, [])] if process == 0 else []
+
+        path = tmp_path / "several" if process == 0 else None
+        trail = SharedTrail(rows(owned[process]), path, 0, shards, owned=owned, process=process, gather=gather)
+        for number, _ in enumerate(trail):
+            if number in (29, 30):
+                trail.flush()
+        trail.flush()
+        trail.flush()
+        trail.close()
+        said.insert(0, own)
+    assert (tmp_path / "several").read_bytes() == (tmp_path / "one").read_bytes()
+    assert read_trail(tmp_path / "one") == [hash_batch(batch, shards) for batch in batches]
 
 
 def test_a_watcher_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

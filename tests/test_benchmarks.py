@@ -171,11 +171,18 @@ def test_every_module_of_rows_is_there() -> None:
 
 
 def test_memory_of_a_process_and_its_children() -> None:
-    code = "import subprocess, sys; x = bytearray(b'1' * 40_000_000); subprocess.run([sys.executable, '-c', 'input()'])"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
-        end = time.monotonic() + 60
+    child = "print('here', flush=True); input()"
+    code = (
+        f"import subprocess, sys; x = bytearray(b'1' * 40_000_000); subprocess.run([sys.executable, '-c', {child!r}])"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         with memory.watched(process.pid) as peak:
-            while (len(memory.tree(process.pid)) < 2 or peak.total <= peak.own) and time.monotonic() < end:
+            # Between its fork and its program the child's memory is its parent's: only then is it one of its own.
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"here\n"
+            end = time.monotonic() + 60
+            while peak.total <= peak.own and time.monotonic() < end:
                 time.sleep(0.01)
         process.communicate(b"\n")
     assert 40_000_000 < peak.own < peak.total

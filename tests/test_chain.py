@@ -166,6 +166,17 @@ def test_simulated_devices_give_the_same_losses(workplace: Workplace, unbroken: 
         (["train", "SMALL", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruptoin"], "Did you mean small_span_corruption"),
         (["train", "SMALL", "--gin.MODULE_IMPORT=no.such.module", "--run=other"], "no.such.module"),
         (["train", "SMALL", "--gin.NOISE_DENSITY=0.7", "--run=other"], "targets"),
+        (  # of documents of one line
+            [
+                "train",
+                "SMALL",
+                "--gin_file=gin/objectives/next_line.gin",
+                "--gin.USE_CACHED_TASKS=False",
+                "--run=other",
+                "--gin.MIXTURE_OR_TASK_NAME=small_next_line",
+            ],
+            "small_next_line, split 'train', has no examples",
+        ),
         (["cache", "smal_span_corruption"], "Did you mean small_span_corruption"),
         (["data", "wikitxt"], "Did you mean wikitext"),
         (["data", "mine", "--files=train=nowhere.txt"], "nowhere.txt"),

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from t5xpg import checking, config
+from t5xpg import assembly, checking, config
+from t5xpg.checkpoints import CheckpointConfig, Checkpointer
 from t5xpg.data.export import export_dataset
 from t5xpg.errors import UserError
 from t5xpg.files import write_json, write_text
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.preparation import Source
+from t5xpg.run_identity import run_identity
 from t5xpg.rundir import RunDirectory
-from t5xpg.training import run_identity
-from tests.workplace import EXPERIMENT, sentences
+from t5xpg.vocabularies import Vocabulary
+from tests.workplace import EXPERIMENT, FINE_TUNING, sentences
 
 # Each override breaks one thing of an experiment that could be trained; what the table then says of it.
 BROKEN = {
@@ -28,6 +31,9 @@ BROKEN = {
     "train/spec.DatasetConfig.split=trian": (r"^data     NO  .* no split 'trian'\. Did you mean train",),
     "MIXTURE_OR_TASK_NAME=smal_span_corruption": (
         r"^data     NO  There is no task or mixture named smal_span_corruption\. Did you mean small_span_corruption",
+    ),
+    "INFER_EVAL_PERIOD=2": (
+        r"^metrics  NO  INFER_EVAL_PERIOD is set, and small_span_corruption has no metrics \(metric_fns\)",
     ),
     "encoder_decoder.T5Config.mlp_dim=2000000000": (r"^memory   NO  A step takes about .* MiB",),
 }
@@ -112,6 +118,34 @@ def test_sentinels_that_would_run_out(place: Path, capsys: pytest.CaptureFixture
     assert re.search(r"^spans    NO  .* sentinels for \d+ spans .* vocabulary has 125", printed, re.MULTILINE), printed
 
 
+def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "pairs.tsv").write_text("one\teins\n")
+    files = {split: [place / "pairs.tsv"] for split in ("train", "validation")}
+    export_dataset("pairs", data_dir=place / "data", files=files, fields={"en": "en", "de": "de"})
+    (place / "small.gin").write_text(EXPERIMENT + "include 'gin/objectives/none.gin'\n")
+
+    def of(task: str, *overrides: str, code: int = 0) -> str:
+        return table(place, capsys, f"MIXTURE_OR_TASK_NAME={task}", *overrides, code=code)
+
+    assert "make cache TASK=pairs_translate_en_de\n" in of("pairs_translate_en_de", "INFER_EVAL_PERIOD=2")
+    first = "squad, validation: `make train` caches it first, and gets squad/v1.1:3.0.0 of TensorFlow Datasets"
+    assert first in of("squad", "INFER_EVAL_PERIOD=2")
+    for task, message in {
+        "squad_bytes640": "has 640 ids and the model 384 embeddings",
+        "wmt19_ende_bytes": r"no task or mixture named wmt19_ende_bytes\. Did you mean wmt19_ende_bytes640",
+        "pairs_span_corruption": r"no task or mixture named pairs_span_corruption\.",
+        "pairs_translate_en_fr": r"no task or mixture named pairs_translate_en_fr\. Did you mean pairs_translate_",
+        "small_translate_en_de": r"no task or mixture named small_translate_en_de\.",
+    }.items():
+        assert re.search(message, of(task, code=1)), task
+    split = of("trivia_qa_open", "train_eval/spec.DatasetConfig.split=tset", code=1)
+    assert "trivia_qa_open has no split 'tset'. Did you mean test" in split
+    (place / "small.gin").write_text(EXPERIMENT)
+    for task in ("pairs_translate_en_de", "squad"):
+        said = f"sets the objective span_corruption, and {task} has inputs and targets already: include '"
+        assert said in of(task, code=1)
+
+
 def test_text_that_is_not_as_it_was_exported(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = place / "data" / "small" / "train.jsonl"
     write_text(file, file.read_text()[:-20])
@@ -181,3 +215,76 @@ def test_a_folder_of_somebody_else(place: Path, capsys: pytest.CaptureFixture[st
     (place / "runs" / "small").mkdir(parents=True)
     (place / "runs" / "small" / "thesis.tex").write_text("")
     assert re.search(r"^run      NO  .* no run directory.*thesis.tex", table(place, capsys, code=1), re.MULTILINE)
+
+
+@pytest.fixture
+def tuned(place: Path) -> Path:
+    """The place, whose experiment starts from a run of the same model, which is there as far as this looks at it."""
+    loaded = config.load(str(place / "small.gin"))
+    built = assembly.assemble(loaded.experiment)
+    meta = {
+        "experiment": "small", "vocabulary": Vocabulary().to_json(), "settings": config.settings(built.experiment.model)
+    }  # fmt: skip
+    with Checkpointer(place / "runs" / "pretrained" / "checkpoints", CheckpointConfig()) as checkpoints:
+        checkpoints.save(12, built.new_state(), {}, meta)
+    (place / "small.gin").write_text(FINE_TUNING.replace("'small'", "'pretrained'"))
+    return place
+
+
+def test_a_checkpoint_to_start_from(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = table(tuned, capsys, "EARLY_STOP_PATIENCE=2")
+    assert re.search(r"^start    ok  parameters of small after step 12, in .*runs/pretrained$", printed, re.MULTILINE)
+    line = r"^best     ok  validation/loss, min, kept; ends after 2 in a row without a better one$"
+    assert re.search(line, printed, re.MULTILINE), printed
+    printed = table(tuned, capsys, "RESET_OPTIMIZER=False", "KEEP_BEST=False")
+    assert "parameters and optimiser of small after step 12" in printed
+    assert "validation/loss, min, not kept" in printed
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        (
+            "INITIAL_CHECKPOINT=pretraned",
+            r"^start    NO  .*no run .*runs/pretraned\. Did you mean pretrained\?",
+        ),
+        ("INITIAL_CHECKPOINT=pretrained/checkpoints/3", r"^start    NO  .*no checkpoint of step 3; there are: \[12\]"),
+        ("encoder_decoder.T5Config.num_encoder_layers=2", r"^start    NO  The checkpoint .* does not fit"),
+        (
+            "BEST_METRIC=validation/small/loss",
+            r"^best     NO  BEST_METRIC is 'validation/small/loss', which is not measured\. Did you mean validation/",
+        ),
+    ],
+)
+def test_each_mistake_of_a_start(tuned: Path, capsys: pytest.CaptureFixture[str], override: str, line: str) -> None:
+    printed = table(tuned, capsys, override, code=1)
+    assert re.search(line, printed.replace("\n             ", " "), re.MULTILINE), (line, printed)
+    loaded, _ = config.examine(str(tuned / "small.gin"), [override])
+    assert loaded is not None
+    with pytest.raises(UserError):
+        checking.require(loaded, RunDirectory(tuned / "runs" / "small"))
+
+
+def test_another_vocabulary_than_the_checkpoint_has(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    meta = tuned / "runs" / "pretrained" / "checkpoints" / "12" / "meta" / "metadata"
+    record = json.loads(meta.read_text())
+    write_json(meta, {**record, "vocabulary": {**record["vocabulary"], "sentinels": "transformers"}})
+    line = r"^start    NO  .*small_span_corruption has: sentinels transformers in the checkpoint, seqio now"
+    assert re.search(line, table(tuned, capsys, code=1), re.MULTILINE)
+    table(tuned, capsys, "SAME_VOCABULARY=False")
+
+
+def test_a_run_that_goes_on_needs_no_start(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    meta = tuned / "runs" / "small" / "checkpoints" / "4" / "meta" / "metadata"
+    meta.parent.mkdir(parents=True)
+    model = config.load(str(tuned / "small.gin")).experiment.model
+    origin = {"named": "pretrained", "experiment": "small", "step": 12, "sha256": "0" * 64}
+    write_json(meta, {"experiment": "small", "settings": config.settings(model), "initial": origin})
+    shutil.move(tuned / "runs" / "pretrained", tuned / "runs" / "moved")
+    assert "was small after step 12, which is not needed any more" in table(tuned, capsys)
+    assert "`make train` compares it with what the run was started from, pretrained" in table(
+        tuned, capsys, "INITIAL_CHECKPOINT=moved"
+    )
+    printed = table(tuned, capsys, "INITIAL_CHECKPOINT=gone", code=1)
+    assert "there is no run" in printed
+    assert "started from 'pretrained': INITIAL_CHECKPOINT has to be that again" in printed

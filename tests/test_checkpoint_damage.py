@@ -36,7 +36,7 @@ def abstract(state: TrainState) -> TrainState:
 def write(folder: Path, *steps: int) -> None:
     with Checkpointer(folder, KEEP_ALL) as checkpoints:
         for step in steps:
-            checkpoints.save(step, make_state(step), {"p": np.arange(5)}, {"at": step}, {"validation_loss": 1 / step})
+            checkpoints.save(step, make_state(step), {"p": np.arange(5)}, {"at": step}, {"validation/loss": 1 / step})
 
 
 @pytest.fixture(autouse=True)
@@ -245,7 +245,7 @@ def packed() -> bytes:
 def test_the_best_is_known_without_the_damaged(tmp_path):
     write(tmp_path, 1, 2, 3)  # 3 has the lowest loss
     change(tmp_path / "3" / "metrics" / "metrics", b"[")
-    change(tmp_path / "2" / "metrics" / "metrics", b'{"validation_loss": "x"}')
+    change(tmp_path / "2" / "metrics" / "metrics", b'{"validation/loss": "x"}')
     with Checkpointer(tmp_path, KEEP_ALL, read_only=True) as checkpoints:
         assert checkpoints.best() == 1
 

@@ -99,14 +99,14 @@ def test_the_last_and_the_best_stay(tmp_path):
     losses = {10: 3.0, 20: 1.0, 30: 2.0, 40: None, 50: 1.5, 60: float("nan")}
     with Checkpointer(tmp_path, CheckpointConfig(keep=2)) as checkpoints:
         for step, loss in losses.items():
-            metrics = None if loss is None else {"validation_loss": loss, "other": 0.0}
+            metrics = None if loss is None else {"validation/loss": loss, "other": 0.0}
             checkpoints.save(step, make_state(step), {}, {}, metrics)
             assert checkpoints.latest() == step
         assert checkpoints.steps() == [20, 50, 60]
         assert checkpoints.best() == 20
     with Checkpointer(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
         assert checkpoints.best() == 20
-        checkpoints.save(70, make_state(70), {}, {}, {"validation_loss": 0.5})
+        checkpoints.save(70, make_state(70), {}, {}, {"validation/loss": 0.5})
         assert checkpoints.steps() == [70]
         assert checkpoints.best() == 70
 
@@ -114,9 +114,44 @@ def test_the_last_and_the_best_stay(tmp_path):
 def test_without_a_best(tmp_path):
     with Checkpointer(tmp_path, CheckpointConfig(keep=2, keep_best=None, asynchronous=False)) as checkpoints:
         for step in (1, 2, 3):
-            checkpoints.save(step, make_state(step), {}, {}, {"validation_loss": float(step)})
+            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": float(step)})
         assert checkpoints.steps() == [2, 3]
         assert checkpoints.best() is None
+
+
+def test_the_best_may_be_the_highest_and_is_the_first_of_equals(tmp_path):
+    config = CheckpointConfig(keep=1, keep_best="task/em", best_mode="max", asynchronous=False)
+    with Checkpointer(tmp_path, config) as checkpoints:
+        for step, value in enumerate((1.0, 3.0, 3.0, 2.0), start=1):
+            checkpoints.save(step, make_state(step), {}, {}, {"task/em": value, "validation/loss": -value})
+        assert checkpoints.best() == 2
+        assert checkpoints.steps() == [2, 4]
+    with pytest.raises(UserError, match="best_mode is 'highest'; it has to be 'min' or 'max'"):
+        CheckpointConfig(best_mode="highest")
+
+
+def test_a_passing_checkpoint_leaves_no_trace(tmp_path):
+    """Whether a run was stopped between its checkpoints or not, the same ones are there at the end."""
+    kept = []
+    for name, passing in (("unbroken", ()), ("stopped", (3, 5, 7))):
+        with Checkpointer(tmp_path / name, CheckpointConfig(keep=2, asynchronous=False)) as checkpoints:
+            for step in sorted({2, 4, 6, 8, *passing}):
+                metrics = {"validation/loss": 0.0 if step in passing else float(step)}
+                checkpoints.save(step, make_state(step), {}, {}, metrics, passing=step in passing)
+                assert checkpoints.latest() == step
+                assert checkpoints.best() == 2
+        kept.append(checkpoints.steps())
+    assert kept == [[2, 6, 8], [2, 6, 8]]
+
+
+def test_what_a_kill_kept_from_being_removed_goes(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig(keep=9, asynchronous=False)) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": float(step)})
+    with Checkpointer(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+        assert checkpoints.steps() == [1, 2, 3]
+        checkpoints.tidy()
+        assert checkpoints.steps() == [1, 3]
 
 
 def test_best_is_none_before_anything_was_measured(tmp_path):
@@ -307,7 +342,7 @@ def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
     config = CheckpointConfig(keep=2)
     with Checkpointer(tmp_path, config) as checkpoints:
         for step in (1, 2, 3):
-            checkpoints.save(step, make_state(step), {}, {"at": step}, {"validation_loss": 4.0 - step})
+            checkpoints.save(step, make_state(step), {}, {"at": step}, {"validation/loss": 4.0 - step})
         assert checkpoints.steps() == [2, 3]
     # What a deletion of step 2 can leave behind.
     shutil.rmtree(tmp_path / "2" / "metrics")
@@ -316,7 +351,7 @@ def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
         assert checkpoints.best() == 3
         assert bits(checkpoints.restore(None, abstract(make_state()))[0]) == bits(make_state(3))
         for step in (4, 5):
-            checkpoints.save(step, make_state(step), {}, {}, {"validation_loss": 4.0 - step})
+            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": 4.0 - step})
         assert checkpoints.steps() == [4, 5]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
 
@@ -330,7 +365,7 @@ from test_checkpoints import *
 state = make_state(1)
 with Checkpointer(Path(sys.argv[1]), CheckpointConfig()) as checkpoints:
     for step in (1, 2, 3):
-        checkpoints.save(step, state, {"it": np.arange(3)}, {}, None if step == 1 else {"validation_loss": 1.0})
+        checkpoints.save(step, state, {"it": np.arange(3)}, {}, None if step == 1 else {"validation/loss": 1.0})
     checkpoints.restore(None, abstract(state))
 assert "tensorflow" not in sys.modules
 """

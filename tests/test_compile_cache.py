@@ -104,3 +104,16 @@ def test_a_run_is_the_same_with_kept_programs_and_without(workplace: Workplace, 
         records.append([(run / name).read_bytes() for name in ("metrics.jsonl", "batches.sha256")])
     assert any(path.name.startswith("jit_update") for path in entries(kept))
     assert records[0] == records[1] == records[2]
+
+
+def test_a_user_without_a_name_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a container that runs with the ids of somebody else: JAX would warn of every program."""
+    monkeypatch.setenv("T5XPG_COMPILE_CACHE", str(tmp_path / "programs"))
+
+    def nobody(user: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with compile_cache.kept_programs():
+        assert jax.config.values["jax_compilation_cache_dir"] is None
+    assert not (tmp_path / "programs").exists()

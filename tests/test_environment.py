@@ -38,6 +38,13 @@ def test_git_state_of_a_clean_and_a_changed_tree(checkout: Path, monkeypatch: py
     assert environment.git_state(checkout) == {"commit": state["commit"], "clean": False}
 
 
+def test_the_state_that_an_image_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789" * 4
+    for said, clean in ((commit, True), (f"{commit}+", False)):
+        monkeypatch.setenv("T5XPG_REVISION", said)
+        assert environment.git_state() == {"commit": commit, "clean": clean}
+
+
 def test_no_git_state_outside_a_checkout(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.git_state(tmp_path) is None
     git(checkout, "rm", "-q", "--cached", "t5xpg/__init__.py")  # a package inside somebody else's repository

@@ -9,7 +9,7 @@ import pytest
 
 from t5xpg import config, estimate
 from t5xpg.estimate import Times
-from tests.workplace import EXPERIMENT, Workplace
+from tests.workplace import EXPERIMENT, FINE_TUNING, Workplace
 
 
 def test_the_parts_add_up() -> None:
@@ -49,6 +49,22 @@ def test_without_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         assert re.search(line, printed, re.MULTILINE), (line, printed)
     assert list((tmp_path / "runs").iterdir()) == []
     assert not (tmp_path / "data").exists()
+
+
+def test_a_start_needs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DATA", "CACHE", "RUNS"):
+        monkeypatch.setenv(f"T5XPG_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.0)
+    monkeypatch.setattr(estimate, "DataService", None)
+    gin = tmp_path / "tuned.gin"
+    gin.write_text(FINE_TUNING)
+    overrides = ["MIXTURE_OR_TASK_NAME=wikitext_span_corruption", "EARLY_STOP_PATIENCE=3"]
+    assert estimate.estimate(config.load(str(gin), overrides), price_per_hour=None) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^ +and [\d.]+ s for each evaluation that is the best so far, out of their turn$", printed, re.M)
+    assert "early stop   as soon as validation/loss has not been better for 3 evaluations\n" in printed
 
 
 def test_with_text_through_the_program(workplace: Workplace) -> None:

@@ -28,7 +28,7 @@ class Observer:
         time.sleep(0.01)
         self.told.append(("evaluate", step, float(state.params["w"])))
 
-    def save(self, step: int, state: Any, window: Window) -> None:
+    def save(self, step: int, state: Any, window: Window, passing: bool) -> None:
         self.told.append(("save", step))
 
 
@@ -38,7 +38,7 @@ def test_the_state_before_the_first_update_is_measured_behind_it() -> None:
         lambda state, batch: (TrainState(state.step + 1, {"w": state.params["w"] + batch}, ()), {"loss": batch}),
         donate_argnums=0,
     )
-    late = LateMeasurement(observer, update)
+    late = LateMeasurement(observer, update, lambda: observer.told.append(("updated", 1)))
     state = TrainState(jnp.zeros((), jnp.int32), {"w": jnp.float32(5)}, ())
     for _ in range(2):
         state, _ = late.train_step(state, jnp.float32(1))
@@ -47,10 +47,10 @@ def test_the_state_before_the_first_update_is_measured_behind_it() -> None:
     late.stats(2, Window(), 100.0, 2)
     late.stats(4, Window(), 100.0, 2)
     late.evaluate(4, state)
-    late.save(4, state, Window())
+    late.save(4, state, Window(), False)
     assert [each[:2] for each in observer.told] == [
-        ("evaluate", 0), ("stepped", 1), ("stats", 2), ("stats", 4), ("evaluate", 4), ("save", 4)
+        ("updated", 1), ("evaluate", 0), ("stepped", 1), ("stats", 2), ("stats", 4), ("evaluate", 4), ("save", 4)
     ]  # fmt: skip
-    assert (observer.told[0][2], observer.told[4][2]) == (5, 7)
-    assert observer.told[2][2] <= 99.99
-    assert observer.told[3][2] == 100
+    assert (observer.told[1][2], observer.told[5][2]) == (5, 7)
+    assert observer.told[3][2] <= 99.99
+    assert observer.told[4][2] == 100

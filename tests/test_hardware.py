@@ -106,3 +106,12 @@ def test_the_peak_of_a_mesh(tmp_path, monkeypatch):
     assert peak_flops_of_mesh(unknown, "bfloat16") is None
     cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
     assert peak_flops_of_mesh(cpu, "float32") > 1e8
+
+
+def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = iter([1e9, 3e9])
+    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: next(measured))
+    cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
+    assert peak_flops_of_mesh(cpu, "float32") == peak_flops_of_mesh(cpu, "float32") == 1e9
+    assert peak_flops_of_mesh(cpu, "float32", again=True) == peak_flops_of_mesh(cpu, "float32") == 3e9

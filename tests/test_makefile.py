@@ -75,6 +75,52 @@ def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
     assert not (folder / "touched").exists()
 
 
+def test_options_of_a_vocabulary_arrive(folder: Path) -> None:
+    assert make(folder, "vocab")[2:] == ["vocab", "wikitext"]
+    options = ["SIZE=500", "EXTRA_IDS=0", "MODEL=bpe", "SAMPLE=20 MB", "SEED=3", "BYTE_FALLBACK=1", "VOCAB=small"]
+    assert make(folder, "vocab", "DATASET=mine", *options)[2:] == [
+        "vocab", "mine", "--size=500", "--extra-ids=0", "--model=bpe", "--sample=20 MB", "--seed=3", "--name=small",
+        "--byte-fallback",
+    ]  # fmt: skip
+    given = make(folder, "vocab", "TOKENIZER=a b/tokenizer.json", "EOS_TOKEN=</s>", "BYTE_FALLBACK=0", "FORCE=1")
+    assert given[3:] == ["wikitext", "--tokenizer=a b/tokenizer.json", "--eos-token=</s>", "--force"]
+    assert make(folder, "tokens", "TASK=a_task", "TEXT=a <extra_id_0>")[2:] == [
+        "tokens",
+        "a_task",
+        "--text=a <extra_id_0>",
+    ]
+    assert make(folder, "tokens", "TOKENIZER=a.model", "IDS=1,2")[2:] == ["tokens", "a.model", "--ids=1,2"]
+
+
+def test_options_of_an_export_arrive(folder: Path) -> None:
+    assert make(folder, "data", "DATASET=pycode", "SELECT=a* 'b c/*'")[2:] == ["data", "pycode", "--select=a* 'b c/*'"]
+    hub = ["HUB=some/where", "CONFIG=nob_Latn", "REVISION=v1.0", "MAX_MB=0.5"]
+    assert make(folder, "data", "DATASET=mine", *hub)[3:] == [
+        "mine", "--hub=some/where", "--config=nob_Latn", "--revision=v1.0", "--max-mb=0.5",
+    ]  # fmt: skip
+
+
+def test_options_of_checkpoints_arrive(folder: Path) -> None:
+    assert make(folder, "export", "OUTPUT=a b", "FORMAT=hf", "RUN=mine")[2:] == [
+        "export", "byt5_tiny_demo", "--run=mine", "--format=hf", "--output=a b",
+    ]  # fmt: skip
+    given = ["CHECKPOINT=a b/c", "NAME=mine", "TOKENIZER=bytes", "SENTINELS=seqio", "FORCE=1"]
+    assert make(folder, "import", *given)[2:] == [
+        "import", "a b/c", "--name=mine", "--tokenizer=bytes", "--sentinels=seqio", "--force",
+    ]  # fmt: skip
+    # some systems call the machine so
+    assert make(folder, "import", "CHECKPOINT=a", NAME="desktop")[2:] == ["import", "a"]
+
+
+def test_options_of_a_plan_arrive(folder: Path) -> None:
+    given = ["MESH=data=8,model=4", "DEVICE=a100 80GB", "DEVICES=32", "OUTPUT=a b.json", "JSON=1"]
+    assert make(folder, "plan", *given)[2:] == [
+        "plan", "byt5_tiny_demo", "--mesh=data=8,model=4", "--device=a100 80GB", "--devices=32", "--output=a b.json",
+        "--json",
+    ]  # fmt: skip
+    assert make(folder, "plan", "JSON=0")[2:] == ["plan", "byt5_tiny_demo"]
+
+
 def test_empty_values_are_not_handed_on(folder: Path) -> None:
     assert make(folder, "data", "FILES=", "LIMIT=", "FORCE=") == ["-m", "t5xpg", "data", "wikitext"]
     assert make(folder, "cache")[2:] == ["cache", "wikitext_span_corruption"]
@@ -123,7 +169,7 @@ def test_unknown_machines_and_missing_pythons_are_said(folder: Path) -> None:
 def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
     assert make(folder, "clean") == []  # there is no data/ yet
     kept = ["data/raw/articles.jsonl", "data/raw/train.jsonl", "data/raw/manifest.json", "runs/a/metrics.jsonl"]
-    kept += ["data/my text/notes.jsonl", "t5xpg/module.py"]
+    kept += ["data/my text/notes.jsonl", "data/my text/vocabularies/bpe_90/vocabulary.json", "t5xpg/module.py"]
     made = ["data/my text/train.jsonl", "data/my text/manifest.json", "data/pydocs/validation.jsonl"]
     made += ["data/pydocs/manifest.json", "cache/task/COMPLETED", "t5xpg/__pycache__/module.pyc"]
     for name in kept + made:
@@ -156,3 +202,29 @@ def test_an_environment_is_marked_with_one_machine(tmp_path: Path, monkeypatch: 
     # while another kind is being installed, none is there; a repetition does not forget what was chosen
     assert marks == [[], [], [".installed-cpu"]]
     assert [path.name for path in (tmp_path / ".venv").iterdir()] == [".installed-cpu"]
+
+
+@pytest.mark.parametrize(("machine", "gpus"), [("", ["--gpus", "all"]), ("cpu", [])])
+def test_images_are_built_and_run_as_the_user(folder: Path, tmp_path: Path, machine: str, gpus: list[str]) -> None:
+    """A docker that says how it was called."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "docker").write_text(PYTHON)
+    (programs / "docker").chmod(0o755)
+    given = [f"MACHINE={machine}"] if machine else []
+    paths = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    said = make(
+        folder, "docker-train", "EXP=mine", 'GIN=--gin.A=1 --gin.B="x y"', *given, PIP_CONF="p.conf", PATH=paths
+    )
+    kind = machine or "cuda"
+    begin = said.index("run")
+    assert said[: said.index("--secret")] == [
+        "build", "--file", "docker/Dockerfile", "--build-arg", f"MACHINE={kind}", "--build-arg", "REVISION=",
+    ]  # fmt: skip
+    assert said[said.index("--secret") : begin] == ["--secret", "id=pip,src=p.conf", "--tag", f"t5xpg:{kind}", "."]
+    assert said[begin:] == [
+        "run", "--rm", "--init", *gpus, "--shm-size", "2g", "--user", f"{os.getuid()}:{os.getgid()}",
+        *(part for name in ("data", "cache", "runs") for part in ("--volume", f"{folder}/{name}:/{name}")),
+        f"t5xpg:{kind}", "train", "mine", '--gin-overrides=--gin.A=1 --gin.B="x y"',
+    ]  # fmt: skip
+    assert all((folder / name).is_dir() for name in ("data", "cache", "runs"))

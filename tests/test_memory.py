@@ -20,6 +20,7 @@ SMALL = [
     "BATCH_SIZE=8",
 ]
 
+DEEP = ("encoder_decoder.T5Config.num_encoder_layers=6", "encoder_decoder.T5Config.num_decoder_layers=3")
 CHUNKS = "encoder_decoder.T5Config.attention_chunk_size=256"
 
 
@@ -34,6 +35,9 @@ def small(tmp_path, *overrides: str) -> Experiment:
         ("DTYPE=bfloat16", "DROPOUT_RATE=0.1"),
         ("NUM_MICROBATCHES=4", "PACK=True"),
         ("BATCH_SIZE=1", "encoder_decoder.T5Config.emb_dim=512"),
+        ("SCAN_LAYERS=True", *DEEP),
+        ("SCAN_LAYERS=True", "REMAT_POLICY='dots'", *DEEP),
+        ("SCAN_LAYERS=True", "REMAT_POLICY='full'", *DEEP),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),
     ],
 )

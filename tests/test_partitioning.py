@@ -58,16 +58,47 @@ def test_every_mesh_and_every_accumulation_trains_alike(found, optimizer):
 
 
 def test_the_meshes_are_those_that_are_promised(found):
-    alone = (1, 1, 1)
-    layouts = {alone, *(tuple(map(int, name.split("x"))) for name in found["optimizers"]["Adafactor"]["layouts"])}
-    assert {data for data, model, _ in layouts if model == 1} == {1, 2, 4, 8}
-    assert {model for data, model, _ in layouts if data == 1} == {1, 2, 4, 8}
-    assert {parts for _, _, parts in layouts} == {1, 2, 4}
-    assert any(data > 1 and model > 1 and parts > 1 for data, model, parts in layouts)
+    names = ("data", "model", "parts", "slices", "parameters", "activations")
+    layouts = [
+        dict(zip(names, map(int, name.split("x")), strict=True))
+        for name in ("1x1x1x1x1x1", *found["optimizers"]["Adafactor"]["layouts"])
+    ]
+    plain = [layout for layout in layouts if layout["parameters"] == layout["slices"] == 1]
+    assert {layout["data"] for layout in plain if layout["model"] == 1} == {1, 2, 4, 8}
+    assert {layout["model"] for layout in plain if layout["data"] == 1} == {1, 2, 4, 8}
+    assert {layout["parts"] for layout in layouts} == {1, 2, 4}
+    assert any(layout["data"] > 1 and layout["model"] > 1 and layout["parts"] > 1 for layout in plain)
+    fsdp = [layout for layout in layouts if layout["parameters"] == 2]
+    assert {(layout["slices"] > 1, layout["model"] > 1) for layout in fsdp} == {
+        (False, False),
+        (False, True),
+        (True, True),
+    }
+    assert any(layout["activations"] == 2 for layout in fsdp)
+    assert any("x2x1x1" in name for name in found["optimizers"]["Muon"]["layouts"])
 
 
 def test_a_new_state_is_the_same_on_every_mesh(found):
     assert found["created"] < 1e-6
+
+
+def test_fsdp_gathers_parameters_and_scatters_gradients(found):
+    """Of the compiled step: every matrix is gathered for each pass, and none is summed up whole."""
+    collectives = found["collectives of FSDP"]
+    matrices = {tuple(shape) for shape in found["matrices"]}
+    gathered = [tuple(shape) for shape in collectives["all-gather"] if tuple(shape) in matrices]
+    # for the forward and for the backward pass, which of the embedding needs nothing
+    assert len(gathered) == 2 * found["number of matrices"] - 1
+    scattered = {tuple(shape) for shape in collectives["reduce-scatter"]}
+    parts = {
+        tuple(size // 8 if place == split else size for place, size in enumerate(shape))
+        for shape in matrices
+        for split in (0, 1)
+        if shape[split] == 8
+    }
+    assert scattered <= parts
+    assert len(collectives["reduce-scatter"]) >= found["number of matrices"]
+    assert not matrices & {tuple(shape) for shape in collectives["all-reduce"]}
 
 
 def test_parameters_and_statistics_are_split(found):
@@ -77,11 +108,17 @@ def test_parameters_and_statistics_are_split(found):
         "wo": [16 // 4, 8],
         "wi_0's statistics": [8, 16 // 4],
     }
+    assert found["parts of FSDP"] == {
+        "embedding": [32, 8 // 8],
+        "wi_0": [8 // 8, 16],
+        "wo": [16, 8 // 8],
+        "wi_0's statistics": [8 // 8, 16],
+    }
 
 
 @pytest.mark.parametrize("optimizer", ["Adafactor", "AdamW", "AdamWScale", "Muon"])
 def test_a_checkpoint_of_one_mesh_goes_on_on_another(found, optimizer):
-    """From data to tensor parallel, and from both to one device."""
+    """From data to tensor parallel, from FSDP to one device, and so on."""
     results = found["optimizers"][optimizer]["restored"]
     assert results["equal"]
     assert results["lies"]
@@ -97,7 +134,14 @@ def test_a_run_that_continues_is_the_unbroken_run_bit_for_bit(found):
 
 
 def test_evaluation_agrees(found):
-    assert all(difference < 1e-5 for difference in found["evaluation"].values())
+    assert all(difference < 1e-5 for differences in found["evaluation"] for difference in differences.values())
+
+
+def test_predictions_and_scores_agree(found):
+    """Over devices along "data", and along both axes with parameters that are gathered."""
+    for outputs in found["outputs"]:
+        assert outputs["predictions"] is True
+        assert outputs["scores"] < 1e-5
 
 
 def devices(count: int) -> list[SimpleNamespace]:
@@ -105,19 +149,22 @@ def devices(count: int) -> list[SimpleNamespace]:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("sizes", "message"),
     [
-        (MeshConfig(data=3), r"asks for 3 devices \(data 3 x model 1\); here are 2 GPU devices"),
-        (MeshConfig(model=4), r"asks for data as many as there are x model 4, which does not make 2 devices"),
-        (MeshConfig(devices=5), r"asks for 5 devices"),
-        (MeshConfig(data=1, model=1, devices=2), r"data 1 x model 1, which does not make 2 devices"),
-        (MeshConfig(data=0), r"MeshConfig.data is 0"),
-        (MeshConfig(model=-1), r"MeshConfig.model is -1"),
+        ({"data": 3}, r"asks for 3 devices \(data 3 x model 1\); here are 2 GPU devices"),
+        ({"model": 4}, r"asks for data as many as there are x model 4, which does not make 2 devices"),
+        ({"devices": 5}, r"asks for 5 devices"),
+        ({"data": 1, "model": 1, "devices": 2}, r"data 1 x model 1, which does not make 2 devices"),
+        ({"data": 0}, r"MeshConfig.data is 0"),
+        ({"model": -1}, r"MeshConfig.model is -1"),
+        ({"slices": 0}, r"MeshConfig.slices is 0"),
+        ({"slices": 3}, r"slices 3 x data as many as there are x model 1, which does not make 2 devices"),
+        ({"slices": 2, "data": 2}, r"asks for 4 devices \(slices 2 x data 2 x model 1\); here are 2 GPU devices"),
     ],
 )
-def test_a_mesh_that_cannot_be_is_refused(config, message):
+def test_a_mesh_that_cannot_be_is_refused(sizes, message):
     with pytest.raises(UserError, match=message):
-        make_mesh(config, devices(2))
+        make_mesh(MeshConfig(**sizes), devices(2))
 
 
 def test_one_device_is_a_mesh():
@@ -143,7 +190,7 @@ def test_rules():
     assert spec(("embed", "mlp"), (3, 8)) == PartitionSpec(None, "model")
     assert spec(("embed",), (3,)) == PartitionSpec()
     assert spec(("heads", "relpos_buckets"), (4, 32)) == PartitionSpec("model")
-    assert spec(("mlp", "vocab"), (8, 8)) == PartitionSpec("model")
+    assert spec(("mlp", "vocab"), (8, 8)) == PartitionSpec(None, "model")  # the rule of "vocab" comes first
     rules = (("embed", "data"), ("mlp", "model"))
     assert spec(("embed", "mlp"), (4, 8), rules=rules) == PartitionSpec("data", "model")
 

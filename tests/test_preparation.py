@@ -16,7 +16,9 @@ import pytest
 from t5xpg import files, locks, preparation
 from t5xpg.data import cache_memory, task_names
 from t5xpg.data.datasets_table import built_in
+from t5xpg.data.export import exported_name
 from t5xpg.data.manifest import read_manifest, write_manifest
+from t5xpg.data.selection import Selection
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 from tests.workplace import sentences
@@ -232,7 +234,21 @@ def test_a_part_of_a_text_is_used_and_said(
     write_manifest(exported, type(manifest)(**{**vars(manifest), "source": {"kind": "hugging face"}}))
     preparation.prepare(config)
     assert "was exported from an earlier definition of its text" in capsys.readouterr().out
+    write_manifest(exported, type(manifest)(**{**vars(manifest), "max_bytes": 2_500_000, "source": {"streamed": True}}))
+    preparation.prepare(config)
+    assert capsys.readouterr().out == "data: small was exported with MAX_MB=2.5\n"
     write_manifest(exported, manifest)
+
+
+def test_a_selection_lies_beside_the_whole_and_says_what_it_is(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {split: [place / f"{split}.txt"] for split in ("train", "validation")}
+    preparation.export_dataset("small", given=files, select=Selection.parse("[tv]*.txt"))
+    name = exported_name("small", Selection.parse("[tv]*.txt"))
+    capsys.readouterr()
+    preparation.prepare(DatasetConfig(f"{name}_span_corruption", {}, use_cached=False))
+    assert capsys.readouterr().out == f"data: {name} is a piece of small, the files [tv]*.txt\n"
 
 
 def test_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -277,3 +293,10 @@ def test_the_second_exporter_waits_for_the_first(place: Path, capsys: pytest.Cap
     assert f"Process {first.pid} is exporting small, since " in capsys.readouterr().out
     with locks.hold(lock, doing="", instead=""):
         pass
+
+
+def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=r"no runner 'DaskRuner'.*Did you mean DaskRunner"):
+        preparation.cache("pydocs_span_corruption", runner="DaskRuner")
+    assert not list(tmp_path.iterdir())

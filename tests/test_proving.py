@@ -70,6 +70,13 @@ def test_a_copy_is_the_same_run(proof: tuple[Path, str], copy: Path) -> None:
     assert differences(proof, copy) == []
 
 
+def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy: Path) -> None:
+    steps = sorted(int(path.name) for path in (copy / "checkpoints").iterdir())
+    shutil.rmtree(copy / "checkpoints" / str(steps[0]))
+    (said,) = differences(proof, copy)
+    assert said == f"{copy / 'checkpoints'} holds the steps {steps[1:]}, in the unbroken run {steps}."
+
+
 def test_another_record_is_found(proof: tuple[Path, str], copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     changed = lines[2].replace('"loss":', '"loss":1')

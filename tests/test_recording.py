@@ -22,7 +22,7 @@ from t5xpg.data.recorded import RecordedData
 from t5xpg.data.recording_manifest import MANIFEST, read_recording
 from t5xpg.data.stream_format import StreamReader, StreamWriter
 from t5xpg.errors import UserError
-from t5xpg.training import data_config
+from t5xpg.run_identity import data_config
 from tests.workplace import REPOSITORY, Workplace, assert_same_run
 
 STEPS = 12

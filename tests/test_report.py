@@ -9,9 +9,10 @@ import pytest
 
 from t5xpg.errors import UserError
 from t5xpg.files import read_json, write_json
+from t5xpg.markdown import code, escape
 from t5xpg.report import check_block, publish, write_report
 from t5xpg.results import collect, read_results
-from t5xpg.results_block import BEGIN, END, code, escape
+from t5xpg.results_block import BEGIN, END
 from t5xpg.rundir import RunDirectory
 from t5xpg.writers import JsonlWriter
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from t5xpg.errors import UserError
-from t5xpg.rundir import RunDirectory, clean_runs, differing
+from t5xpg.rundir import RunDirectory, SharedRunDirectory, clean_runs, differing
 
 IDENTITY: dict[str, Any] = {
     "seed": 0,
@@ -173,3 +173,22 @@ def test_nobody_to_ask_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert clean_runs(tmp_path) == 1
     assert (tmp_path / "one").is_dir()
+
+
+def test_a_further_process_sees_the_run_and_writes_apart(tmp_path: Path) -> None:
+    run, shared = RunDirectory(tmp_path / "run"), SharedRunDirectory(tmp_path / "run", 2)
+    start(run.path)
+    assert run.written
+    assert not shared.written
+    assert shared.read() == run.read()
+    assert (shared.checkpoints, shared.metrics_jsonl) == (run.checkpoints, run.metrics_jsonl)
+    assert shared.data_log == run.path / "hosts" / "2" / "data.log"
+    assert shared.nonfinite == run.path / "hosts" / "2" / "nonfinite"
+
+
+def test_what_further_processes_wrote_before_a_first_start_is_no_stranger(tmp_path: Path) -> None:
+    shared = SharedRunDirectory(tmp_path / "run", 1)
+    shared.data_log.parent.mkdir(parents=True)
+    shared.data_log.write_text("")
+    with RunDirectory(tmp_path / "run").lock():
+        pass

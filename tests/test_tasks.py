@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import seqio
 
+from t5xpg.data.datasets_table import built_in
 from t5xpg.data.export import export_dataset
 from t5xpg.data.spec import SpanCorruption
-from t5xpg.data.task_names import cache_command, dataset_of, possible_dataset
+from t5xpg.data.supervised import TEXT, TFDS_TASKS
+from t5xpg.data.task_names import cache_command, dataset_of, possible_dataset, row_of, rows, tfds_rows
 from t5xpg.data.task_table import register_tasks
 
 LENGTHS = {"inputs": 64, "targets": 32}
@@ -31,12 +33,10 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def task(data_dir: Path) -> seqio.Task:
     names = register_tasks(data_dir)
-    assert names == [
-        "pydocs_span_corruption",
-        "pycode_span_corruption",
-        "wikitext_span_corruption",
-        "mine_span_corruption",
-    ]
+    datasets = {name: dataset.fields for name, dataset in built_in().items()} | {"mine": TEXT}
+    of_exports = [row.name for dataset, fields in datasets.items() for row in rows(dataset, fields=fields)]
+    assert names == [*(row.name for row in tfds_rows()), *of_exports]
+    assert len(set(names)) == len(names)
     return seqio.TaskRegistry.get("mine_span_corruption")
 
 
@@ -53,9 +53,21 @@ def test_knows_the_export(task: seqio.Task) -> None:
 
 
 def test_the_names_say_what_a_task_reads(data_dir: Path) -> None:
-    known = {"mine", "pydocs", "pycode", "wikitext"}
-    for name in register_tasks(data_dir):
-        assert dataset_of(name, known) == possible_dataset(name) == name.removesuffix("_span_corruption")
+    known = {"mine", *built_in()}
+    names = [name for name in register_tasks(data_dir) if not name.startswith(tuple(TFDS_TASKS))]
+    for name in names:
+        dataset = max((one for one in known if name.startswith(f"{one}_")), key=len)
+        assert dataset_of(name, known) == possible_dataset(name) == dataset
+        assert row_of(name, dataset).name == name
+    assert {name.removeprefix("mine_") for name in names if name.startswith("mine_")} == {
+        *("span_corruption", "iid_denoising", "prefix_lm", "lm", "next_line", "mlm", "ul2"),
+        *("ul2_r1", "ul2_r2", "ul2_s", "ul2_x1", "ul2_x2", "ul2_x3", "ul2_x4"),
+        *(f"{one}_bytes640" for one in ("span_corruption", "iid_denoising", "prefix_lm", "lm", "next_line")),
+        *(f"{one}_byt5" for one in ("span_corruption", "prefix_lm", "lm", "next_line")),
+    }
+    # a name that two datasets could have
+    assert dataset_of("a_prefix_lm", ["a_prefix", "a"]) == "a"
+    assert dataset_of("a_prefix_lm", ["a_prefix"]) == "a_prefix"
     assert dataset_of("yours_span_corruption", known) is None
     assert dataset_of("mine_span_corruption_as_i_like_it", known) is None
     assert possible_dataset("yours_span_corruption") == "yours"

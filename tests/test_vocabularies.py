@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.errors import UserError
+from t5xpg.named_tokens import NAMED_TOKENS
 from t5xpg.vocabularies import BYT5_GOOGLE, SEQIO, TRANSFORMERS, Vocabulary, translate_sentinels
 
 BYTES = Vocabulary("bytes", 125)
 ORIGINAL = Vocabulary("bytes", 0, BYT5_GOOGLE)
 HUGGING_FACE = Vocabulary("bytes", 125, TRANSFORMERS)
+NAMED = Vocabulary("bytes", 381, named_tokens=NAMED_TOKENS)
+NAMED_OTHERWISE = Vocabulary("bytes", 381, TRANSFORMERS, named_tokens=NAMED_TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,60 @@ def test_translates_between_conventions(source: Vocabulary, target: Vocabulary) 
     np.testing.assert_array_equal(translated, [target.encode(text)] * 2)
 
 
+def test_the_translation_of_all_ids_orders_the_rows_of_an_embedding() -> None:
+    rows = translate_sentinels(np.arange(HUGGING_FACE.size), HUGGING_FACE, BYTES)
+    assert sorted(rows) == list(range(384))
+    ours = np.arange(BYTES.size) * 10  # an embedding of one number a row
+    theirs = ours[rows]
+    assert theirs[HUGGING_FACE.sentinel_id(3)] == ours[BYTES.sentinel_id(3)]
+    assert theirs[100] == ours[100]
+
+
+def test_named_tokens_are_the_extra_ids_that_sentinels_do_not_start_from() -> None:
+    assert NAMED.size == 640
+    assert [NAMED.named_id(name) for name in NAMED_TOKENS] == [259, 260, 261, 262, 263]
+    assert NAMED.num_sentinels == 376
+    assert [NAMED.sentinel_id(i) for i in (0, 1, 375)] == [639, 638, 264]
+    assert [NAMED_OTHERWISE.named_id(name) for name in NAMED_TOKENS] == [639, 638, 637, 636, 635]
+    assert [NAMED_OTHERWISE.sentinel_id(i) for i in (0, 1, 375)] == [259, 260, 634]
+    for vocabulary in (NAMED, NAMED_OTHERWISE):
+        named = [vocabulary.named_id(name) for name in NAMED_TOKENS]
+        sentinels = [vocabulary.sentinel_id(i) for i in range(vocabulary.num_sentinels)]
+        assert sorted(named + sentinels) == list(range(259, 640))
+        assert all(vocabulary.sentinel_index(token) is None for token in named)
+        assert vocabulary.token_bytes()[259:].sum() == 0
+
+
+def test_named_tokens_are_read_and_shown() -> None:
+    text = "[NLU]He [MASK] <extra_id_0>[nlu] [X]"
+    ids = NAMED.encode(text)
+    assert ids[0] == 259
+    assert ids.count(263) == ids.count(639) == 1
+    assert len(ids) == 1 + 3 + 1 + 1 + 1 + len("[nlu] [X]")
+    assert NAMED.decode([*ids, 1, 259]) == text
+    assert BYTES.decode(BYTES.encode("[NLU]")) == "[NLU]"
+    assert len(BYTES.encode("[NLU]")) == 5
+    rows = np.array([ids], np.int32)
+    np.testing.assert_array_equal(translate_sentinels(rows, NAMED, NAMED_OTHERWISE), [NAMED_OTHERWISE.encode(text)])
+    with pytest.raises(UserError, match=r"\[NLU\] has no id in this vocabulary"):
+        translate_sentinels([259], NAMED, Vocabulary("bytes", 381, TRANSFORMERS))
+
+
+@pytest.mark.parametrize(
+    ("names", "extra_ids", "message"),
+    [
+        (("[A]", "[B]"), 1, "2 named tokens, and 1 extra ids"),
+        (("[A]", "[A]"), 9, "stands for one id"),
+        (("<extra_id_3>",), 9, "for no sentinel"),
+        ("[A]", 9, "expected texts"),
+        (("",), 9, "expected texts"),
+    ],
+)
+def test_names_that_cannot_be(names: Any, extra_ids: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Vocabulary("bytes", extra_ids, named_tokens=names)
+
+
 def test_translation_refuses_what_it_cannot_say() -> None:
     with pytest.raises(UserError, match="has no id"):
         translate_sentinels(BYTES.encode("<extra_id_11>"), BYTES, ORIGINAL)
@@ -114,8 +174,9 @@ def test_refuses_unknown_names() -> None:
 
 
 def test_json_gives_the_same_vocabulary_back(model_file: str) -> None:
-    for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
-        assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+    for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE, NAMED, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
+        assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary
+    assert "named_tokens" not in BYTES.to_json()
     recorded = Vocabulary("sentencepiece", 100, SEQIO, model_file).to_json()
     with pytest.raises(UserError, match="is not the SentencePiece model"):
         Vocabulary.from_json(recorded | {"model_sha256": "0" * 64})
@@ -134,7 +195,7 @@ def test_json_gives_the_same_vocabulary_back(model_file: str) -> None:
         ({"extra_ids": 10**12}, "from 0 to 1000000"),
         ({"eos_id": 1.5}, r"eos_id is 1\.5"),
         ({"size": 3}, "has 3 ids, and by its kind 384"),
-        ({"model_file": 3}, "SentencePiece model is 3"),
+        ({"model_file": 3}, "The recorded model is 3"),
         ({"model_file": "a\0b"}, "expected the name of a file"),
     ],
 )
@@ -187,7 +248,8 @@ def test_agrees_with_seqio(model_file: str) -> None:
     from t5xpg.data.seqio_vocabularies import from_seqio, to_seqio
 
     text = "Zürich bag dem kib"
-    for vocabulary in (BYTES, ORIGINAL, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
+    named_pieces = Vocabulary("sentencepiece", 100, SEQIO, model_file, named_tokens=NAMED_TOKENS)
+    for vocabulary in (BYTES, ORIGINAL, NAMED, named_pieces, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
         theirs = to_seqio(vocabulary)
         assert from_seqio(theirs) == vocabulary
         assert theirs.vocab_size == vocabulary.size
@@ -199,7 +261,44 @@ def test_agrees_with_seqio(model_file: str) -> None:
     text = "bag <extra_id_0> dem <extra_id_99>"
     assert list(to_seqio(pieces).encode(text)) == pieces.encode(text)
 
+    # vocabularies with other names are others, whichever side asks
+    plain, named = seqio.ByteVocabulary(extra_ids=381), to_seqio(NAMED)
+    assert named == to_seqio(NAMED)
+    assert plain != named
+    assert named != plain
     with pytest.raises(UserError, match="translate ids at the edges"):
         to_seqio(HUGGING_FACE)
-    with pytest.raises(UserError, match="PassThroughVocabulary is not known"):
+    with pytest.raises(UserError, match="UnigramVocabulary is not known"):
+        from_seqio(seqio.UnigramVocabulary(["a"]))
+
+
+def test_ids_that_are_no_text() -> None:
+    import seqio
+
+    from t5xpg.data.seqio_vocabularies import from_seqio, to_seqio
+
+    ids = Vocabulary("ids", 0, unk_id=None, num_ids=50)
+    assert (ids.size, ids.num_sentinels) == (50, 0)
+    assert ids.encode(" 7 49  0 3") == [7, 49, 0, 3]
+    assert ids.decode([7, 49, 0, 3, 50, 1, 5]) == "7 49 3"
+    assert [ids.piece(token) for token in (0, 7, 50)] == ["0", "7", ""]
+    assert ids.token_bytes().tolist() == [0] * 50
+    assert ids.unknown_characters("a") == 0
+    assert Vocabulary.from_json(json.loads(json.dumps(ids.to_json()))) == ids
+    assert to_seqio(ids) == seqio.PassThroughVocabulary(50, eos_id=1)
+    assert from_seqio(to_seqio(ids)) == ids
+    for text in ("7 seven", "50", "-1", "9" * 99, "1.0", "<extra_id_0>"):
+        with pytest.raises(UserError, match=r"is no id of this vocabulary|has no id: this vocabulary has 0 sentinels"):
+            ids.encode(text)
+    with pytest.raises(UserError, match=r"has no end, at which predictions stop: give it an eos_id"):
         from_seqio(seqio.PassThroughVocabulary(10))
+    for change in (
+        {"num_ids": 0},
+        {"kind": "bytes", "unk_id": 2},
+        {"extra_ids": 1},
+        {"eos_id": 50},
+        {"eos_id": 0},
+        {"num_ids": 2**31},
+    ):
+        with pytest.raises(UserError, match=r"num_ids is|has no extra ids \(\d+\), and its end is one of its own"):
+            dataclasses.replace(ids, **change)

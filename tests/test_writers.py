@@ -10,6 +10,7 @@ import pytest
 
 from t5xpg import writers
 from t5xpg.errors import UserError
+from t5xpg.metric_values import Generic, Histogram, Image, MetricValue
 from t5xpg.writers import JsonlWriter, TensorBoardWriter, read_jsonl, to_json
 
 
@@ -136,6 +137,55 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     assert sorted(values) == [(10, "train/loss", 2.5), (10, "train/steps", 3.0), (11, "loss", 2.25)]
     assert [event.step for event in read if event.session_log.status == 1] == [11]  # hides steps from 11 on
     assert any("config" in value.tag for event in read for value in event.summary.value)
+
+
+def test_metrics_of_all_kinds_as_events(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
+    plugin = Summary.Value(tag="replaced")
+    plugin.tensor.dtype = 1
+    plugin.tensor.float_val.append(0.5)
+    plugin.metadata.plugin_data.plugin_name = "mine"
+    values: dict[str, MetricValue] = {
+        "bleu": 12.5,
+        "none": None,
+        "signature": "nrefs:1",
+        "lengths": Histogram(np.array([1.0, 2.0, 2.0, math.nan]), bins=2),
+        "no_lengths": Histogram(np.zeros(0)),
+        "picture": Image(np.zeros((1, 4, 5, 3), np.uint8)),
+        "pictures": Image(np.ones((3, 4, 5, 1), np.float32), max_outputs=2),
+        "own": Generic(np.array([0.5], np.float32), plugin.SerializeToString()),
+        "array": Generic(np.ones(3)),
+    }
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.values(4, values, prefix="infer_eval/a_task")
+    found = {
+        value.tag.removeprefix("infer_eval/a_task/"): value
+        for payload in events(tmp_path)
+        for value in Event.FromString(payload).summary.value
+    }
+    assert set(found) == {
+        "bleu", "signature/text_summary", "lengths", "picture", "pictures/0", "pictures/1", "own",
+    }  # fmt: skip
+    assert found["bleu"].simple_value == 12.5
+    histogram = found["lengths"].histo
+    assert (histogram.num, histogram.sum, histogram.sum_squares) == (3, 5.0, 9.0)
+    assert list(histogram.bucket_limit) == [1.0, 1.5, 2.0]
+    assert list(histogram.bucket) == [0, 1, 2]
+    assert (found["picture"].image.height, found["picture"].image.width) == (4, 5)
+    assert (found["own"].metadata.plugin_data.plugin_name, list(found["own"].tensor.float_val)) == ("mine", [0.5])
+
+
+def test_records_of_a_task_are_not_of_the_whole_split() -> None:
+    records = [
+        {"step": 1, "split": "validation", "loss": 1.0},
+        {"step": 1, "split": "validation", "task": "a", "loss": 2.0},
+        {"step": 1, "split": "train", "loss": 3.0},
+        {"step": 1, "split": "infer_eval", "task": "a", "metrics": {}},
+    ]
+    assert writers.whole_split(records, "validation") == records[:1]
+    assert writers.whole_split(records, "train") == records[2:3]
 
 
 def test_numbers_are_numbers_of_python() -> None:

@@ -49,6 +49,14 @@ encoder_decoder.T5Config:
 """
 
 
+# The same, started from a checkpoint of it.
+FINE_TUNING = """
+include 'gin/runs/finetune.gin'
+
+INITIAL_CHECKPOINT = 'small'
+""".join(EXPERIMENT.split("include 'gin/runs/pretrain.gin'\n"))
+
+
 @dataclass(frozen=True)
 class Workplace:
     """A folder with data, caches, runs and one experiment, away from those of the checkout."""

@@ -16,37 +16,40 @@ from jax.sharding import AbstractMesh, Mesh
 from t5xpg import config, environment, hardware, memory, partitioning, paths, state
 from t5xpg.checking import data as data_checks
 from t5xpg.checking import run as run_checks
+from t5xpg.checking import start as start_checks
 from t5xpg.checking.finding import Finding
 from t5xpg.config import LoadedConfig
 from t5xpg.errors import UserError
 from t5xpg.experiment import Experiment
-from t5xpg.partitioning import DATA, MODEL
 from t5xpg.paths import shown
+from t5xpg.planning.device_table import USABLE_MEMORY, Device
 from t5xpg.rundir import RunDirectory
 
 _GIB = 2**30
 
 
-def check(name: str, overrides: Sequence[str], gin_files: Sequence[str], run: Path | None) -> int:
+def check(
+    name: str, overrides: Sequence[str], gin_files: Sequence[str], run: Path | None, device: Device | None = None
+) -> int:
     """Print what an experiment needs and whether it is there; returns 0 where it can be trained, 1 otherwise.
 
     overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own.
+    device: what is to train it, where that is not here; the devices that are here pass for it.
     Mistakes in the configuration do not keep the rest from being looked at, where it can be built without them.
     """
     loaded, mistakes = config.examine(name, overrides, gin_files)
-    findings = [Finding("gin", mistake, problem=True) for mistake in mistakes]
+    found = [Finding("gin", mistake, problem=True) for mistake in mistakes]
     if loaded is None:
-        findings.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
+        found.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
     else:
         if not mistakes:
-            findings.append(Finding("gin", f"{shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
+            found.append(Finding("gin", f"{shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
         directory = RunDirectory(run or _own_run(loaded))
-        findings += _findings(loaded, directory)
-    findings = list(dict.fromkeys(findings))  # two datasets have much in common
-    for finding in findings:
-        lines = finding.text.splitlines()
-        print(f"{finding.what:<9}{finding.verdict:<4}" + ("\n" + " " * 13).join(lines))
-    count = sum(finding.problem for finding in findings)
+        found += findings(loaded, directory, device=device)
+    found = list(dict.fromkeys(found))  # two datasets have much in common
+    for finding in found:
+        print(finding.shown)
+    count = sum(finding.problem for finding in found)
     print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
     return 1 if count else 0
 
@@ -57,8 +60,8 @@ def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
     data: whether the task's text is looked at; a run from a recording needs none. Users' tasks are left to the data
     process, which says as much of them.
     """
-    findings = dict.fromkeys(_findings(loaded, directory, data=data, quick=True))
-    problems = [each.text for each in findings if each.problem]
+    found = dict.fromkeys(findings(loaded, directory, data=data, quick=True))
+    problems = [each.text for each in found if each.problem]
     if len(problems) == 1:
         raise UserError(problems[0])
     if problems:
@@ -66,18 +69,28 @@ def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
         raise UserError("\n  ".join([f"{len(problems)} things stand in the way of training {loaded.name}:", *indented]))
 
 
-def _findings(
-    loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True, quick: bool = False
+def findings(
+    loaded: LoadedConfig,
+    directory: RunDirectory,
+    *,
+    data: bool = True,
+    quick: bool = False,
+    device: Device | None = None,
 ) -> Iterator[Finding]:
-    """quick: without what only informs."""
+    """What there is to say of an experiment and the directory of its run. data: as of `require`.
+
+    quick: without what only informs, and without TensorFlow. device: as of `check`.
+    """
     experiment = loaded.experiment
     mesh, finding = _mesh(experiment)
     yield finding
     yield from _batch(experiment, mesh)
-    yield from _model(experiment, mesh, quick)
+    yield from _model(experiment, mesh, quick, device)
     if data:
         for dataset in (experiment.train_dataset, experiment.eval_dataset):
             yield from data_checks.look_at(dataset, experiment, quick=quick)
+    yield from _loggers(experiment)
+    yield from start_checks.look_at(loaded, directory, data=data, quick=quick)
     yield from run_checks.look_at(loaded, directory, data=data)
 
 
@@ -86,14 +99,25 @@ def _own_run(loaded: LoadedConfig) -> Path:
     return Path(chosen) if os.sep in chosen else paths.runs_directory() / chosen
 
 
+def _loggers(experiment: Experiment) -> Iterator[Finding]:
+    for logger in experiment.loggers:
+        name = type(logger).__name__
+        try:
+            logger.check()
+        except UserError as error:
+            yield Finding("logger", str(error), problem=True)
+        else:
+            yield Finding("logger", f"TensorBoard and {name}")
+
+
 def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
     """The mesh, or where devices are lacking its sizes alone, which is what the rest is looked at with."""
     wanted = experiment.mesh
     try:
         mesh = partitioning.make_mesh(wanted)
     except (UserError, RuntimeError) as error:  # the latter from a backend that does not start
-        data = wanted.data if wanted.data > 0 else (wanted.devices or 1) // max(wanted.model, 1)
-        absent = AbstractMesh((max(data, 1), max(wanted.model, 1)), (DATA, MODEL))
+        shape = wanted.shape(wanted.devices or 1)
+        absent = AbstractMesh(tuple(shape.values()), tuple(shape))
         return cast(Mesh, absent), Finding("devices", str(error).splitlines()[0], problem=True)
     first = mesh.devices.flat[0]
     axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
@@ -110,16 +134,17 @@ def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
     else:
         lengths = "/".join(str(length) for length in experiment.lengths.values())
         yield Finding("batch", f"{rows} x {lengths} tokens in {parts} part{'s' if parts > 1 else ''}")
-    if experiment.eval_dataset.batch_size != rows and experiment.eval_dataset.batch_size % mesh.shape[DATA]:
+    devices = partitioning.batch_parts(mesh)
+    if experiment.eval_dataset.batch_size != rows and experiment.eval_dataset.batch_size % devices:
         yield Finding(
             "batch",
             f"The batch of the evaluation, {experiment.eval_dataset.batch_size} rows, does not divide into "
-            f"{mesh.shape[DATA]} data-parallel devices.",
+            f"{devices} data-parallel devices.",
             problem=True,
         )
 
 
-def _model(experiment: Experiment, mesh: Mesh, quick: bool) -> Iterator[Finding]:
+def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | None) -> Iterator[Finding]:
     model = experiment.model
     flops = experiment.train_dataset.batch_size * model.flops_per_example(experiment.lengths)
     yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
@@ -133,19 +158,22 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool) -> Iterator[Finding]
         needed = memory.least(experiment, abstract, shardings)
     else:
         needed = memory.estimate(experiment, abstract, shardings, mesh)
-    yield _memory(needed, mesh)
+    yield _memory(needed, mesh, device)
 
 
-def _memory(needed: memory.Memory, mesh: Mesh) -> Finding:
+def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding:
     """What a step takes, against what there is. A problem only where it cannot fit: the estimate is one."""
     kinds = {"state": needed.state, "gradients": needed.gradients, "activations": needed.activations}
     parts = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in kinds.items())
     text = f"about {needed.total / 2**20:,.0f} MiB a device ({parts})"
     first = None if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
     available = hardware.device_memory(first) if first is not None else None
+    if device is not None:
+        available = int(device.memory * USABLE_MEMORY)
     if first is None or available is None:
         return Finding("memory", text)
-    sharing = mesh.size if first.platform == "cpu" else 1  # devices simulated on one CPU
+    # devices simulated on one CPU
+    sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
     exact = (needed.state + needed.gradients + needed.batch) * sharing
     least = exact + needed.activations * sharing * memory.BAND[0]
     if max(exact, least) > available:
@@ -157,4 +185,5 @@ def _memory(needed: memory.Memory, mesh: Mesh) -> Finding:
             problem=True,
         )
     tight = " and may not suffice" if needed.total * sharing * memory.BAND[1] > available else ""
-    return Finding("memory", f"{text}; {available / _GIB:,.1f} GiB are there{tight}")
+    where = "are there" if device is None else f"of a {device.name} can be used"
+    return Finding("memory", f"{text}; {available / _GIB:,.1f} GiB {where}{tight}")

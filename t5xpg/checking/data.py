@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from t5xpg import assembly, paths, preparation
 from t5xpg.checking.finding import Finding
-from t5xpg.data import span_lengths, task_names
+from t5xpg.data import caching, objective_lengths, objectives, supervised, task_names
 from t5xpg.data.client import DataService
-from t5xpg.data.datasets_table import built_in
 from t5xpg.data.manifest import SPLITS, find_manifests, read_manifest
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError, nearest
 from t5xpg.experiment import Experiment
+from t5xpg.measurements import no_metrics
 from t5xpg.vocabularies import Vocabulary
 
 
@@ -21,17 +21,36 @@ def look_at(dataset: DatasetConfig, experiment: Experiment, *, quick: bool) -> I
     """What there is to say of a stream. quick: without starting TensorFlow, so nothing of users' tasks."""
     task = dataset.mixture_or_task_name
     name = preparation.dataset_of(task)
+    entries = task_names.vocabularies(paths.data_directory())
+    of_tfds = {row.name: row for row in task_names.tfds_rows(entries)}
     if name is not None:
         yield from _own_task(name, dataset, experiment)
+    elif task in of_tfds:
+        yield from _tfds_task(of_tfds[task], dataset, experiment)
     elif not dataset.module_import:
-        exports = [*built_in(), *find_manifests(paths.data_directory())]
-        known = [task_names.task_name(each, one) for each in exports for one in task_names.OBJECTIVES]
-        possible = task_names.possible_dataset(task)
-        get = f" To export its text, type: make data DATASET={possible}" if possible else ""
+        fields = preparation.dataset_fields()
+        known = [row.name for each in fields for row in task_names.rows(each, entries, fields[each])] + [*of_tfds]
+        get = task_names.how_to_get(task, entries)
         text = f"There is no task or mixture named {task}.{nearest(task, known)}{get}"
         yield Finding("data", f"{text} Tasks of your own need MODULE_IMPORT.", problem=True)
     elif not quick:
-        yield _users_task(dataset, experiment)
+        yield from _users_task(dataset, experiment)
+
+
+def _tfds_task(row: task_names.Row, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
+    """A task over TensorFlow Datasets, as far as is known without them."""
+    assert row.supervised is not None
+    task, read = dataset.mixture_or_task_name, supervised.TFDS_TASKS[row.supervised.kind]
+    is_cached = (paths.cache_directory() / row.cached_as / caching.COMPLETED).is_file()
+    if dataset.split not in read.splits:
+        text = f"{task} has no split {dataset.split!r}.{nearest(dataset.split, read.splits)}"
+        yield Finding("data", text, problem=True)
+    elif dataset.use_cached and not is_cached:
+        first = f"`make train` caches it first, and gets {read.dataset} of TensorFlow Datasets where that is not here"
+        yield Finding("data", f"{task}, {dataset.split}: {first}")
+    else:
+        yield Finding("data", f"{task}, {dataset.split}, {'cached' if dataset.use_cached else 'not cached'}")
+    yield from _row(row, dataset, experiment)
 
 
 def _own_task(name: str, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
@@ -57,23 +76,57 @@ def _own_task(name: str, dataset: DatasetConfig, experiment: Experiment) -> Iter
     else:
         cached = "cached" if dataset.use_cached else "not cached"
         yield Finding("data", f"{task}, {dataset.split}, {cached}" + (f", {count:,} documents" if count else ""))
+    row = task_names.row_of(task, name, task_names.vocabularies(paths.data_directory()))
+    yield from _row(row, dataset, experiment)
 
-    entry = task_names.entry_of(task, name)
-    yield from _vocabulary(entry.vocabulary, experiment)
-    objective = dataset.objective or entry.span_corruption
-    problems = span_lengths.problems(task, dataset.task_feature_lengths, objective, entry.vocabulary.num_sentinels)
-    for problem in problems:
-        yield Finding("spans", problem, problem=True)
-    if not problems:
-        lengths = span_lengths.span_lengths(dataset.task_feature_lengths["inputs"], objective)
+
+def _row(row: task_names.Row, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
+    """What the table says of a task: metrics, vocabulary, lengths."""
+    yield from _metrics(dataset, experiment, has_metrics=row.has_metrics)
+    yield from _vocabulary(row.vocabulary, experiment)
+    if row.supervised is not None and dataset.objective is not None:
         yield Finding(
             "spans",
-            f"{lengths.text} tokens of text give {lengths.spans} span{'s' if lengths.spans > 1 else ''} and "
-            f"{lengths.targets} target tokens of {dataset.task_feature_lengths['targets']}",
+            f"The experiment sets the objective {objectives.name_of(dataset.objective)}, and {row.name} has inputs and "
+            "targets already: include 'gin/objectives/none.gin' behind gin/runs/pretrain.gin.",
+            problem=True,
         )
+    for part in row.parts:
+        yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 
 
-def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Finding:
+def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConfig, before: str) -> Iterator[Finding]:
+    """Whether the examples of a task fit the lengths of its features. before: what its line begins with."""
+    objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
+    if objectives.name_of(objective) != objectives.name_of(part.objective):
+        yield Finding(
+            "spans",
+            f"The experiment sets the objective {objectives.name_of(objective)}, and {part.name} has "
+            f"{objectives.name_of(part.objective)}: include 'gin/objectives/{_fragment(part)}.gin' behind "
+            "gin/runs/pretrain.gin, or choose another task.",
+            problem=True,
+        )
+        return
+    problems = objective_lengths.problems(part.name, lengths, objective, vocabulary.num_sentinels, part.reserved)
+    for problem in problems:
+        yield Finding("spans", problem, problem=True)
+    if problems:
+        return
+    needed = objective_lengths.objective_lengths(objective, lengths, part.reserved)
+    spans = f"{needed.sentinels} span{'s' if needed.sentinels > 1 else ''} and " if needed.sentinels else ""
+    at_most = "" if isinstance(objective, objectives.SpanCorruption) else "at most "
+    yield Finding(
+        "spans",
+        f"{before}{needed.text} tokens of text give {at_most}{spans}{needed.targets} target tokens of "
+        f"{lengths['targets']}",
+    )
+
+
+def _fragment(part: task_names.Part) -> str:
+    return task_names.UL2_MIXTURE if part.mode is not None else objectives.name_of(part.objective)
+
+
+def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
     """What the data process says of a task or mixture that a user's module registers."""
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
         try:
@@ -85,12 +138,20 @@ def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Finding:
                 described = service.describe(dataclasses.replace(dataset, use_cached=False))
             assembly.check_vocabulary(described.vocabulary, experiment)
         except UserError as error:
-            return Finding("data", str(error), problem=True)
+            yield Finding("data", str(error), problem=True)
+            return
     cached = "cached" if described.cached else "not cached"
     if dataset.use_cached and not described.cached:
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
     count = described.examples.get(dataset.split)
-    return Finding("data", f"{described.name}, {dataset.split}, {cached}" + (f", {count:,} documents" if count else ""))
+    yield Finding("data", f"{described.name}, {dataset.split}, {cached}" + (f", {count:,} documents" if count else ""))
+    yield from _metrics(dataset, experiment, has_metrics=described.has_metrics)
+
+
+def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:
+    """Whether there are the metrics that are to be computed while training."""
+    if dataset is experiment.eval_dataset and experiment.infer_eval_period is not None and not has_metrics:
+        yield Finding("metrics", no_metrics(dataset.mixture_or_task_name), problem=True)
 
 
 def _vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> Iterator[Finding]:

@@ -17,3 +17,8 @@ class Finding:
     @property
     def verdict(self) -> str:
         return "NO" if self.problem else "ok" if self.looked_at else "--"
+
+    @property
+    def shown(self) -> str:
+        """The line; a text of several goes on below its beginning."""
+        return f"{self.what:<9}{self.verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())

@@ -14,6 +14,7 @@ from t5xpg.data.manifest import find_manifests, read_manifest
 from t5xpg.errors import UserError
 from t5xpg.files import read_json
 from t5xpg.paths import shown
+from t5xpg.run_identity import deciding, run_identity
 from t5xpg.rundir import RunDirectory, differing
 
 _SHOWN = 20  # settings that differ
@@ -24,6 +25,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
     try:
         if directory.exists():
             recorded = directory.read()
+            directory.check_trains()
             found = {"experiment": recorded["experiment"], **recorded["identity"]}
         else:
             directory.check(loaded.name, {})  # no folder of somebody else's
@@ -68,10 +70,9 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
 
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     """What makes the run the run it is, as far as it is known before anything is made."""
-    from t5xpg import training  # which has this module check before it trains
 
     experiment = loaded.experiment
-    identity = training.run_identity(experiment, preparation.Source({}))
+    identity = run_identity(experiment, preparation.Source({}))
     del identity["data"], identity["cache"]
     task = experiment.train_dataset.mixture_or_task_name
     name = preparation.dataset_of(task)
@@ -89,8 +90,6 @@ def _steps(directory: RunDirectory) -> list[int]:
 
 def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
     """The model's settings that stand in the last checkpoint, for a folder whose run.json is gone."""
-    from t5xpg.training import deciding  # which has this module check before it trains
-
     for step in sorted(_steps(directory), reverse=True):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged one: for the checkpoints to say
             meta = read_json(directory.checkpoints / str(step) / "meta" / "metadata")

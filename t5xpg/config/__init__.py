@@ -48,6 +48,8 @@ class ConfigError(UserError):
 def find_experiment(name_or_file: str) -> tuple[str, Path]:
     """The name and the gin file of an experiment given by its folder's name or by a path to a gin file.
 
+    Checkpoints that were imported are found by the names of their runs.
+
     Raises UserError with the nearest names where there is none.
     """
     if name_or_file.endswith(".gin"):
@@ -60,8 +62,10 @@ def find_experiment(name_or_file: str) -> tuple[str, Path]:
             f"There is no experiment {name_or_file!r}: name a folder of {paths.EXPERIMENTS}, or a gin file by its path."
         )
     file = paths.EXPERIMENTS / name_or_file / f"{Path(name_or_file).name}.gin"
-    if file.is_file():
-        return name_or_file, file
+    imported = paths.runs_directory() / name_or_file / f"{name_or_file}.gin"  # what `make import` writes
+    for each in (file, imported):
+        if each.is_file():
+            return name_or_file, each
     known = [folder.parent.name for folder in paths.EXPERIMENTS.glob("*/*.gin") if folder.stem == folder.parent.name]
     raise UserError(f"There is no experiment {name_or_file!r} in {paths.EXPERIMENTS}.{nearest(name_or_file, known)}")
 
@@ -127,6 +131,21 @@ def split_overrides(text: str) -> tuple[list[str], list[str]]:
     return overrides, files
 
 
+def chosen_loggers(names: str) -> tuple[list[str], list[str]]:
+    """The overrides and the gin files that loggers take, named as files of gin/loggers: "wandb,mlflow".
+
+    Raises UserError with the nearest names where there is none.
+    """
+    chosen = names.replace(",", " ").split()
+    known = sorted(file.stem for file in (paths.GIN / "loggers").glob("*.gin"))
+    for name in chosen:
+        if name not in known:
+            raise UserError(f"There is no logger {name!r}: LOGGER is {' or '.join(known)}.{nearest(name, known)}")
+    files = [str(paths.GIN / "loggers" / f"{name}.gin") for name in chosen]
+    several = [f"LOGGERS=({', '.join(f'%{name.upper()}' for name in chosen)})"] if len(chosen) > 1 else []
+    return several, files
+
+
 def settings(value: Any, prefix: str = "") -> dict[str, Any]:
     """The fields of nested dataclasses as one flat dict of JSON values: {"optimizer": "Adafactor", ...}."""
     flat: dict[str, Any] = {}
@@ -138,7 +157,13 @@ def settings(value: Any, prefix: str = "") -> dict[str, Any]:
     elif isinstance(value, Mapping):
         flat[prefix] = {str(key): item for key, item in sorted(value.items())}
     elif isinstance(value, (tuple, list)):
-        flat[prefix] = [list(item) if isinstance(item, tuple) else item for item in value]
+        flat[prefix] = [_in_a_list(item) for item in value]
     else:
         flat[prefix] = value
     return flat
+
+
+def _in_a_list(item: Any) -> Any:
+    if isinstance(item, tuple):
+        return [_in_a_list(each) for each in item]
+    return item if item is None or isinstance(item, str | int | float | list | Mapping) else type(item).__name__

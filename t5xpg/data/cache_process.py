@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,15 @@ class CacheProcess:
         # its standard input stays open as long as this process lives: the child ends when it closes
         self._send(request)
 
-    def plan(self) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """What there is to do: an entry a task, and what that was seen from (see `cache_memory`)."""
+    def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+        """What there is to do: an entry a task, and what that was seen from (see `cache_memory`).
+
+        `log` gets lines for the user while that is found out.
+        """
         for message in self._messages():
+            if "said" in message:
+                log(message["said"])
+                continue
             return message["plan"], message["seen"]
         raise self._failed(self._child.wait())
 

@@ -34,7 +34,7 @@ def main(pipe: int) -> int:
     with os.fdopen(pipe, "w", encoding="utf-8") as reports:
         report = functools.partial(_report, reports)
         try:
-            plan, seen = _plan(request)
+            plan, seen = _plan(request, lambda line: report(said=line))
             report(plan=plan, seen=seen)
             names = json.loads(lines.get())["cache"]
             if names:
@@ -62,7 +62,7 @@ def _report(reports: TextIO, **message: Any) -> None:
     reports.flush()
 
 
-def _plan(request: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """What is to be done for each task, and what that was seen from, where it can be seen again without TensorFlow.
 
     Raises UserError where caches are not what they say, or were made from something else: all of them in one.
@@ -71,12 +71,14 @@ def _plan(request: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, A
     from t5xpg.data import cache_record
     from t5xpg.data.import_watch import watching
     from t5xpg.data.providers import find_provider, import_modules, tasks_of
+    from t5xpg.data.shared_cache import cached_task
     from t5xpg.data.spec import DatasetConfig
 
     with watching() as watched:
         import_modules(request["module_import"])
         name = request["task"]
-        tasks = tasks_of(find_provider(DatasetConfig(name, {})))
+        # once for all tasks that share a cache
+        tasks = list(dict.fromkeys(map(cached_task, tasks_of(find_provider(DatasetConfig(name, {}))))))
     cacheable = [task for task in tasks if task.supports_caching]
     if not cacheable and not request["only_missing"]:
         raise UserError(
@@ -87,7 +89,7 @@ def _plan(request: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, A
     errors: list[UserError] = []
     for task in cacheable:
         try:
-            plan.append(_planned(task, request))
+            plan.append(_planned(task, request, log))
         except UserError as error:
             errors.append(error)
     missing = [error for error in errors if isinstance(error, cache_record.MissingTextError)]
@@ -99,18 +101,24 @@ def _plan(request: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, A
     return plan, _seen(cacheable, request, watched)
 
 
-def _planned(task: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of one task, and of the cache of it that there is. Raises UserError where that is not its cache."""
+def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
+    """What is known of one task, and of the cache of it that there is. Raises UserError where that is not its cache.
+
+    Gets what is to be cached first, where it is not on this machine, and says so to `log`.
+    """
     import seqio
 
-    from t5xpg.data import cache_memory, cache_record, task_definition
+    from t5xpg.data import cache_memory, cache_record, function_sources, task_definition, tfds_sources
     from t5xpg.data.task_names import cache_command
 
+    function_sources.check_arguments(task)
     caches = Path(request["caches"])
     command = cache_command(task.name, request["module_import"], force=True)
     folder = None if request["force"] else _folder_of_cache(task, caches, request["only_missing"])
     record = None if folder is None else cache_record.read(folder, command)
-    counts = [task.num_input_examples(split) for split in task.splits]
+    if folder is None:
+        tfds_sources.get(task, log)
+    counts = [tfds_sources.number_of_examples(task, split) for split in task.splits]
     entry: dict[str, Any] = {
         "task": task.name,
         "folder": seqio.get_task_dir_from_name(task.name),
@@ -187,11 +195,11 @@ def _compared(task: Any, folder: Path, command: str, made: str) -> str:
 def _check_export(task: Any, data_dir: Path) -> None:
     """Raise UserError where a task of the table reads an export that is not as it was exported."""
     from t5xpg.data.manifest import find_manifests, read_manifest
-    from t5xpg.data.task_names import dataset_of
+    from t5xpg.data.task_names import dataset_of, vocabularies
     from t5xpg.tasks import TASKS
 
     exports = find_manifests(data_dir)
-    dataset = dataset_of(task.name, exports) if task.name in TASKS else None
+    dataset = dataset_of(task.name, exports, vocabularies(data_dir)) if task.name in TASKS else None
     if dataset is not None:
         read_manifest(exports[dataset]).check_files(exports[dataset])
 
@@ -246,7 +254,9 @@ def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..
         from t5xpg.data import cache_beam
 
         modules = ("t5xpg.tasks", *request["module_import"])
-        cache_beam.cache_tasks(names, output, request["runner"], request["beam_options"], modules, progress)
+        cache_beam.cache_tasks(
+            names, output, request["runner"], request["beam_options"], modules, progress, request["staging"]
+        )
         return
     from t5xpg.data import local_cache
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg import files, locks
-from t5xpg.data import cache_memory, cache_record
+from t5xpg.data import beam_runners, cache_memory, cache_record
 from t5xpg.data.cache_process import BEAM, LOCAL, NO_ROOM, CacheProcess, NoRoomError
 from t5xpg.data.cache_record import COMPLETED, IDENTITY, MissingTextError, Record
 from t5xpg.data.task_names import cache_command
@@ -37,13 +37,33 @@ _WILDCARDS = set("*?[]{}\\")
 DEFINING_FILES = (
     "data/task_names.py",
     "data/task_table.py",
+    "data/supervised.py",
+    "data/supervised_tasks.py",
     "data/preprocessors.py",
     "data/seqio_vocabularies.py",
+    "data/vocabulary_record.py",
     "vocabularies.py",
+    "vocabulary_files.py",
+    "token_models/__init__.py",
+    "token_models/sentencepiece_model.py",
+    "token_models/huggingface_tokenizer.py",
+    "data/shared_cache.py",
+    "data/denoisers.py",
+    "named_tokens.py",
     "data/task_definition.py",
     "data/cache_record.py",
     "data/cache_sample.py",
 )
+
+
+def resolve_runner(runner: str, beam_options: Sequence[str], staging: str | None) -> str:
+    """The runner as Beam knows it, or LOCAL. Raises UserError for one that is none, and for options that do not fit."""
+    if runner != LOCAL:
+        return beam_runners.resolve(runner, beam_options, staging)
+    if beam_options or staging:
+        given = f"BEAM_OPTIONS ({' '.join(beam_options)}) are" if beam_options else f"STAGING ({staging}) is"
+        raise UserError(f"{given} for Apache Beam. Name a runner of Beam, as RUNNER={BEAM}, too.")
+    return LOCAL
 
 
 def cache_task(
@@ -53,6 +73,7 @@ def cache_task(
     data_dir: Path,
     runner: str = DEFAULT_RUNNER,
     beam_options: Sequence[str] = (),
+    staging: str | None = None,
     force: bool = False,
     module_import: Sequence[str] = (),
     only_missing: bool = False,
@@ -61,15 +82,15 @@ def cache_task(
     """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
 
     `runner` is "local", which caches on this machine (`local_cache`), or any Apache Beam runner, with which SeqIO's
-    script does (`cache_beam`), `beam_options` being further options of its pipeline ("--name=value"). `module_import`
-    names modules that register tasks. `force` caches again what is there. `log` gets a line a task. Returns the
-    identity of the cache (of a mixture: task to identity): what was cached, by digests. `only_missing` also takes
-    caches that others made with SeqIO, in any of its cache folders, and leaves tasks alone that cannot be cached: its
-    result lacks those.
+    script does (`cache_beam`), `beam_options` being further options of its pipeline ("--name=value") and `staging` a
+    folder, here or in a bucket, that its workers share with this machine where they do not share `cache_dir`: the cache
+    is fetched from there. `module_import` names modules that register tasks. `force` caches again what is there. `log`
+    gets a line a task. Returns the identity of the cache (of a mixture: task to identity): what was cached, by digests.
+    `only_missing` also takes caches that others made with SeqIO, in any of its cache folders, and leaves tasks alone
+    that cannot be cached: its result lacks those.
 
-    On one machine the same task and text give the same bytes, with Beam and without; elsewhere the order of the
-    documents is Beam's. A cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`.
-    Of two who cache one task, the second waits for the first.
+    The same task and text give the same bytes, with Beam and without. A cache appears when it is whole. What the
+    process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
 
     Raises UserError where the task is unknown, its text is missing (MissingTextError where that is an export), it has
     nothing to cache, the process failed or there is no room; and where a cache is there whose files are not as they
@@ -77,9 +98,7 @@ def cache_task(
     libraries made, or SeqIO by itself, is compared with the source in a sample, and that is said.
     """
     _check_names(task, cache_dir)
-    if runner == LOCAL and beam_options:
-        given = " ".join(beam_options)
-        raise UserError(f"BEAM_OPTIONS ({given}) are for Apache Beam. Name a runner of Beam, as RUNNER={BEAM}, too.")
+    runner = resolve_runner(runner, beam_options, staging)
     question = {
         "task": task,
         "caches": os.path.abspath(cache_dir),
@@ -103,11 +122,12 @@ def cache_task(
                 "output": str(scratch),
                 "runner": runner,
                 "beam_options": list(beam_options),
+                "staging": staging,
                 "force": force,
             }
             # closed, which ends the child, before its scratch folder is removed
             process = stack.enter_context(contextlib.closing(CacheProcess(request, log_file, environment)))
-            plan, seen = process.plan()
+            plan, seen = process.plan(log)
             for entry in plan:
                 if entry["note"]:
                     log(f"warning: {entry['note']}")

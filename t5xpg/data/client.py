@@ -13,11 +13,12 @@ from types import TracebackType
 
 from t5xpg.data import data_process
 from t5xpg.data.data_process import DataProcessError
+from t5xpg.data.remote_evaluator import RemoteEvaluator
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import Stream
 from t5xpg.vocabularies import Vocabulary
 
-__all__ = ["DataProcessError", "DataService", "SpanLengths", "Stream", "TaskDescription"]
+__all__ = ["DataProcessError", "DataService", "RemoteEvaluator", "SpanLengths", "Stream", "TaskDescription"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,15 @@ class DataService:
         stream = Stream(self._process.request, config, owned, prefetch, opened)
         self._streams.append(stream)
         return stream
+
+    def evaluator(self, config: DatasetConfig) -> RemoteEvaluator:
+        """The tasks of `config` that have metrics, their examples read: see `RemoteEvaluator`.
+
+        `config.max_batches` limits the examples of each task. Raises UserError as `describe` does, and for a metric
+        that needs what the model cannot be asked for.
+        """
+        opened, _ = self._process.request({"call": "evaluator", "config": config.to_json()})
+        return RemoteEvaluator(self._process.request, config, opened)
 
     def close(self) -> None:
         """End the data process and its streams."""

@@ -2,132 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
 
 from t5xpg.data import code_text, documentation_text
-from t5xpg.data.installed_packages import (
-    CODE_PACKAGES,
-    DOCUMENTATION_PACKAGES,
-    SourceFile,
-    site_packages,
-    source_files,
-)
-from t5xpg.data.lines import BadLines
-from t5xpg.data.manifest import SPLITS
-from t5xpg.files import sha256_of_file
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of one split, in order; `split` None: one text from which the splits are to be taken.
-
-    `total` is their number where it is known.
-    """
-
-    split: str | None
-    texts: Iterable[str]
-    total: int | None = None
-
-
-class Source(Protocol):
-    """Where a dataset's text comes from."""
-
-    def describe(self) -> dict[str, Any]:
-        """What identifies the text, as JSON; an export of the same description is up to date."""
-        ...
-
-    def read(self) -> Iterator[Rows]:
-        """The rows of each split. Raises UserError where the text cannot be had."""
-        ...
-
-
-@dataclass(frozen=True)
-class LocalFiles:
-    """The user's files: split to paths, or None to paths (see `local_files.parse_files`).
-
-    Lines that cannot be used go into `left_out`; without it they are errors.
-    """
-
-    files: Mapping[str | None, list[Path]]
-    left_out: BadLines | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """Paths as given, sizes and SHA-256 of the files."""
-        return {
-            "kind": "files",
-            "files": {
-                split or "all": [
-                    {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths
-                ]
-                for split, paths in self.files.items()
-            },
-        }
-
-    def read(self) -> Iterator[Rows]:
-        """The rows of the files, one file behind the other."""
-        from t5xpg.data.local_files import texts  # imports zstandard, which the other sources do without
-
-        for split in (None, *SPLITS):
-            if paths := self.files.get(split):
-                yield Rows(split, (text for path in paths for text in texts(path, self.left_out)))
-
-
-@dataclass(frozen=True)
-class InstalledText:
-    """Text from the files of installed packages.
-
-    `extraction` counts changes to how it is read, so that exports of an earlier way are not taken for up to date.
-    """
-
-    packages: Mapping[str, str]
-    documents: Callable[[Iterable[SourceFile]], Iterator[str]]
-    extraction: int
-    site: Path = field(default_factory=site_packages)
-
-    def describe(self) -> dict[str, Any]:
-        """Packages and versions."""
-        return {"kind": "installed packages", "packages": dict(self.packages), "extraction": self.extraction}
-
-    def read(self) -> Iterator[Rows]:
-        """One text, from which the splits are to be taken."""
-        yield Rows(None, self.documents(source_files(self.packages, self.site)))
-
-
-@dataclass(frozen=True)
-class HuggingFace:
-    """A dataset of the Hugging Face hub at one revision, with a column "text" and the three splits."""
-
-    path: str
-    configuration: str
-    revision: str
-
-    def describe(self) -> dict[str, Any]:
-        """Path, configuration, revision."""
-        return {
-            "kind": "hugging face",
-            "path": self.path,
-            "configuration": self.configuration,
-            "revision": self.revision,
-        }
-
-    def read(self) -> Iterator[Rows]:
-        """The rows of each split. Raises UserError where there is no network and no copy in the cache of `datasets`."""
-        from t5xpg.data.hugging_face import load_splits
-
-        for split, rows in load_splits(self.path, self.configuration, self.revision).items():
-            yield Rows(split, rows, len(rows))
+from t5xpg.data.installed_packages import CODE_PACKAGES, DOCUMENTATION_PACKAGES
+from t5xpg.data.supervised import LABELLED, TEXT
+from t5xpg.data.text_sources import HuggingFace, InstalledMessages, InstalledText, Source
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named dataset; `sha256` is that of each split of its full export, where it is one for all machines."""
+    """A named dataset; `sha256` is that of each split of its full export, where it is one for all machines.
+
+    `fields` are those of its rows: TEXT where they are texts.
+    """
 
     source: Source
     sha256: Mapping[str, str] = field(default_factory=dict)
+    fields: tuple[str, ...] = TEXT
 
 
 def built_in() -> dict[str, Dataset]:
@@ -149,12 +42,27 @@ def built_in() -> dict[str, Dataset]:
                 "test": "f2ab8db0100719dc0ade26d3846b2d3070088aec2ab50a94f658bef3dc14c04d",
             },
         ),
+        # which package is this docstring of?
+        "pypackages": Dataset(
+            InstalledText(DOCUMENTATION_PACKAGES, documentation_text.texts_and_packages, extraction=1),
+            sha256={
+                "train": "9537bc3d58d0eb32983ba5ac6dad21c84766d6a0d7362dc913e603199b165ae2",
+                "validation": "27fa7a2a6bafb097086d906e7de6a4ea94e12ec2f2e8be2bd67127f488241215",
+                "test": "f4a421fe7c0212c603e9e3c6484e80cabbdd10105ab4da05b400e58f76feff94",
+            },
+            fields=LABELLED,
+        ),
         "wikitext": Dataset(
             HuggingFace("Salesforce/wikitext", "wikitext-103-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
         ),
+        # FineWeb2's Bokmål (ODC-By 1.0): OSCAR, which T5s of single languages were trained on, was a script that
+        # `datasets` runs no more
+        "norwegian": Dataset(
+            HuggingFace(
+                "HuggingFaceFW/fineweb-2", "nob_Latn", "af9c13333eb981300149d5ca60a8e9d659b276b9", streamed=True
+            )
+        ),
+        # what T5 was trained on, as the Allen Institute made it again (ODC-By 1.0)
+        "c4": Dataset(HuggingFace("allenai/c4", "en", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", streamed=True)),
+        "norwegian_messages": Dataset(InstalledMessages(("nb", "no"))),
     }
-
-
-def content_hash(text: str) -> int:
-    """64 bits of the SHA-256 of a text: the same everywhere."""
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", errors="replace")).digest()[:8], "big")

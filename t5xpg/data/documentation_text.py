@@ -1,4 +1,4 @@
-"""English prose from docstrings: the text of `pydocs`.
+"""English prose from docstrings: the text of `pydocs`, and with their packages the records of `pypackages`.
 
 The text depends on the files alone, not on the version of Python: strings come from the syntax tree as they are
 written, and the cleaning is our own (`inspect.cleandoc` and the compiler have changed what they do to indentation).
@@ -16,6 +16,8 @@ from t5xpg.data.installed_packages import SourceFile
 
 # Docstrings of one file are joined until a document has this many characters.
 _DOCUMENT_CHARACTERS = 1500
+# A docstring by itself is longer.
+_TEXT_CHARACTERS = 100
 # a shorter paragraph may be repeated ("Returns:", "A tensor."); a longer one is taken once
 _REPEATABLE_CHARACTERS = 40
 
@@ -26,7 +28,20 @@ def documents(files: Iterable[SourceFile]) -> Iterator[str]:
     """Documents of prose, in the order of the files; no paragraph of some length occurs twice."""
     seen: set[bytes] = set()
     for file in files:
-        yield from _joined(prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
+        yield from _joined(_prose(file, seen))
+
+
+def texts_and_packages(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
+    """The prose of each docstring of some length, and the package that it is of; no paragraph occurs twice."""
+    seen: set[bytes] = set()
+    for file in files:
+        package = file.path.partition("/")[0].removesuffix(".py")
+        yield from ((prose, package) for prose in _prose(file, seen) if len(prose) > _TEXT_CHARACTERS)
+
+
+def _prose(file: SourceFile, seen: set[bytes]) -> Iterator[str]:
+    """The docstrings of a file as far as they are prose, without what was seen."""
+    return (prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
 
 
 def _joined(texts: Iterable[str]) -> Iterator[str]:

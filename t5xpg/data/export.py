@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -12,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5xpg.data.datasets_table import Dataset, LocalFiles, built_in
+from t5xpg.data.datasets_table import Dataset, built_in
+from t5xpg.data.held_out import MIN_CHARACTERS
 from t5xpg.data.lines import BadLines
 from t5xpg.data.manifest import (
     MANIFEST,
@@ -22,7 +24,10 @@ from t5xpg.data.manifest import (
     split_path,
     write_manifest,
 )
-from t5xpg.data.splits import MIN_CHARACTERS, write_splits
+from t5xpg.data.selection import Selection
+from t5xpg.data.splits import write_splits
+from t5xpg.data.supervised import TEXT
+from t5xpg.data.text_sources import HuggingFace, LocalFiles, OfFiles
 from t5xpg.digests import MEMORY
 from t5xpg.errors import UserError, nearest
 from t5xpg.files import directory_atomically, remove_abandoned
@@ -38,42 +43,54 @@ def export_dataset(
     *,
     data_dir: Path,
     files: Mapping[str | None, list[Path]] | None = None,
+    fields: Mapping[str, str] | None = None,
+    hub: HuggingFace | None = None,
+    select: Selection | None = None,
     limit: int | None = None,
+    max_bytes: int | None = None,
     force: bool = False,
     on_bad_line: str = ON_BAD_LINE[0],
     log: Callable[[str], None] = print,
 ) -> Manifest:
     """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
 
-    Kept are rows with a text of more than 100 characters. `files` (from `local_files.parse_files`) takes the place of
-    the known source of `name`; `limit` keeps the first rows of each split, or of a source without splits the first
-    rows altogether; `force` exports again what is up to date. A line of the files that cannot be used is an error, or
-    with `on_bad_line="skip"` left out, counted, and told in the manifest and the log. `log` gets lines for the user.
+    Kept are rows with a text of more than 100 characters. `files` (from `local_files.parse_files`) or `hub` takes the
+    place of the known source of `name`; with `fields` (from `supervised.parse_fields`) files hold records, of which all
+    are kept that have a text for each field. `select` takes the text of some of its files, into a dataset of its own,
+    `exported_name`: a piece is never taken for the whole. `limit` and `max_bytes` (of UTF-8) keep the first rows of
+    each split, or of a source without splits the first rows altogether; `force` exports again what is up to date. A
+    line of the files that cannot be used is an error, or with `on_bad_line="skip"` left out, counted, and told in the
+    manifest and the log. `log` gets lines for the user.
 
     The folder is replaced when all is written; an interruption leaves it as it was. Raises UserError where the name,
-    the limit or the files are wrong, something else stands in the folder's place, the text cannot be had, nothing is
-    kept, there is no room, or the result is not the one that is expected on every machine.
+    the limits, the selection or the files are wrong, something else stands in the folder's place, the text cannot be
+    had, nothing is kept, there is no room, or the result is not the one that is expected on every machine.
     """
     left_out = _left_out(name, on_bad_line, files)
-    dataset = _dataset(name, files, left_out)
-    if limit is not None and limit < 1:
-        raise UserError(f"LIMIT={limit}: it counts rows, so it is 1 or more.")
+    dataset = _dataset(name, files, fields, hub, left_out)
+    if select is not None:
+        dataset = _selected(name, dataset, select)
+    name = exported_name(name, select)
+    _check_limits(name, dataset, limit, max_bytes)
     folder = _destination(data_dir, name)
     remove_abandoned(folder.parent)
     description = json.loads(json.dumps(dataset.source.describe()))
-    kept: dict[str, Any] = {"min_characters": MIN_CHARACTERS + 1}
+    kept: dict[str, Any] = {"min_characters": MIN_CHARACTERS + 1 if dataset.fields == TEXT else 1}
     if left_out is not None:
         kept["on_bad_line"] = on_bad_line
-    if not force and (manifest := _up_to_date(folder, description, kept, limit)):
+    wanted = Manifest(name, description, kept, limit, 0, {}, max_bytes, dataset.fields)
+    if not force and (manifest := _up_to_date(folder, wanted)):
         log(f"{name} is up to date: {manifest.summary()}")
         return manifest
 
     with _room(name, folder), directory_atomically(folder) as new:
-        rows_read, splits = write_splits(name, dataset.source, new, limit, left_out)
+        rows_read, splits = write_splits(
+            name, dataset.source, new, limit=limit, max_bytes=max_bytes, left_out=left_out, fields=dataset.fields
+        )
         if left_out is not None:
             kept["bad_lines"] = {"count": left_out.count, "first": left_out.first}
-        manifest = Manifest(name, description, kept, limit, rows_read, splits)
-        if limit is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
+        manifest = dataclasses.replace(wanted, rows_read=rows_read, splits=splits)
+        if limit is None and max_bytes is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
             raise UserError(
                 f"The text of {name} is not the one that every machine should get: its sha256 is {manifest.identity}, "
                 f"expected {dict(dataset.sha256)}. Files of the installed packages were changed: install them again."
@@ -97,21 +114,75 @@ def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]
     return BadLines()
 
 
-def _dataset(name: str, files: Mapping[str | None, list[Path]] | None, left_out: BadLines | None) -> Dataset:
+def exported_name(name: str, select: Selection | None) -> str:
+    """What the export of a selection of a dataset is called: `pycode_a` for `a*` of `pycode`."""
+    return name if select is None else f"{name}_{select.suffix}"
+
+
+def _dataset(
+    name: str,
+    files: Mapping[str | None, list[Path]] | None,
+    fields: Mapping[str, str] | None,
+    hub: HuggingFace | None,
+    left_out: BadLines | None,
+) -> Dataset:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise UserError(
             f"DATASET={name[: _LONGEST_NAME + 1]}: a name is at most {_LONGEST_NAME} letters, digits and underscores, "
             "and starts with a letter."
         )
+    if files is not None and hub is not None:
+        raise UserError("FILES=… and HUB=… are two sources: give one of them.")
+    if fields is not None:
+        if files is None:
+            raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
+        from t5xpg.data.local_records import LocalRecords  # imports zstandard, which the other sources do without
+
+        return Dataset(LocalRecords(files, fields, left_out), fields=tuple(fields))
     if files is not None:
         return Dataset(LocalFiles(files, left_out))
+    if hub is not None:
+        return Dataset(hub)
     known = built_in()
     if name not in known:
         raise UserError(
-            f"There is no dataset {name!r}.{nearest(name, known)} To make one of your own text: "
-            f'DATASET={name} FILES="train=… validation=… test=…"'
+            f"There is no dataset {name!r}.{_piece_of(name, known) or nearest(name, known)} To make one of your own "
+            f'text: DATASET={name} FILES="train=… validation=… test=…"'
         )
     return known[name]
+
+
+def _piece_of(name: str, known: Mapping[str, Dataset]) -> str:
+    """What to type where a name is that of a selection that is not there; "" where it cannot be one."""
+    whole, _, suffix = name.rpartition("_")
+    if whole not in known or not isinstance(known[whole].source, OfFiles) or not suffix.isalnum():
+        return ""
+    return f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
+
+
+def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
+    if not isinstance(dataset.source, OfFiles) or dataset.fields != TEXT:
+        able = [known for known, one in built_in().items() if isinstance(one.source, OfFiles) and one.fields == TEXT]
+        raise UserError(
+            f"SELECT={select} chooses files by their names, and the text of {name} is not of files with names. "
+            f"It can be of {', '.join(able)}, or of FILES=…"
+        )
+    if len(exported_name(name, select)) > _LONGEST_NAME:
+        raise UserError(f"DATASET={name} is too long a name for a selection of it.")
+    return Dataset(dataset.source.select(select, name))
+
+
+def _check_limits(name: str, dataset: Dataset, limit: int | None, max_bytes: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise UserError(f"LIMIT={limit}: it counts rows, so it is 1 or more.")
+    if max_bytes is not None and max_bytes < 1:
+        raise UserError(f"MAX_MB={max_bytes / 1e6:g}: it is the size of text, so it is more than 0.")
+    source = dataset.source
+    if isinstance(source, HuggingFace) and source.streamed and limit is None and max_bytes is None:
+        raise UserError(
+            f"{name} is read from {source.path} as it comes, which may be more than this machine holds. Say how much "
+            f"of it to take: make data DATASET={name} MAX_MB=1000 (megabytes of text), or LIMIT=100000 (documents)."
+        )
 
 
 def _destination(data_dir: Path, name: str) -> Path:
@@ -148,7 +219,7 @@ def _room(name: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _up_to_date(folder: Path, description: object, kept: object, limit: int | None) -> Manifest | None:
+def _up_to_date(folder: Path, wanted: Manifest) -> Manifest | None:
     if not (folder / MANIFEST).is_file():
         return None
     try:
@@ -156,8 +227,8 @@ def _up_to_date(folder: Path, description: object, kept: object, limit: int | No
     except UserError:
         return None  # of another version: made anew
     rules = {name: value for name, value in manifest.filter.items() if name != "bad_lines"}
-    same = manifest.source == description and rules == kept and manifest.limit == limit
-    return manifest if same and manifest.files_are_whole(folder) else None
+    asked = dataclasses.replace(manifest, name=wanted.name, filter=rules, rows_read=0, splits={})
+    return manifest if asked == wanted and manifest.files_are_whole(folder) else None
 
 
 def _carry_over(old: Path, new: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from t5xpg.data.manifest import SPLITS
@@ -62,8 +63,67 @@ def load_splits(path: str, configuration: str | None, revision: str | None) -> d
     return {split: TextColumn(loaded[split], f"{path} {split}") for split in SPLITS}
 
 
+def stream_splits(path: str, configuration: str | None, revision: str | None) -> dict[str | None, Iterator[str]]:
+    """The texts of a dataset as they come, without a copy of it: nothing is fetched before it is asked for.
+
+    The three splits; where it has not got all of them, its train split under the name None, for a text without splits.
+    Raises UserError where the dataset cannot be had, there or at a row.
+    """
+    import datasets
+
+    with _quiet(), _offline_where_unreachable() as reached:
+        try:
+            loaded = datasets.load_dataset(path, configuration, revision=revision, streaming=True)
+        except Exception as error:  # connection, hub, file and generation errors share no base class
+            raise UserError(_cannot_load(path, configuration, reached, error)) from error
+    if "train" not in loaded:
+        raise UserError(f"{path} has no split 'train': it has {', '.join(map(str, loaded))}.")
+    if not set(SPLITS) <= set(loaded):
+        return {None: _streamed_texts(loaded["train"], f"{path} train")}
+    return {split: _streamed_texts(loaded[split], f"{path} {split}") for split in SPLITS}
+
+
+def _streamed_texts(split: Any, name: str) -> Iterator[str]:
+    """The column "text". Raises UserError at a row that is no text, or cannot be read."""
+    row = 0
+    rows = iter(split)
+    while True:
+        try:
+            values = next(rows, None)
+        except Exception as error:  # of the network, the file system, the format
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise UserError(f"{name} cannot be read on after row {row}: {reason}") from error
+        if values is None:
+            return
+        row += 1
+        if "text" not in values:
+            raise UserError(f'{name} has no column "text": it has {", ".join(values)}.')
+        if not isinstance(values["text"], str):
+            raise UserError(f'{name}, row {row}: "text" is {type(values["text"]).__name__}, expected a string.')
+        yield values["text"]
+
+
+def rows(
+    path: str, configuration: str | None, revision: str | None, split: str, streaming: bool
+) -> Iterator[dict[str, Any]]:
+    """The rows of a split of a dataset, in order: from its copy in the cache of `datasets`, which is made first.
+
+    With `streaming` they are taken as they come, without a copy.
+    `path` is a name on the hub, or a local folder. Raises UserError where the dataset cannot be had.
+    """
+    import datasets
+
+    with _quiet(), _offline_where_unreachable() as reached:
+        try:
+            loaded = datasets.load_dataset(path, configuration, revision=revision, split=split, streaming=streaming)
+        except Exception as error:  # connection, hub, file and generation errors share no base class
+            raise UserError(_cannot_load(path, configuration, reached, error)) from error
+    yield from loaded
+
+
 def _cannot_load(path: str, configuration: str | None, reached: bool, error: Exception) -> str:
-    reason = "there is no network" if not reached else " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    absent = not reached and not Path(path).exists()
+    reason = "there is no network" if absent else " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return (
         f"Cannot load {path} ({configuration}): {reason}. Two ways on: "
         'FILES="train=… validation=… test=…" builds it from local files (text, JSON lines, parquet); or make it on a '

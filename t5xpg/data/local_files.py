@@ -24,7 +24,9 @@ from t5xpg.errors import UserError, nearest
 _EXAMPLE = 'FILES="train=texts/*.jsonl.gz validation=valid.txt test=test.txt"'
 _PREFIX = re.compile(r"([A-Za-z_]+)=(.*)", re.DOTALL)
 _RECORD = '{"text": "…"}'
-_JSON_LINES = (".jsonl", ".json", ".ndjson")
+_COLUMNS = ("text",)
+JSON_LINES = (".jsonl", ".json", ".ndjson")
+PARQUET = ".parquet"
 # A byte of zstd can stand for 32 KiB: what one piece unpacks to has to fit into memory.
 _PIECE = 1 << 12
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
@@ -144,31 +146,85 @@ def texts(path: Path, left_out: BadLines | None = None) -> Iterator[str]:
     Lines (rows of parquet) that cannot be used go into `left_out`; without it they raise UserError naming file and
     line, as does in any case a file that cannot be read on.
     """
+    form = form_of(path)
+    rows: Iterator[tuple[Any, str]] = parquet_rows(path, _COLUMNS) if form == PARQUET else numbered_lines(path)
+    for row, where in rows:
+        try:
+            text = cells(row, _COLUMNS, where)[0] if form == PARQUET else _text(row, where, form in JSON_LINES)
+        except BadLineError as error:
+            if left_out is None:
+                raise
+            left_out.add(error)
+            continue
+        if text is not None:
+            yield text
+
+
+def form_of(path: Path) -> str:
+    """The ending that says what a file holds, in front of that of its packing: ".jsonl"; "" where it has none."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    opener = _OPENERS.get(suffixes[-1]) if suffixes else None
-    if opener:
+    if suffixes and suffixes[-1] in _OPENERS:
         suffixes.pop()
-    form = suffixes[-1] if suffixes else ""
+    return suffixes[-1] if suffixes else ""
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
+    """The lines of a file, unpacked (see `bounded_lines`), and where each stands: "a.txt.gz:3".
+
+    Raises UserError where it cannot be read on.
+    """
     line_number = 0
     try:
-        with opener(path) if opener else path.open("rb") as file:
-            if form == ".parquet":
-                # parquet is read from its end, which a compressed stream is slow or unable to reach
-                yield from _parquet_texts(path, io.BytesIO(file.read()) if opener else file, left_out)
-                return
+        with _opened(path) as file:
             for line_number, line in enumerate(bounded_lines(file), 1):
-                try:
-                    text = _text(line, f"{path}:{line_number}", form in _JSON_LINES)
-                except BadLineError as error:
-                    if left_out is None:
-                        raise
-                    left_out.add(error)
-                    continue
-                if text is not None:
-                    yield text
+                yield line, f"{path}:{line_number}"
     except _BROKEN as error:
-        where = f"{path} after line {line_number}" if line_number else str(path)
-        raise UserError(f"{where} cannot be read: {error or type(error).__name__}") from None
+        raise _cannot_be_read(path, error, line_number) from None
+
+
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Some columns of a file of parquet, row by row, and where each stands. Raises UserError for columns that are not
+    there, and where it cannot be read on."""
+    # imported here: Arrow takes a while to load, and most exports do without
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with _opened(path) as file:
+            # parquet is read from its end, which a compressed stream is slow or unable to reach
+            packed = path.suffix.lower() in _OPENERS
+            table = pyarrow.parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
+            for column in columns:
+                if column not in table.schema_arrow.names:
+                    raise UserError(f'{path} has no column "{column}".{nearest(column, table.schema_arrow.names)}')
+            number = 0
+            for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
+                for row in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+                    number += 1
+                    yield row, f"{path} row {number}"
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path} cannot be read as parquet: {error}") from None
+    except _BROKEN as error:
+        raise _cannot_be_read(path, error) from None
+
+
+def cells(row: Sequence[Any], columns: Sequence[str], where: str) -> tuple[str, ...]:
+    """A row of `parquet_rows`, of texts. Raises BadLineError where one is something else."""
+    for name, value in zip(columns, row, strict=True):
+        if not isinstance(value, str):
+            raise BadLineError(f'{where}: "{name}" is {type(value).__name__}, expected a string.')
+    return tuple(row)
+
+
+def _opened(path: Path) -> Any:
+    """The file, unpacked, as a context manager."""
+    opener = _OPENERS.get(path.suffix.lower())
+    return opener(path) if opener else path.open("rb")
+
+
+def _cannot_be_read(path: Path, error: BaseException, line_number: int = 0) -> UserError:
+    where = f"{path} after line {line_number}" if line_number else str(path)
+    return UserError(f"{where} cannot be read: {error or type(error).__name__}")
 
 
 def _text(line: bytes | None, where: str, is_json: bool) -> str | None:
@@ -177,27 +233,3 @@ def _text(line: bytes | None, where: str, is_json: bool) -> str | None:
     if not is_json:
         return text
     return string_in(json_object(text, where, _RECORD), "text", where) if text.strip() else None
-
-
-def _parquet_texts(path: Path, file: IO[bytes], left_out: BadLines | None) -> Iterator[str]:
-    # imported here: Arrow takes a while to load, and most exports do without
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.ParquetFile(file)
-        if "text" not in table.schema_arrow.names:
-            raise UserError(f'{path} has no column "text".{nearest("text", table.schema_arrow.names)}')
-        row = 0
-        for batch in table.iter_batches(batch_size=1024, columns=["text"]):
-            for text in batch.column(0).to_pylist():
-                row += 1
-                if isinstance(text, str):
-                    yield text
-                    continue
-                error = BadLineError(f'{path} row {row}: "text" is {type(text).__name__}, expected a string.')
-                if left_out is None:
-                    raise error
-                left_out.add(error)
-    except pyarrow.ArrowException as error:
-        raise UserError(f"{path} cannot be read as parquet: {error}") from None

@@ -1,20 +1,22 @@
 """What an exported dataset is: where it came from, how it was filtered, what is in it.
 
 An export is a folder `<data folder>/<name>/` with one `<split>.jsonl` a split and a `manifest.json`. A line of a split
-is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it, in UTF-8: see `canonical_line`.
+is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it, in UTF-8, or for records
+`{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_line`.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
 from t5xpg import digests
+from t5xpg.data.supervised import TEXT
 from t5xpg.errors import UserError, nearest
 from t5xpg.files import read_json, write_json
 
@@ -39,7 +41,8 @@ class Manifest:
     """The record of an export.
 
     `source` says where the text came from (kind, revision or versions or digests), `filter` which rows were kept,
-    `limit` how many rows a split was cut to, `rows_read` how many rows were looked at.
+    `limit` and `max_bytes` how many rows, and bytes of text, a split was cut to, `rows_read` how many rows were looked
+    at, `fields` what a line holds.
     """
 
     name: str
@@ -48,6 +51,8 @@ class Manifest:
     limit: int | None
     rows_read: int
     splits: Mapping[str, SplitRecord]
+    max_bytes: int | None = None
+    fields: tuple[str, ...] = TEXT
 
     def to_json(self) -> dict[str, Any]:
         """What manifest.json holds."""
@@ -57,7 +62,9 @@ class Manifest:
             "source": dict(self.source),
             "filter": dict(self.filter),
             "limit": self.limit,
+            **({} if self.max_bytes is None else {"max_bytes": self.max_bytes}),
             "rows_read": self.rows_read,
+            **({} if self.fields == TEXT else {"fields": list(self.fields)}),
             "splits": {name: vars(split) for name, split in self.splits.items()},
         }
 
@@ -77,7 +84,14 @@ class Manifest:
             limit=limit,
             rows_read=_count(value, "rows_read"),
             splits={name: _split_record(split) for name, split in splits.items()},
+            max_bytes=_count(value, "max_bytes") if "max_bytes" in value else None,
+            fields=_fields(value),
         )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was to be no more than some of the text."""
+        return self.limit is not None or self.max_bytes is not None
 
     @property
     def identity(self) -> dict[str, str]:
@@ -104,19 +118,33 @@ class Manifest:
 
     def command(self, force: bool = False) -> str:
         """What to type to export this text."""
+        source = self.source
+        chosen = source.get("select")
         return " ".join(
             [
-                f"make data DATASET={self.name}",
-                *([f"FILES={given}"] if (given := _files_given(self.source)) else []),
-                *([f"LIMIT={self.limit}"] if self.limit is not None else []),
+                f"make data DATASET={source.get('of', self.name) if chosen else self.name}",
+                *([f"FIELDS={given}"] if (given := _fields_given(source)) else []),
+                *([f"FILES={given}"] if (given := _files_given(source)) else []),
+                *_hub_given(source),
+                *([f"SELECT={_one_word(str(chosen))}"] if chosen else []),
+                *self.limits,
                 *(["FORCE=1"] if force else []),
             ]
         )
 
+    @property
+    def limits(self) -> list[str]:
+        """What was typed of the limits."""
+        return [
+            *([f"LIMIT={self.limit}"] if self.limit is not None else []),
+            *([f"MAX_MB={self.max_bytes / 1e6:.12g}"] if self.max_bytes is not None else []),
+        ]
+
     def summary(self) -> str:
         """One line: documents and megabytes of each split."""
+        kind = "documents" if self.fields == TEXT else "records"
         return ", ".join(
-            f"{name} {split.documents:,} documents {split.bytes / 1e6:.1f} MB" for name, split in self.splits.items()
+            f"{name} {split.documents:,} {kind} {split.bytes / 1e6:.1f} MB" for name, split in self.splits.items()
         )
 
 
@@ -130,6 +158,16 @@ def canonical_line(text: str) -> bytes:
         return b'{"text": %b}\n' % encode_basestring(text).encode("utf-8")
     except UnicodeEncodeError:
         return canonical_line(_SURROGATE.sub("\ufffd", text))
+
+
+def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
+    """`canonical_line` for a record: the texts of its fields, in the order of the manifest."""
+    pairs = zip(map(encode_basestring, fields), map(encode_basestring, values), strict=True)
+    line = "{" + ", ".join(map(": ".join, pairs)) + "}\n"
+    try:
+        return line.encode("utf-8")
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", line).encode("utf-8")
 
 
 def split_path(folder: Path, split: str) -> Path:
@@ -185,8 +223,25 @@ def _count(value: Any, name: str) -> int:
     return count
 
 
+def _fields(value: Any) -> tuple[str, ...]:
+    if "fields" not in value:
+        return TEXT
+    fields = _field(value, "fields", list)
+    if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
+        raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
+    return tuple(fields)
+
+
 def _split_record(value: Any) -> SplitRecord:
     return SplitRecord(_count(value, "documents"), _count(value, "bytes"), _field(value, "sha256", str))
+
+
+def _fields_given(source: Mapping[str, Any]) -> str:
+    """FIELDS= of an export of the user's records, as far as the record says."""
+    fields = source.get("fields")
+    if source.get("kind") != "files" or not isinstance(fields, dict):
+        return ""
+    return ",".join(name if name == called else f"{name}={called}" for name, called in fields.items())
 
 
 def _files_given(source: Mapping[str, Any]) -> str:
@@ -201,5 +256,17 @@ def _files_given(source: Mapping[str, Any]) -> str:
         quoted = [shlex.quote(path) for path in paths]
         words += [quoted[0] if split == "all" else f"{split}={quoted[0]}", *quoted[1:]] if quoted else []
     text = " ".join(words)
-    # as one word of a shell's line
-    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"' if text else ""
+    return _one_word(text) if text else ""
+
+
+def _hub_given(source: Mapping[str, Any]) -> list[str]:
+    """HUB= and what belongs to it, of an export of a dataset that is streamed from there."""
+    if source.get("kind") != "hugging face" or not source.get("streamed"):
+        return []
+    given = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
+    return [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
+
+
+def _one_word(text: str) -> str:
+    """A text as one word of a shell's line."""
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'

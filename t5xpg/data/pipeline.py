@@ -21,12 +21,15 @@ others: see `t5xpg.data.source_files`.
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import hashlib
 import itertools
 import json
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,12 +38,14 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5xpg.batch import Batch, BatchSpec
+from t5xpg.batch import ENC_DEC, Batch
+from t5xpg.data.feature_converters import feature_converter
 from t5xpg.data.providers import Provider, source_of, tasks_of
 from t5xpg.data.source_files import FILES, SourceFiles, size_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 
+PATIENCE = 5.0  # seconds for the first rows
 THREADS = 2  # of each pipeline; the training process computes on the same cores
 
 
@@ -56,7 +61,7 @@ class ShardedBatches:
         self.shards = tuple(shards)
         self._provider = provider
         self._datasets = {shard: _dataset(provider, config, shard) for shard in self.shards}
-        self._features = BatchSpec(config.rows_per_shard, config.task_feature_lengths, config.pack).features()
+        self._features = config.batch_spec(config.rows_per_shard).features()
         self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
         self._length: int | None = None  # batches of the whole stream, once counted
         self._files = SourceFiles(provider, config)
@@ -127,7 +132,7 @@ class ShardedBatches:
                 _restore_iterator(self._iterators[shard], own)
 
     def _next_rows(self, shard: int) -> Batch | None:
-        rows = None if self._ended[shard] else next(self._iterators[shard], None)
+        rows = None if self._ended[shard] else self._read_rows(shard)
         if rows is None:
             if self.config.num_epochs is None:
                 raise UserError(_no_examples(self.config, shard))
@@ -138,6 +143,35 @@ class ShardedBatches:
         if missing:
             arrays = {name: np.pad(value, ((0, missing), (0, 0))) for name, value in arrays.items()}
         return arrays
+
+    def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
+        """The next rows of one shard; None at its end.
+
+        SeqIO repeats a source before the steps that make examples of it: where these leave nothing, the pipeline reads
+        for ever and cannot be interrupted. So the first rows are waited for beside it, and after PATIENCE one pass over
+        the source says whether there are any.
+        """
+        iterator = self._iterators[shard]
+        if self.config.num_epochs is not None or self._index > 0:
+            return next(iterator, None)
+        reading = concurrent.futures.Future[Mapping[str, Any] | None]()
+
+        def read() -> None:
+            try:
+                reading.set_result(next(iterator, None))
+            except BaseException as error:
+                reading.set_exception(error)
+
+        threading.Thread(target=read, name="first rows", daemon=True).start()
+        try:
+            return reading.result(timeout=PATIENCE)
+        except TimeoutError:
+            if reading.done():
+                raise
+        once = dataclasses.replace(self.config, num_epochs=1)
+        if _count(_dataset(self._provider, once, shard), 1) == 0:
+            raise UserError(_no_examples(self.config, shard))
+        return reading.result()
 
     def _whole_length(self) -> int:
         """Number of batches of the stream, for which the shards that are not owned are read through once."""
@@ -159,6 +193,8 @@ def stream_identity(provider: Provider, config: DatasetConfig) -> dict[str, Any]
     settings = config.to_json()
     for name in ("max_batches", "module_import"):
         del settings[name]
+    if config.converter == ENC_DEC:  # positions of earlier versions know no other
+        del settings["feature_converter"], settings["loss_on_targets_only"]
     files = []
     for task in tasks_of(provider):
         if config.split in task.splits:
@@ -186,14 +222,13 @@ def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.D
             **arguments,
         )
 
-    dataset = _without_autograph(examples)
+    dataset = without_autograph(examples)
 
     def model_features() -> tf.data.Dataset:
-        converter = seqio.EncDecFeatureConverter(pack=config.pack)
-        return converter(dataset, task_feature_lengths=config.task_feature_lengths)
+        return feature_converter(config)(dataset, task_feature_lengths=config.task_feature_lengths)
 
     # packing is a loop over tensors that only AutoGraph can read
-    converted = model_features() if config.pack else _without_autograph(model_features)
+    converted = model_features() if config.pack else without_autograph(model_features)
     options = tf.data.Options()
     options.deterministic = True
     options.experimental_symbolic_checkpoint = False
@@ -204,7 +239,7 @@ def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.D
     return converted.batch(config.rows_per_shard, drop_remainder=False).prefetch(2).with_options(options)
 
 
-def _without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
+def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
     """The dataset that `build` makes, with its Python functions traced as they are, where that is possible.
 
     AutoGraph's rewriting costs five seconds in every process, and the preprocessors of SeqIO and t5 are written in
@@ -249,7 +284,10 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
             f"Virtual shard {shard} of {number} of {name}, split {split!r}, has no examples: the split is too small to "
             "be divided so. Use fewer virtual shards (NUM_VIRTUAL_SHARDS), or more text."
         )
-    return f"{name}, split {split!r}, has no examples. Export more text, or name another split."
+    return (
+        f"{name}, split {split!r}, has no examples: there is no text, or none that its preprocessors make examples of. "
+        "Export other text, or name another split."
+    )
 
 
 def _save_iterator(iterator: Any) -> dict[str, np.ndarray]:

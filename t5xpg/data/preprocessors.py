@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import tensorflow as tf
 
-# A whole line of an export, as `manifest.canonical_line` writes it; the group is the text with its escapes.
-_LINE = r'\{"text": "((?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f])*)"\}'
+# A text in a line of an export, with its escapes: a group. And the whole line, as `manifest.canonical_line` writes it.
+_TEXT = r'((?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f])*)'
+_LINE = rf'\{{"text": "{_TEXT}"\}}'
 
 # The control character 1 cannot stand in a line. With a letter behind it it holds the place of what must not be read
 # again while other escapes are replaced: a backslash (b), and the control character 1 itself (a).
@@ -46,6 +50,34 @@ def _parse_line(line: tf.Tensor) -> dict[str, tf.Tensor]:
     # most texts hold few kinds of escapes: what stands for itself is left alone
     escaped = tf.strings.regex_full_match(text, r"(?s).*\\.*")
     return {"text": tf.cond(escaped, lambda: _unescaped(text), lambda: text)}
+
+
+def parse_records(dataset: tf.data.Dataset, fields: Sequence[str]) -> tf.data.Dataset:
+    """Lines of an export of records (scalar strings) to examples {field: scalar string}.
+
+    The inverse of `manifest.canonical_record`. fields: those of the export, in its order. Fails as `parse_jsonl` does.
+    """
+
+    def parse(line: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _parse_record(line, fields)
+
+    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _parse_record(line: tf.Tensor, fields: Sequence[str]) -> dict[str, tf.Tensor]:
+    pattern = r"\{" + ", ".join(f'"{field}": "{_TEXT}"' for field in fields) + r"\}"
+    whole = tf.strings.regex_full_match(line, pattern)
+    form = ", ".join(f'"{field}": "…"' for field in fields)
+    message = f"This line is not {{{form}}} as `make data` writes it; export the dataset again (FORCE=1)."
+    shown = tf.strings.unicode_transcode(tf.strings.substr(line, 0, 200), "UTF-8", "UTF-8", errors="replace")
+    with tf.control_dependencies([tf.debugging.Assert(whole, [message, shown])]):
+        line = tf.identity(line)
+    escaped = tf.strings.regex_full_match(line, r"(?s).*\\.*")
+    texts = {}
+    for number, field in enumerate(fields, 1):
+        text = tf.strings.regex_replace(line, pattern, rf"\{number}", replace_global=False)
+        texts[field] = tf.cond(escaped, functools.partial(_unescaped, text), functools.partial(tf.identity, text))
+    return texts
 
 
 def _unescaped(text: tf.Tensor) -> tf.Tensor:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import seqio
-import t5.data
 import tensorflow as tf
 
-from t5xpg.data import span_lengths
+from t5xpg.batch import layout_of
+from t5xpg.data import function_sources, objective_lengths, tfds_sources
+from t5xpg.data.objective_steps import objective_of, reserved_of, with_objective
+from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.seqio_vocabularies import from_seqio
-from t5xpg.data.spec import DatasetConfig, SpanCorruption
-from t5xpg.data.task_names import NOT_CACHED, cache_command, possible_dataset
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
 from t5xpg.errors import UserError, nearest
+from t5xpg.paths import data_directory
 
 Provider: TypeAlias = seqio.Task | seqio.Mixture
 
 
+_NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's words
+
+
 def import_modules(names: Sequence[str]) -> None:
-    """Import the user's modules, which register tasks. Raises UserError where one cannot be found."""
+    """Import the user's modules, which register tasks and mixtures. Raises UserError where one cannot be found, or
+    mixes tasks that there are not."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -31,6 +39,14 @@ def import_modules(names: Sequence[str]) -> None:
             raise UserError(
                 f"MODULE_IMPORT names {name}, which Python does not find. Start from the folder that holds it, or put "
                 "that folder into PYTHONPATH."
+            ) from error
+        except ValueError as error:
+            if (found := _NOT_REGISTERED.search(str(error))) is None:
+                raise
+            known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+            task = found[1]
+            raise UserError(
+                f"{name} names the task {task}, which there is not.{nearest(task, known)}{_how_to_get(task)}"
             ) from error
 
 
@@ -50,7 +66,7 @@ def find_provider(config: DatasetConfig) -> Provider:
         raise UserError(f"There is no task or mixture named {name}.{nearest(name, names)}{_how_to_get(name)}")
     provider = seqio.get_mixture_or_task(name)
     objective = config.objective
-    return provider if objective is None else map_tasks(provider, lambda task: _with_objective(task, objective))
+    return provider if objective is None else map_tasks(provider, lambda task: with_objective(task, objective))
 
 
 def map_tasks(provider: Provider, function: Callable[[seqio.Task], seqio.Task]) -> Provider:
@@ -82,31 +98,40 @@ def source_of(task: seqio.Task, config: DatasetConfig) -> seqio.DataSource:
 
 def check(provider: Provider, config: DatasetConfig) -> None:
     """Raise UserError for what would fail, or go wrong unseen, once the stream is read."""
-    lengths = dict(config.task_feature_lengths)
-    if set(lengths) != {"inputs", "targets"}:
-        raise UserError(f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: it must give lengths of 'inputs' and 'targets'.")
-    missing = {"inputs", "targets"} - set(provider.output_features)
+    layout = layout_of(config.converter)
+    layout.check_lengths(config.task_feature_lengths)
+    missing = set(layout.task_features) - set(provider.output_features)
     if missing:
-        raise UserError(f"{provider.name} has no feature {' and '.join(sorted(missing))}: it cannot train a T5.")
+        raise UserError(
+            f"{provider.name} has no feature {' and '.join(sorted(missing))}, which {config.converter} takes."
+        )
     if config.split not in provider.splits:
         raise UserError(f"{provider.name} has no split {config.split!r}.{nearest(config.split, provider.splits)}")
     for task in tasks_of(provider):
         if config.split in task.splits:
             _check_readable(task, config)
             _check_objective(task, config)
+    if isinstance(provider, seqio.Mixture):
+        _check_rates(provider)
 
 
-def objective_of(task: seqio.Task) -> SpanCorruption | None:
-    """The span corruption of a task's preprocessors; None where it has none."""
-    for step in task.preprocessors:
-        function, arguments = _unwrap(step)
-        if _is_span_corruption(function):
-            default = SpanCorruption()
-            return SpanCorruption(
-                noise_density=arguments.get("noise_density", default.noise_density),
-                mean_noise_span_length=arguments.get("mean_noise_span_length", default.mean_noise_span_length),
-            )
-    return None
+def _check_rates(mixture: seqio.Mixture) -> None:
+    """Raise UserError where SeqIO cannot mix with the rates of a mixture."""
+    total = 0.0
+    for task in mixture.tasks:
+        where = f"The rate of {task.name} in the mixture {mixture.name}"
+        try:
+            rate = mixture.get_rate(task)
+        except (ValueError, TypeError, ZeroDivisionError) as error:  # of a function, or of a mixture inside it
+            raise UserError(
+                f"{where} cannot be computed ({error}). A function gets the task, whose examples may not be counted "
+                "before it is cached; the rate of a mixture inside another one is a number."
+            ) from error
+        if not 0.0 <= rate < float("inf"):
+            raise UserError(f"{where} is {rate}: expected a number that is not negative.")
+        total += rate
+    if total <= 0.0:
+        raise UserError(f"All rates of the mixture {mixture.name} are 0: nothing would be mixed.")
 
 
 def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
@@ -132,8 +157,14 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
             )
     elif task.requires_caching:
         raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED_TASKS = True.")
+    elif isinstance(task.source, seqio.TfdsDataSource):
+        tfds_sources.require(task)
     elif isinstance(task.source, seqio.FileDataSource) and not _has_files(task.source, config.split):
         raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_how_to_get(task.name)}")
+    else:
+        function_sources.check_arguments(task)
+        if config.num_epochs is None:  # a training
+            function_sources.check_position(task, config.split, modules)
 
 
 def _has_files(source: seqio.FileDataSource, split: str) -> bool:
@@ -145,45 +176,20 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
     objective = objective_of(task)
     if objective is None:
         return
-    sentinels = from_seqio(task.output_features["targets"].vocabulary).num_sentinels
-    if problems := span_lengths.problems(task.name, config.task_feature_lengths, objective, sentinels):
+    # other objectives may have vocabularies that are not known here
+    masks = isinstance(objective, SpanCorruption | IidDenoising)
+    vocabulary = from_seqio(task.output_features["targets"].vocabulary) if masks else None
+    if vocabulary is not None and not vocabulary.counts_down_from_last:
+        raise UserError(
+            f"{task.name} has a vocabulary whose sentinels are not its last ids, counting down, and its objective "
+            "takes those for sentinels. Have some appended: EXTRA_IDS=100 (extra_ids= in Python)."
+        )
+    sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
+    lengths, reserved = config.task_feature_lengths, reserved_of(task)
+    if problems := objective_lengths.problems(task.name, lengths, objective, sentinels, reserved):
         raise UserError(" ".join(problems))
 
 
-def _with_objective(task: seqio.Task, objective: SpanCorruption) -> seqio.Task:
-    """The task with other arguments to its span corruption. Its cache stays valid: the step comes after it."""
-    if objective_of(task) is None:
-        raise UserError(
-            f"The experiment sets a span corruption objective, and {task.name} has no step "
-            "t5.data.preprocessors.span_corruption: leave the objective out, or choose another task."
-        )
-    steps: list[Any] = []
-    for step in task.preprocessors:
-        function, arguments = _unwrap(step)
-        if _is_span_corruption(function):
-            arguments |= {
-                "noise_density": objective.noise_density,
-                "mean_noise_span_length": objective.mean_noise_span_length,
-            }
-            step = functools.partial(function, **arguments)
-        steps.append(step)
-    return task.replace(preprocessors=steps)
-
-
-def _unwrap(step: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function below `functools.partial`s, and the keyword arguments that they bind."""
-    arguments: dict[str, Any] = {}
-    while isinstance(step, functools.partial):
-        arguments = {**step.keywords, **arguments}
-        step = step.func
-    return step, arguments
-
-
-def _is_span_corruption(function: Any) -> bool:
-    return function is t5.data.preprocessors.span_corruption
-
-
 def _how_to_get(name: str) -> str:
-    """The command that exports the dataset of one of our own tasks."""
-    dataset = possible_dataset(name)
-    return f" To export its text, type: make data DATASET={dataset}" if dataset else ""
+    """The command that makes what one of our own tasks lacks."""
+    return how_to_get(name, vocabularies(data_directory()))

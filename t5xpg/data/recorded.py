@@ -24,9 +24,8 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import what_differs
 from t5xpg.data.stream_format import StreamReader, index_path
 from t5xpg.errors import UserError
-from t5xpg.files import sha256_of_file
 from t5xpg.paths import shown
-from t5xpg.vocabularies import Vocabulary
+from t5xpg.vocabulary_files import vocabulary_of_record
 
 
 class RecordedData:
@@ -73,7 +72,7 @@ class RecordedData:
             value |= {
                 "tasks": tuple(value["tasks"]),
                 "splits": tuple(value["splits"]),
-                "vocabulary": self._vocabulary(value["vocabulary"], model_path(self.folder, name)),
+                "vocabulary": vocabulary_of_record(value["vocabulary"], model_path(self.folder, name)),
                 "objective": None if objective is None else SpanLengths(**objective),
             }
             return TaskDescription(**value)
@@ -95,8 +94,7 @@ class RecordedData:
                 f"{config.mixture_or_task_name}, and this run reads {'all' if limit is None else limit} (EVAL_STEPS). "
                 f"Record with the settings of this run: {self.recording.command(self.folder)}"
             )
-        expected = (config.batch_size, dict(config.task_feature_lengths), config.pack)
-        if (reader.spec.batch_size, dict(reader.spec.task_feature_lengths), reader.spec.packed) != expected:
+        if reader.spec != config.batch_spec(vocab_size=reader.spec.vocab_size):
             what = f"{index_path(self.folder, name)} holds batches of another shape than the manifest says"
             raise self.recording.damaged(self.folder, what)
         owned = tuple(range(config.num_virtual_shards)) if shards is None else tuple(shards)
@@ -136,13 +134,6 @@ class RecordedData:
                 f"the settings of this run: {self.recording.command(self.folder)}"
             )
         return nearest
-
-    def _vocabulary(self, value: Mapping[str, Any], copy: Path) -> Vocabulary:
-        """The vocabulary; its SentencePiece model from the recording where it does not lie where it lay."""
-        model = value.get("model_file")
-        if model is None or (Path(model).is_file() and sha256_of_file(Path(model)) == value["model_sha256"]):
-            return Vocabulary.from_json(value)
-        return Vocabulary.from_json({**value, "model_file": str(copy)})
 
     def _all_of(self, name: str) -> str:
         """How many batches of a stream there are, and how to have more."""

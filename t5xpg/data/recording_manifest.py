@@ -1,12 +1,14 @@
 """The manifest of a recording: what was recorded, from what, and the files that hold it. Without TensorFlow.
 
 A recording is a folder, written by `make record`: manifest.json, and the two files of `t5xpg.data.stream_format` for
-each of its streams, "train" and "validation" (and their SentencePiece models where they have some).
+each of its streams, "train" and "validation" (and the models of their vocabularies where they have some). Of a mixture,
+"validation-1" and so on are the validations of its tasks, each by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from t5xpg.paths import shown
 
 MANIFEST = "manifest.json"
 STREAMS = ("train", "validation")
+_OF_TASK = re.compile(r"validation-[1-9][0-9]{0,4}")
 _KIND = "recorded batches"  # manifests of other things have the same file name
 _FORMAT = 1
 _MAX_BYTES = 1 << 24
@@ -66,7 +69,11 @@ class Recording:
         """Inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         if value["format"] != _FORMAT:
             raise ValueError(f"format {value['format']!r} instead of {_FORMAT}")
-        streams = {name: StreamRecord(**value["streams"][name]) for name in STREAMS}
+        names = [*STREAMS, *(name for name in value["streams"] if name not in STREAMS)]
+        strange = [name for name in names if name not in STREAMS and not _OF_TASK.fullmatch(name)]
+        if strange:
+            raise ValueError(f"streams {', '.join(strange)}")
+        streams = {name: StreamRecord(**value["streams"][name]) for name in names}
         for name, stream in streams.items():
             numbers = (stream.batches, 0 if stream.limit is None else stream.limit)
             if not all(type(number) is int and number >= 0 for number in numbers):
@@ -76,7 +83,7 @@ class Recording:
         if set(value["source"]) != {"data", "cache", "manifest"} or not isinstance(value["source"]["data"], dict):
             raise ValueError("source")
         lacking = {
-            path.name for name in STREAMS for path in (index_path(Path(), name), batches_path(Path(), name))
+            path.name for name in names for path in (index_path(Path(), name), batches_path(Path(), name))
         } - set(value["files"])
         if lacking:
             raise ValueError(f"files lacks {', '.join(sorted(lacking))}")
@@ -140,6 +147,11 @@ def read_recording(folder: Path) -> Recording:
     raise UserError(f"{folder} is no recording: its {MANIFEST} is of something else. Name another folder.")
 
 
+def task_stream(number: int) -> str:
+    """The name of the validation stream of a mixture's task, counted from 0."""
+    return f"validation-{number + 1}"
+
+
 def files_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 of every file in a folder, as the manifest holds them."""
     return {
@@ -148,5 +160,5 @@ def files_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def model_path(folder: Path, stream: str) -> Path:
-    """Where a recording keeps the SentencePiece model of one of its streams, where that has one."""
+    """Where a recording keeps the model of the vocabulary of one of its streams, where that has one."""
     return folder / f"{stream}.model"

@@ -24,8 +24,9 @@ import tensorflow as tf
 
 from t5xpg.data.providers import Provider, reads_cache, source_of, tasks_of
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.task_names import cache_command, possible_dataset
+from t5xpg.data.task_names import cache_command, possible_dataset, vocabularies
 from t5xpg.errors import UserError
+from t5xpg.paths import data_directory
 
 FILES = "files"  # name of the array of a position that says what the files were
 
@@ -181,7 +182,7 @@ class SourceFiles:
         """What to type to make a file again; None for those of the user's own tasks."""
         if file.cached:
             return cache_command(file.task, self._config.module_import, force=True)
-        dataset = possible_dataset(file.task)
+        dataset = possible_dataset(file.task, vocabularies(data_directory()))
         return f"make data DATASET={dataset} FORCE=1" if dataset else None
 
 

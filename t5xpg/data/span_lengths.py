@@ -6,10 +6,9 @@ sentinel a span and EOS behind inputs and targets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from t5xpg.data.spec import SpanCorruption
+from t5xpg.data.objectives import SpanCorruption
 
 
 @dataclass(frozen=True)
@@ -42,24 +41,3 @@ def span_lengths(inputs_length: int, objective: SpanCorruption) -> SpanLengths:
     spans = max(round(noise / mean), 1)
     # t5's helper does not know that there is always one span, which tells for very short inputs
     return SpanLengths(text, max(targets, noise + spans + 1), spans)
-
-
-def problems(task: str, lengths: Mapping[str, int], objective: SpanCorruption, sentinels: int) -> list[str]:
-    """Why a task with this objective cannot be read with these lengths. sentinels: how many its vocabulary has."""
-    inputs, targets = lengths["inputs"], lengths["targets"]
-    needed = span_lengths(inputs, objective)
-    found = []
-    if targets < needed.targets:
-        found.append(
-            f"Targets of {targets} tokens are too short for {task}: inputs of {inputs} tokens with noise density "
-            f"{objective.noise_density:g} and a mean span of {objective.mean_noise_span_length:g} give targets of "
-            f"{needed.targets}. Set TASK_FEATURE_LENGTHS = "
-            f"{{'inputs': {inputs}, 'targets': {needed.targets}}}, or more."
-        )
-    if needed.spans > sentinels:
-        found.append(
-            f"{task} would need {needed.spans} sentinels for {needed.spans} spans in inputs of {inputs} tokens, and "
-            f"its vocabulary has {sentinels}: further ones would be ordinary tokens. Use longer spans, a lower noise "
-            "density or shorter inputs."
-        )
-    return found

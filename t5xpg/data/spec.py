@@ -1,36 +1,24 @@
-"""What to read: the description of one stream of batches, as an experiment gives it. Standard library only."""
+"""What to read: the description of one stream of batches, as an experiment gives it. Without TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from t5xpg.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of
+from t5xpg.data import objectives
+from t5xpg.data.objectives import Objective, SpanCorruption
 from t5xpg.errors import UserError
 from t5xpg.seeds import check_seed
+
+# SpanCorruption: gin files know it as `spec.SpanCorruption`
+__all__ = ["DatasetConfig", "SpanCorruption"]
 
 _SEPARATORS = {"/", "\\"}
 _BEYOND = 2**63  # no counter of the data libraries holds it
 _MOST_NUMBERS = 2**31 - 1  # in one array of a batch: what its frameworks can index
-
-
-@dataclass(frozen=True)
-class SpanCorruption:
-    """The span corruption objective (Raffel et al. 2020, section 3.1.4), as `t5.data.preprocessors` takes it."""
-
-    noise_density: float = 0.15  # share of the tokens that is masked
-    mean_noise_span_length: float = 3.0  # tokens in a masked span: 3 for T5, 20 for ByT5
-
-    def __post_init__(self) -> None:
-        if not _is_number(self.noise_density) or not 0.0 < self.noise_density < 1.0:
-            raise UserError(f"SpanCorruption.noise_density is {self.noise_density!r}: it must lie between 0 and 1.")
-        if not _is_number(self.mean_noise_span_length) or not 1.0 <= self.mean_noise_span_length < math.inf:
-            raise UserError(
-                f"SpanCorruption.mean_noise_span_length is {self.mean_noise_span_length!r}: it must be a number of at "
-                "least 1."
-            )
 
 
 @dataclass(frozen=True)
@@ -40,7 +28,9 @@ class DatasetConfig:
     `batch_size` is the global batch: rows over all virtual shards. Each of `num_virtual_shards` shards of the data
     gives `batch_size / num_virtual_shards` rows of every batch, so a batch does not depend on how many processes read.
     `num_epochs=None` repeats for ever; with a number the stream ends, and its last batch is padded with rows of zeros.
-    Raises UserError for values that cannot be.
+    `feature_converter` is SeqIO's, by its name, or one of `t5xpg.batch.add_layout`; None for what the model takes.
+    `loss_on_targets_only` is what `seqio.PrefixLMFeatureConverter` means by it. Raises UserError for values that cannot
+    be.
     """
 
     mixture_or_task_name: str
@@ -54,8 +44,10 @@ class DatasetConfig:
     num_epochs: int | None = None
     max_batches: int | None = None
     num_virtual_shards: int = 1
-    objective: SpanCorruption | None = None
+    objective: Objective | None = None
     module_import: tuple[str, ...] = ()
+    feature_converter: str | None = None
+    loss_on_targets_only: bool = True
 
     def __post_init__(self) -> None:
         for name in ("mixture_or_task_name", "split"):
@@ -72,11 +64,15 @@ class DatasetConfig:
         for name in ("batch_size", "num_virtual_shards", "num_epochs", "max_batches"):
             if getattr(self, name) is not None or name in ("batch_size", "num_virtual_shards"):
                 _at_least_one(name, getattr(self, name))
-        for name in ("shuffle", "use_cached", "pack"):
+        for name in ("shuffle", "use_cached", "pack", "loss_on_targets_only"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"DatasetConfig.{name} is {getattr(self, name)!r}: it must be True or False.")
-        if self.objective is not None and not isinstance(self.objective, SpanCorruption):
-            raise UserError(f"DatasetConfig.objective is {self.objective!r}: expected a SpanCorruption, or None.")
+        layout_of(self.converter)
+        if not self.loss_on_targets_only and self.feature_converter not in (None, PREFIX_LM):
+            raise UserError(f"LOSS_ON_TARGETS_ONLY = False is for {PREFIX_LM}; here it is {self.feature_converter}.")
+        if self.objective is not None and not isinstance(self.objective, Objective):
+            names = ", ".join(kind.__name__ for kind in objectives.KINDS.values())
+            raise UserError(f"DatasetConfig.objective is {self.objective!r}: expected one of {names}, or None.")
         check_seed(self.seed)
         longest = max(self.task_feature_lengths.values(), default=0)
         if self.batch_size * longest > _MOST_NUMBERS:
@@ -95,24 +91,42 @@ class DatasetConfig:
         """Rows of every batch that one virtual shard gives."""
         return self.batch_size // self.num_virtual_shards
 
+    @property
+    def converter(self) -> str:
+        """The name of the feature converter."""
+        return ENC_DEC if self.feature_converter is None else self.feature_converter
+
+    @property
+    def token_features(self) -> tuple[str, ...]:
+        """The features of the task that hold ids of the model's vocabulary."""
+        return layout_of(self.converter).token_features
+
+    def batch_spec(self, rows: int | None = None, vocab_size: int | None = None) -> BatchSpec:
+        """What its batches are. rows: of a part of a batch, where it is that."""
+        size = self.batch_size if rows is None else rows
+        return BatchSpec(size, self.task_feature_lengths, self.pack, vocab_size, self.converter)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON value from which `from_json` makes an equal config."""
-        return dataclasses.asdict(self) | {"module_import": list(self.module_import)}
+        return dataclasses.asdict(self) | {
+            "objective": objectives.to_json(self.objective),
+            "module_import": list(self.module_import),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DatasetConfig:
         """The config that `to_json` was called on."""
-        objective = value["objective"]
-        return cls(**{**value, "objective": SpanCorruption(**objective) if objective is not None else None})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        return cls(**{**value, "objective": objectives.from_json(value["objective"])})
 
 
 def _at_least_one(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _BEYOND:
         raise UserError(f"DatasetConfig.{name} is {value!r}: it must be a whole number of at least 1 (below 2**63).")
+
+
+def unpacked(config: DatasetConfig) -> DatasetConfig:
+    """The same examples one by one, with the targets alone in the loss: what is predicted and scored."""
+    return dataclasses.replace(config, pack=False, loss_on_targets_only=True)
 
 
 def _check_name(name: str, value: Any) -> None:

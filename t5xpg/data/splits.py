@@ -6,87 +6,102 @@ import array
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from t5xpg.data.datasets_table import Rows, Source, content_hash
+from t5xpg.data.held_out import MIN_CHARACTERS, HeldOut, content_hash
 from t5xpg.data.lines import BadLines
-from t5xpg.data.manifest import SPLITS, SplitRecord, canonical_line, split_path
+from t5xpg.data.manifest import SPLITS, SplitRecord, canonical_line, canonical_record, split_path
+from t5xpg.data.supervised import TEXT, question_of
+from t5xpg.data.text_sources import Row, Rows, Source
 from t5xpg.errors import UserError
 from t5xpg.progress import Progress
 
-# A row is kept if its text is longer.
-MIN_CHARACTERS = 100
-# Where a source has no splits, one text in so many goes into validation, another into test, up to a number.
-_HELD_OUT_OF = 25
-_MAX_HELD_OUT = 10_000
-
 
 def write_splits(
-    name: str, source: Source, folder: Path, limit: int | None, left_out: BadLines | None
+    name: str,
+    source: Source,
+    folder: Path,
+    *,
+    limit: int | None,
+    max_bytes: int | None = None,
+    left_out: BadLines | None = None,
+    fields: Sequence[str] = TEXT,
 ) -> tuple[int, dict[str, SplitRecord]]:
-    """Write the splits' files; how many rows were read, and the records."""
+    """Write the splits' files; how many rows were read, and the records.
+
+    limit, max_bytes: how many documents, and bytes of their texts, are kept of each split at most, or of a source
+    without splits altogether. Nothing is read beyond them. fields: see `manifest.Manifest`.
+    """
     rows_read = 0
     splits: dict[str, SplitRecord] = {}
     for rows in source.read():
         label = f"export {name}" + (f" {rows.split}" if rows.split else "")
         with Progress(label, rows.total, "rows") as progress:
 
-            def kept_texts(rows: Rows = rows, progress: Progress = progress) -> Iterator[str]:
+            def kept(rows: Rows = rows, progress: Progress = progress) -> Iterator[Row]:
                 nonlocal rows_read
-                taken = 0
-                for text in rows.texts:
+                taken = size = 0
+                for row in rows.texts:
                     rows_read += 1
                     progress.advance()
-                    if len(text) > MIN_CHARACTERS:
-                        yield text
+                    if isinstance(row, tuple) or len(row) > MIN_CHARACTERS:
+                        size += 0 if max_bytes is None else _bytes(row)
+                        if max_bytes is not None and size > max_bytes:
+                            return
+                        yield row
                         taken += 1
                         if taken == limit:
                             return
 
             if rows.split is None:
-                splits |= _write_held_out(folder, kept_texts())
+                splits |= _write_held_out(folder, kept(), fields)
             else:
                 with _SplitWriter(folder, rows.split) as writer:
-                    for text in kept_texts():
-                        writer.write(canonical_line(text))
+                    for row in kept():
+                        writer.write(_line(row, fields))
                 splits[rows.split] = writer.record()
     empty = [split for split, record in splits.items() if not record.documents]
     if empty or "train" not in splits:
+        kind, what = "record", f"a text for {' and '.join(fields)}"
+        if tuple(fields) == TEXT:
+            kind, what = "document", f"a text of more than {MIN_CHARACTERS} characters"
         raise UserError(
-            f"{name} would have no document in {' and '.join(empty or ['train'])}: kept are rows with a text of more "
-            f"than {MIN_CHARACTERS} characters, and {rows_read} rows were read."
+            f"{name} would have no {kind} in {' and '.join(empty or ['train'])}: kept are rows with {what}, and "
+            f"{rows_read} rows were read."
             + (f" Lines left out: {left_out.count}; {left_out.first[0]}" if left_out and left_out.count else "")
         )
     return rows_read, {split: splits[split] for split in SPLITS if split in splits}
 
 
-def _write_held_out(folder: Path, texts: Iterator[str]) -> dict[str, SplitRecord]:
-    """Write texts without splits: the smallest content hashes are validation, the next ones test, the rest train.
+def _line(row: Row, fields: Sequence[str]) -> bytes:
+    return canonical_record(row, fields) if isinstance(row, tuple) else canonical_line(row)
 
-    Equal texts have equal hashes, so they are in one split.
-    """
+
+def _bytes(row: Row) -> int:
+    """Of the text, or of those of all fields."""
+    texts = row if isinstance(row, tuple) else (row,)
+    return sum(len(text.encode("utf-8", errors="replace")) for text in texts)
+
+
+def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) -> dict[str, SplitRecord]:
+    """Write texts without splits: see `held_out`. Records with equal inputs are in one split."""
+    question = list(fields).index(question_of(fields))
     hashes = array.array("Q")
     # in the folder of the export, which has room for it
     with tempfile.TemporaryFile(dir=folder) as spool:
-        for text in texts:
-            hashes.append(content_hash(text))
-            spool.write(canonical_line(text))
-        ordered = sorted(set(hashes))
-        if len(ordered) < len(SPLITS):
-            raise UserError(
-                f"{len(ordered)} different documents of more than {MIN_CHARACTERS} characters cannot be split into "
-                'train, validation and test: give more text, or name the splits, FILES="train=… validation=… test=…".'
-            )
-        held_out = min(max(1, len(ordered) // _HELD_OUT_OF), _MAX_HELD_OUT)
-        last_validation, last_test = ordered[held_out - 1], ordered[2 * held_out - 1]
+        for row in rows:
+            hashes.append(content_hash(row[question] if isinstance(row, tuple) else row))
+            spool.write(_line(row, fields))
+        held_out = HeldOut.of(
+            hashes, f"documents of more than {MIN_CHARACTERS} characters" if tuple(fields) == TEXT else "records"
+        )
         spool.seek(0)
         with contextlib.ExitStack() as stack:
             writers = {split: stack.enter_context(_SplitWriter(folder, split)) for split in SPLITS}
             for value, line in zip(hashes, spool, strict=True):
-                split = "validation" if value <= last_validation else "test" if value <= last_test else "train"
-                writers[split].write(line)
+                writers[held_out.split_of(value)].write(line)
         return {split: writer.record() for split, writer in writers.items()}
 
 

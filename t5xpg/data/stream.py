@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.batch import Batch, BatchSpec, validate
+from t5xpg.batch import Batch, validate
 from t5xpg.data.data_process import Arrays, DataProcessError
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
@@ -30,7 +30,7 @@ class Stream(Iterator[Batch]):
         self.config = config
         self.shards = tuple(shards)
         rows = config.rows_per_shard * len(shards)
-        self.spec = BatchSpec(rows, config.task_feature_lengths, config.pack, opened["vocab_size"])
+        self.spec = config.batch_spec(rows, opened["vocab_size"])
         self.waited = 0.0  # seconds that __next__ has waited for a batch, in total
         self.batches_read = 0  # batches that __next__ has returned; the number of the next one
         self._request = request
@@ -67,6 +67,11 @@ class Stream(Iterator[Batch]):
             batch = self._buffer.popleft()
             self._changed.notify_all()
             return batch
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What decides the batches, as JSON: the settings, and names and sizes of the files."""
+        return self._identity
 
     def wait(self) -> None:
         """Wait until there is a batch to give, or a reason why there is none."""

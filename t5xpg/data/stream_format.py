@@ -37,7 +37,7 @@ from typing import Any, Self
 import numpy as np
 import zstandard
 
-from t5xpg.batch import Batch, BatchSpec, hash_batch, validate
+from t5xpg.batch import ENC_DEC, Batch, BatchSpec, hash_batch, layout_of, validate
 from t5xpg.errors import UserError
 
 VERSION = 1
@@ -278,6 +278,8 @@ def _spec_to_json(spec: BatchSpec) -> bytes:
         "packed": spec.packed,
         "vocab_size": spec.vocab_size,
     }
+    if spec.feature_converter != ENC_DEC:  # the only one of earlier versions
+        value["feature_converter"] = spec.feature_converter
     return json.dumps(value, sort_keys=True).encode("utf-8")
 
 
@@ -285,13 +287,14 @@ def _spec_from_json(text: bytes) -> BatchSpec:
     """Inverse of `_spec_to_json`. Raises ValueError, KeyError or TypeError for anything else, and for huge batches."""
     value: dict[str, Any] = json.loads(text.decode("utf-8"))
     lengths, rows, vocab_size = value["task_feature_lengths"], value["batch_size"], value["vocab_size"]
-    sizes = {"inputs": lengths["inputs"], "targets": lengths["targets"]}
+    converter = value.get("feature_converter", ENC_DEC)
+    sizes = {feature: lengths[feature] for feature in layout_of(converter).task_features}
     for number in (rows, *sizes.values(), *(() if vocab_size is None else (vocab_size,))):
         if type(number) is not int or not 1 <= number <= MAX_BATCH_BYTES:
             raise ValueError(f"{number!r} is no size")
     if not isinstance(value["packed"], bool):
         raise TypeError("packed is neither true nor false")
-    spec = BatchSpec(rows, sizes, value["packed"], vocab_size)
+    spec = BatchSpec(rows, sizes, value["packed"], vocab_size, converter)
     if _batch_bytes(spec) > MAX_BATCH_BYTES:
         raise ValueError(f"a batch would have {_batch_bytes(spec):,} bytes")
     return spec

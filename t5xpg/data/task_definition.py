@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.errors import UserError
-from t5xpg.paths import PACKAGE
+from t5xpg.paths import PACKAGE, data_directory
 
 # The sha256 of a file by its path.
 Digest = Callable[[Path], str]
@@ -77,9 +77,14 @@ def patterns_of(task: Any) -> list[str]:
 
 
 def vocabulary_files(task: Any) -> list[Path]:
-    """The model files of the vocabularies of a task."""
-    names = {getattr(feature.vocabulary, "sentencepiece_model_file", None) for feature in task.output_features.values()}
-    return [Path(str(name)) for name in sorted(filter(None, names), key=str)]
+    """The model files of the vocabularies of a task, and the records of those of the table."""
+    from t5xpg.data.seqio_vocabularies import model_file_of
+    from t5xpg.data.vocabulary_record import RECORD
+
+    found = {model_file_of(feature.vocabulary) for feature in task.output_features.values()}
+    models = [model for model in found if model is not None]
+    records = {model.with_name(RECORD) for model in models}
+    return sorted([*models, *(record for record in records if record.is_file())])
 
 
 def _steps_before_cache(task: Any) -> list[Any]:
@@ -95,7 +100,7 @@ def _files(task: Any, split: str, digest: Digest) -> list[Any] | str:
     import seqio
 
     from t5xpg.data.cache_record import MissingTextError
-    from t5xpg.data.task_names import possible_dataset
+    from t5xpg.data.task_names import possible_dataset, vocabularies
     from t5xpg.tasks import TASKS
 
     source = task.source
@@ -109,7 +114,7 @@ def _files(task: Any, split: str, digest: Digest) -> list[Any] | str:
     paths = [Path(name) for name in source.list_shards(split)]
     if not paths or not all(path.is_file() for path in paths):
         message = f"The text of {task.name}, split {split}, is not there ({source._split_to_filepattern[split]})."
-        dataset = possible_dataset(task.name) if task.name in TASKS else None
+        dataset = possible_dataset(task.name, vocabularies(data_directory())) if task.name in TASKS else None
         if dataset is None:
             raise UserError(message)
         raise MissingTextError(f"{message} Type: make data DATASET={dataset}", [dataset])
@@ -123,7 +128,15 @@ def describe(step: Any) -> Any:
         return inner | {"arguments": [_describe_value(v) for v in step.args] + [_describe_value(dict(step.keywords))]}
     source = _source(inspect.unwrap(step) if callable(step) else type(step))
     name = _name(step)
-    return {"function": name} | ({"source_sha256": _sha256(source)} if source is not None else {})
+    return {"function": name} | ({"source_sha256": _sha256(source)} if source is not None else {}) | _wrapped(step)
+
+
+def _wrapped(step: Any) -> dict[str, Any]:
+    """What `seqio.experimental.add_fully_cached_task` makes of a step: the step itself, and the lengths for it."""
+    if _name(step) != "seqio.experimental.add_fully_cached_task.<locals>.wrapped_prep":
+        return {}
+    lengths = inspect.getclosurevars(step).nonlocals["fixed_sequence_length"]
+    return {"wraps": [describe(one) for one in step.__defaults__], "sequence_length": _describe_value(dict(lengths))}
 
 
 def _name(value: Any) -> str:
@@ -189,7 +202,7 @@ def _used_by(value: Any, found: dict[str, str]) -> list[Any]:
     held = dict(zip(value.__code__.co_freevars, (_content(cell) for cell in value.__closure__ or ()), strict=True))
     if _is_of_a_library(value):
         # a wrapper, such as seqio.map_over_dataset makes: what it wraps
-        return [one for one in held.values() if callable(one)]
+        return [one for one in (*held.values(), *(value.__defaults__ or ())) if callable(one)]
     name = _name(value)
     found[name] = _sha256(_source(value) or value.__code__.co_code.hex())
     defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]

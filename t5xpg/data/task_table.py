@@ -1,77 +1,88 @@
-"""The table of tasks: datasets x objectives x vocabularies. Imports TensorFlow."""
+"""The table of tasks: datasets x objectives x vocabularies, and supervised tasks. Imports TensorFlow."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import seqio
-import t5.data
 
+from t5xpg import metrics_of_tasks
+from t5xpg.data.completed_lines import completed_line
 from t5xpg.data.datasets_table import built_in
 from t5xpg.data.manifest import SPLITS, find_manifests, read_manifest
+from t5xpg.data.objective_steps import output_features, steps
+from t5xpg.data.objectives import Objective, name_of
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.seqio_vocabularies import to_seqio
-from t5xpg.data.spec import SpanCorruption
-from t5xpg.data.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
+from t5xpg.data.shared_cache import SharedCacheTask
+from t5xpg.data.supervised import TEXT
+from t5xpg.data.supervised_tasks import register_records, register_tfds
+from t5xpg.data.task_names import Row, dataset_of, rows, tfds_rows, vocabularies
 from t5xpg.errors import UserError
 
-Steps = list[Callable[..., Any]]
 _DATASET_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
-def _span_corruption(objective: SpanCorruption) -> Steps:
-    """Spans of the tokens become sentinels in the inputs and, behind the sentinels, the targets."""
-    return [
-        functools.partial(
-            t5.data.preprocessors.span_corruption,
-            noise_density=objective.noise_density,
-            mean_noise_span_length=objective.mean_noise_span_length,
-        ),
-    ]
-
-
-# name of an objective to the steps from tokens ("targets") to inputs and targets
-_STEPS: Mapping[str, Callable[[SpanCorruption], Steps]] = {SPAN_CORRUPTION: _span_corruption}
-
-
-def register_tasks(data_dir: Path, objective: SpanCorruption | None = None) -> list[str]:
+def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
     """Register `<dataset>_<objective>[_<vocabulary>]` for known datasets and the exports below `data_dir`.
 
-    The tasks read `data_dir/<dataset>/<split>.jsonl`. `objective` takes the place of the table's numbers. Earlier
-    registrations of the same names are replaced. Returns the names.
+    Exports of records have supervised tasks instead; those over TensorFlow Datasets are registered, too.
+
+    The vocabularies are the fixed ones and those that were made below `data_dir`. The tasks read
+    `data_dir/<dataset>/<split>.jsonl`. `objective` takes the place of the table's numbers in the tasks of its kind.
+    Earlier registrations of the same names are replaced. Returns the names, those of mixtures too.
     """
-    folders = {name: data_dir / name for name in built_in()} | find_manifests(data_dir)
-    names: list[str] = []
+    known = built_in()
+    folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
+    entries = vocabularies(data_dir)
+    names = register_tfds(tfds_rows(entries))
     for dataset, folder in folders.items():
         if not _DATASET_NAME.fullmatch(dataset):
             continue  # not made by an export
-        source = _source(folder)
-        for objective_name, steps in _STEPS.items():
-            for entry in VOCABULARIES:
-                name = task_name(dataset, objective_name, entry.suffix)
-                seqio.TaskRegistry.remove(name)
-                feature = seqio.Feature(to_seqio(entry.vocabulary), add_eos=True)
-                seqio.TaskRegistry.add(
-                    name,
-                    source=source,
-                    preprocessors=[
-                        parse_jsonl,
-                        functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
-                        functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
-                        seqio.CacheDatasetPlaceholder(),
-                        *steps(objective or entry.span_corruption),
-                        seqio.preprocessors.append_eos_after_trim,
-                    ],
-                    output_features={"inputs": feature, "targets": feature},
-                    metric_fns=[],
-                )
-                names.append(name)
+        source, fields = _source(folder), known[dataset].fields if dataset in known else TEXT
+        with contextlib.suppress(UserError):  # not exported yet
+            fields = read_manifest(folder).fields
+        for row in rows(dataset, entries, fields):
+            if dataset_of(row.name, folders, entries) != dataset:
+                continue  # a name that another dataset has, too
+            if row.supervised is not None:
+                register_records(row, dataset, source, fields)
+            elif row.objective is None:
+                seqio.MixtureRegistry.remove(row.name)
+                seqio.MixtureRegistry.add(row.name, [(part.name, part.rate) for part in row.parts])
+            else:
+                _register_task(row, source, objective)
+            names.append(row.name)
     return names
+
+
+def _register_task(row: Row, source: seqio.DataSource, objective: Objective | None) -> None:
+    (part,) = row.parts
+    replaced = objective is not None and name_of(objective) == name_of(part.objective) and part.mode is None
+    arguments: dict[str, Any] = {
+        "source": source,
+        "preprocessors": [
+            parse_jsonl,
+            functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
+            functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
+            seqio.CacheDatasetPlaceholder(),
+            *steps(objective if objective is not None and replaced else part.objective, part.mode),
+        ],
+        "output_features": output_features(part.objective, to_seqio(row.vocabulary)),
+        "metric_fns": [],
+    }
+    if row.has_metrics:
+        arguments["postprocess_fn"] = functools.partial(completed_line, vocabulary=row.vocabulary)
+        arguments["metric_fns"] = [metrics_of_tasks.next_line]
+    if row.cached_as != row.name:
+        arguments |= {"task_cls": SharedCacheTask, "cached_as": row.cached_as, "own_seed": part.mode is not None}
+    seqio.TaskRegistry.remove(row.name)
+    seqio.TaskRegistry.add(row.name, **arguments)
 
 
 def _source(folder: Path) -> seqio.TextLineDataSource:

@@ -15,16 +15,18 @@ import socket
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t5xpg.data import late_imports, protocol
-from t5xpg.data.span_lengths import span_lengths
+from t5xpg.data.objective_lengths import spans_said
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 
 if TYPE_CHECKING:
+    from t5xpg.data.evaluator import TaskEvaluator
     from t5xpg.data.pipeline import ShardedBatches
 
 Arrays = dict[str, np.ndarray]
@@ -82,6 +84,7 @@ class Streams:
         import t5xpg.tasks  # noqa: F401
 
         self._streams: dict[int, ShardedBatches] = {}
+        self._evaluators: dict[int, TaskEvaluator] = {}
         self._numbers = iter(range(1 << 62))
 
     def describe(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -91,30 +94,21 @@ class Streams:
 
         dataset, provider = self._provider(config)
         providers.check(provider, dataset)
-        features = {name: feature.vocabulary for name, feature in provider.output_features.items()}
-        if features["inputs"] != features["targets"]:
+        vocabulary, *others = [provider.output_features[name].vocabulary for name in dataset.token_features]
+        if any(other != vocabulary for other in others):
             raise UserError(f"{provider.name} has one vocabulary for inputs and another for targets: T5 shares one.")
         tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
-        objective = providers.objective_of(tasks[0])
+        objectives = [providers.objective_of(task) for task in tasks]
         reply: dict[str, Any] = {
             "name": provider.name,
             "tasks": [task.name for task in tasks],
             "splits": sorted(provider.splits),
             "cached": all(providers.reads_cache(task, dataset) for task in tasks),
             "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
-            "vocabulary": from_seqio(features["targets"]).to_json(),
-            "objective": None,
+            "vocabulary": from_seqio(vocabulary).to_json(),
+            "objective": spans_said(objectives, dataset.task_feature_lengths),
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
-        if objective is not None:
-            lengths = span_lengths(dataset.task_feature_lengths["inputs"], objective)
-            reply["objective"] = {
-                "noise_density": objective.noise_density,
-                "mean_noise_span_length": objective.mean_noise_span_length,
-                "text_tokens": lengths.text,
-                "target_tokens": lengths.targets,
-                "spans": lengths.spans,
-            }
         return reply, {}
 
     def open(self, config: dict[str, Any], shards: list[int], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -128,8 +122,8 @@ class Streams:
         number = next(self._numbers)
         provider = with_steady_paths(provider)
         self._streams[number] = ShardedBatches(provider, dataset, shards)
-        sizes = [int(provider.output_features[name].vocabulary.vocab_size) for name in ("inputs", "targets")]
-        return {"stream": number, "vocab_size": max(sizes), "identity": stream_identity(provider, dataset)}, {}
+        identity = stream_identity(provider, dataset)
+        return {"stream": number, "vocab_size": _vocabulary_size(provider, dataset), "identity": identity}, {}
 
     def next(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """The next batch, or none at the end."""
@@ -155,13 +149,60 @@ class Streams:
         self._streams.pop(stream, None)
         return {}, {}
 
+    def evaluator(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Read the examples of the tasks that have metrics."""
+        from t5xpg.data import providers
+        from t5xpg.data.evaluator import TaskEvaluator
+
+        dataset, provider = self._provider(config)
+        providers.check(provider, dataset)
+        number = next(self._numbers)
+        evaluator = self._evaluators[number] = TaskEvaluator(provider, dataset)
+        tasks = {
+            name: {"examples": evaluator.examples(name), "kinds": evaluator.kinds[name]} for name in evaluator.tasks
+        }
+        return {"evaluator": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
+
+    def begin_task(self, evaluator: int, task: str, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Go to the first example of a task."""
+        self._evaluators[evaluator].begin(task)
+        return {}, {}
+
+    def next_of_task(self, evaluator: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """The next batch of that task, or none at its end."""
+        batch = self._evaluators[evaluator].next()
+        return {"end": batch is None}, batch or {}
+
+    def measure_tasks(
+        self, evaluator: int, outputs: list[list[str]], step: int, inferences: str | None, arrays: Arrays
+    ) -> tuple[dict[str, Any], Arrays]:
+        """The metrics of all tasks. outputs: task and kind of each of the arrays, which are numbered."""
+        from t5xpg import metric_values
+
+        of_task: dict[str, dict[str, np.ndarray]] = {}
+        for number, (task, kind) in enumerate(outputs):
+            of_task.setdefault(task, {})[kind] = arrays[str(number)]
+        folder = None if inferences is None else Path(inferences)
+        packed: list[list[Any]] = []
+        out: Arrays = {}
+        for task, values in self._evaluators[evaluator].measure(of_task, step, folder).items():
+            message, found = metric_values.pack(values)
+            out |= {f"{len(packed)} {name}": array for name, array in found.items()}
+            packed.append([task, message])
+        return {"metrics": packed}, out
+
+    def close_evaluator(self, evaluator: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Forget the examples."""
+        self._evaluators.pop(evaluator, None)
+        return {}, {}
+
     def _provider(self, config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
         from t5xpg.data import providers
         from t5xpg.data.task_table import register_tasks
         from t5xpg.paths import data_directory
 
+        providers.import_modules(config["module_import"])  # feature converters may come with them
         dataset = DatasetConfig.from_json(config)
-        providers.import_modules(dataset.module_import)
         if not providers.is_known(dataset.mixture_or_task_name):
             register_tasks(data_directory())  # it may have been exported since this process started
         return dataset, providers.find_provider(dataset)
@@ -179,11 +220,19 @@ def _print_to(path: str) -> None:
         os.dup2(file.fileno(), sys.stderr.fileno())
 
 
+def _vocabulary_size(provider: Any, dataset: DatasetConfig) -> int:
+    return max(int(provider.output_features[name].vocabulary.vocab_size) for name in dataset.token_features)
+
+
 def _examples(provider: Any, split: str) -> int | None:
-    try:
-        return provider.num_input_examples(split)
-    except TypeError:  # a mixture that holds a task whose number is not known
-        return None
+    """How many examples there are in the sources; None where one does not know. Tasks may share their source."""
+    from t5xpg.data import tfds_sources
+    from t5xpg.data.providers import tasks_of
+
+    tasks = {id(task.source): task for task in tasks_of(provider) if split in task.splits}
+    counts = [tfds_sources.number_of_examples(task, split) for task in tasks.values()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -110,6 +110,9 @@ def attend_whole(
     # over all pairs of positions in the forward pass, and one in the backward pass
     largest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     weights = jnp.exp(logits - largest)
+    if values.dtype == jnp.float16:  # whose largest number, 65,504, the sums of undivided weights can pass
+        weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+        return jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
     total = jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None]  # [B, Q, H, 1]
     mixed = jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
     return (mixed.astype(jnp.float32) / total).astype(values.dtype)

@@ -66,7 +66,10 @@ def _forward(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: Chunk
         largest = jnp.max(logits, axis=-1, keepdims=True)
         weights = jnp.exp(logits - largest)
         total = jnp.sum(weights, axis=-1, keepdims=True)
-        mixed = jnp.einsum("bhqs,bhsk->bhqk", weights.astype(rows.dtype), rows).astype(jnp.float32) / total
+        if rows.dtype == jnp.float16:  # whose largest number, 65,504, the sums of undivided weights can pass
+            mixed = jnp.einsum("bhqs,bhsk->bhqk", (weights / total).astype(rows.dtype), rows)
+        else:
+            mixed = jnp.einsum("bhqs,bhsk->bhqk", weights.astype(rows.dtype), rows).astype(jnp.float32) / total
         return None, (mixed.astype(rows.dtype), largest, total)
 
     chunks = _Chunk(jnp.arange(bias.number, dtype=jnp.int32), queries, bias.segments)
@@ -107,7 +110,8 @@ def _backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, jax.Array, j
         (none, none) if bias.by_distance is None else (none, none, jnp.zeros_like(bias.by_distance))
     )
     (of_keys, of_values, *of_table), of_queries = lax.scan(attend, start, chunks._replace(gradient=gradient))
-    integers: Any = {"key_tokens": None, "segments": None, "key_segments": None}  # they have no gradients
+    # integers have no gradients
+    integers: Any = dict.fromkeys(("key_tokens", "segments", "key_segments", "prefix"))
     of_bias = dataclasses.replace(bias, **integers, by_distance=of_table[0] if of_table else None)
     return of_queries, of_keys.astype(keys.dtype), of_values.astype(values.dtype), of_bias
 

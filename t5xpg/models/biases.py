@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5xpg.models.masks import as_bias, causal, visible_keys
-from t5xpg.models.positions import RelativePositionBias, toeplitz
+from t5xpg.models.masks import as_bias, causal, visible_keys, with_prefix
+from t5xpg.models.positions import PositionTable, RelativePositionBias, toeplitz
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Pairs:
     """Which queries may see which keys, and what their distance adds.
 
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
-    is_causal: a query sees no key behind its own position. positions: None for cross attention.
+    is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S], not 0 for keys
+    that every query of their segment sees; they come before all others. positions: None for cross attention.
     """
 
     queries: int
@@ -38,7 +39,8 @@ class Pairs:
     query_segments: jax.Array | None
     key_segments: jax.Array | None
     is_causal: bool = False
-    positions: RelativePositionBias | None = None
+    positions: RelativePositionBias | PositionTable | None = None
+    prefix: jax.Array | None = None
 
     def bias(self, chunk_size: int | None) -> WholeBias | ChunkedBias:
         """By chunks of `chunk_size` queries where there are more of them than that, else whole."""
@@ -49,7 +51,7 @@ class Pairs:
     def _whole(self) -> WholeBias:
         visible = visible_keys(self.key_tokens, self.query_segments, self.key_segments)
         if self.is_causal:
-            visible = causal(self.queries) & visible
+            visible = with_prefix(causal(self.queries), self.prefix) & visible
         keys = self.key_tokens.shape[1]
         return WholeBias(as_bias(visible), None if self.positions is None else self.positions(self.queries, keys))
 
@@ -61,12 +63,14 @@ class Pairs:
         segments = self.query_segments
         if segments is not None:
             segments = split_queries(segments, size)
-        return ChunkedBias(size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance)
+        return ChunkedBias(
+            size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance, self.prefix
+        )
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["key_tokens", "segments", "key_segments", "by_distance"],
+    data_fields=["key_tokens", "segments", "key_segments", "by_distance", "prefix"],
     meta_fields=["size", "number", "is_causal"],
 )
 @dataclass(frozen=True)
@@ -83,12 +87,14 @@ class ChunkedBias:
     key_segments: jax.Array | None
     is_causal: bool
     by_distance: jax.Array | None
+    prefix: jax.Array | None
 
     def mask(self, chunk: jax.Array, segments: jax.Array | None) -> jax.Array:
         """0 or MASKED for one chunk's queries and all keys. chunk: its number, int32; segments: its own [B, size]."""
         visible = visible_keys(self.key_tokens, segments, self.key_segments)
         if self.is_causal:
-            visible = causal(self.size, self.key_tokens.shape[1], chunk * self.size) & visible
+            before = causal(self.size, self.key_tokens.shape[1], chunk * self.size)
+            visible = with_prefix(before, self.prefix) & visible
         return as_bias(visible)
 
     def position(self, chunk: jax.Array, by_distance: jax.Array | None = None) -> jax.Array | None:

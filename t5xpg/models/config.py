@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from t5xpg.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
+REMAT_POLICIES = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "relu", "silu", "swish", "tanh", "linear")
 
 
@@ -23,8 +24,15 @@ class T5Config:
     float32_attention_logits: multiply queries and keys in float32 where dtype is a 16-bit one.
     attention_chunk_size: attention works off so many queries at a time and makes their weights again in the backward
         pass, so that what it holds grows with the length, not with its square. What is computed is the same but for
-        rounding. For long inputs (from about 1,024 tokens) and whenever memory is what is short; None, for all queries
-        at once, is faster where memory is not.
+        rounding. For inputs of 4,096 tokens and more, where it is as fast or faster on CPUs, and wherever memory is
+        what is short; None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench
+        ROWS=growth`).
+    relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);
+        else the layers of a stack share one.
+    scan_layers: one layer is compiled, for all of a stack, whose parameters lie in one array for each kind; what is
+        computed is the same but for rounding, and a checkpoint of the one is read as the other.
+    remat_policy: what the backward pass has kept of each layer, and what it makes again: "none", "dots" or "full", see
+        `layer_stack`.
 
     Raises UserError for a value that no model can have.
     """
@@ -44,6 +52,9 @@ class T5Config:
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     attention_chunk_size: int | None = None
+    relpos_bias_in_every_layer: bool = False
+    scan_layers: bool = False
+    remat_policy: str = "none"
 
     def __post_init__(self) -> None:
         # gin hands lists over; a frozen dataclass has to be hashable
@@ -60,6 +71,15 @@ class T5Config:
             raise UserError(
                 f"T5Config.attention_chunk_size is {chunk!r}; it must be None or a whole number of at least 1."
             )
+        if not isinstance(self.relpos_bias_in_every_layer, bool):
+            raise UserError(
+                f"T5Config.relpos_bias_in_every_layer is {self.relpos_bias_in_every_layer!r}; it must be True or False."
+            )
+        if not isinstance(self.scan_layers, bool):
+            raise UserError(f"T5Config.scan_layers is {self.scan_layers!r}; it must be True or False.")
+        if self.remat_policy not in REMAT_POLICIES:
+            near = nearest("dots" if self.remat_policy == "minimal" else str(self.remat_policy), REMAT_POLICIES)
+            raise UserError(f"T5Config.remat_policy is {self.remat_policy!r}.{near}")
         if self.dtype not in DTYPES:
             raise UserError(f"T5Config.dtype is {self.dtype!r}.{nearest(str(self.dtype), DTYPES)}")
         if not self.mlp_activations:
@@ -82,3 +102,11 @@ class T5Config:
                 f"T5Config.relative_attention_max_distance is {distance!r}; with {buckets} buckets it must be above "
                 f"{buckets // 2}."
             )
+
+
+def padded_vocab_size(vocab_size: int, multiple: int = 1) -> int:
+    """`vocab_size` rounded up to a multiple: rows that no id uses, for an embedding that divides well (T5X: 128)."""
+    for name, value in (("VOCAB_SIZE", vocab_size), ("VOCAB_SIZE_MULTIPLE", multiple)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UserError(f"{name} is {value!r}: it must be a whole number of at least 1.")
+    return -(-vocab_size // multiple) * multiple

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.models import incremental
@@ -16,18 +13,14 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.dropout import OFF, Dropout
 from t5xpg.models.keys import named_key
 from t5xpg.models.layers import Embed
+from t5xpg.models.model import Batch, LayerFlops, Model, Params
 from t5xpg.models.stacks import Decoder, Encoder
 
 __all__ = ["EncoderDecoderModel", "Params", "T5Config"]
 
-# nested dicts with string keys and float32 arrays at the leaves, under T5X's names:
-# params["encoder"]["layers_0"]["attention"]["query"]["kernel"]
-Params = dict[str, Any]
-Batch = Mapping[str, jax.Array]
-
 
 class Transformer(nnx.Module):
-    """The modules; EncoderDecoderModel puts parameters into them and takes them out."""
+    """The modules of EncoderDecoderModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
@@ -35,40 +28,14 @@ class Transformer(nnx.Module):
         self.decoder = Decoder(named_key(key, "decoder"), config)
 
 
-@functools.lru_cache(maxsize=16)
-def _abstract(config: T5Config) -> tuple[nnx.GraphDef, nnx.State]:
-    return nnx.split(nnx.eval_shape(lambda: Transformer(jax.random.key(0), config)))
+class EncoderDecoderModel(Model):
+    """T5: an encoder reads the inputs, and a decoder writes the targets, looking at what the encoder made of them."""
 
+    feature_converters = ("EncDecFeatureConverter",)
 
-@dataclass(frozen=True)
-class EncoderDecoderModel:
-    """A T5 without state: every method is a pure function, to be jitted and differentiated by its caller."""
-
-    config: T5Config
-
-    def init(self, key: jax.Array) -> Params:
-        """New parameters (T5X's initialisers), float32. Every parameter's key depends on its own name only."""
-        return nnx.to_pure_dict(nnx.state(Transformer(key, self.config)))
-
-    def abstract_params(self) -> Params:
-        """The tree of `init` with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
-        return nnx.to_pure_dict(_abstract(self.config)[1])
-
-    def logical_axes(self) -> Params:
-        """The tree of `init` with a tuple of axis names at its leaves.
-
-        T5X's names: "vocab", "embed", "heads", "joined_kv", "mlp", "relpos_buckets".
-        """
-        state = _abstract(self.config)[1]
-        axes = jax.tree.map(
-            lambda variable: variable.replace(variable.get_metadata()["axes"]),
-            state,
-            is_leaf=lambda node: isinstance(node, nnx.Variable),
-        )
-        return nnx.to_pure_dict(axes)
-
-    def _modules(self, params: Params) -> Transformer:
-        return nnx.merge(_abstract(self.config)[0], nnx.State(params))
+    @staticmethod
+    def modules(key: jax.Array, config: T5Config) -> nnx.Module:
+        return Transformer(key, config)
 
     def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
         """Logits [B, T, V] float32 of every target position, given the targets before it (teacher forcing).
@@ -78,7 +45,7 @@ class EncoderDecoderModel:
         at distances only. Other keys are ignored.
         dropout_key: a jax key; None drops nothing.
         """
-        modules = self._modules(params)
+        modules = self.with_parameters(params)
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
         encoder_tokens = batch["encoder_input_tokens"]
         encoder_segment_ids = batch.get("encoder_segment_ids")
@@ -94,55 +61,63 @@ class EncoderDecoderModel:
             dropout.at("decoder"),
         )
 
+    def for_decoding(self, feature_converter: str) -> EncoderDecoderModel:
+        """Itself."""
+        return self
+
     def encode(self, params: Params, encoder_input_tokens: jax.Array) -> jax.Array:
         """[B, S] int32 -> the encoder's output [B, S, D] in the compute dtype, without dropout."""
-        modules = self._modules(params)
+        modules = self.with_parameters(params)
         return modules.encoder(modules.token_embedder, encoder_input_tokens)
 
     def init_cache(
-        self, params: Params, encoder_input_tokens: jax.Array, max_decode_length: int, rows: int | None = None
-    ) -> dict[str, Any]:
+        self,
+        params: Params,
+        encoder_input_tokens: jax.Array,
+        max_decode_length: int,
+        rows: int | None = None,
+        beams: int | None = None,
+        reordered: bool = False,
+    ) -> incremental.Cache:
         """What `decode_step` needs: each layer's cross attention keys and values, computed once, and room for its own.
 
         encoder_input_tokens: [B, S] int32. rows: how many rows are encoded at a time, None for all at once.
+        beams: how many continuations of each row are decoded; None for one, without an axis of its own. reordered:
+        whether `reorder_beams` will be called.
         The cache is a pytree of arrays of fixed shapes, fit for a lax loop.
         """
-        modules = self._modules(params)
+        modules = self.with_parameters(params)
 
         def encode(tokens: jax.Array) -> jax.Array:
             return modules.encoder(modules.token_embedder, tokens)
 
-        return incremental.init_cache(modules.decoder, encode, encoder_input_tokens, max_decode_length, rows)
+        return incremental.init_cache(
+            modules.decoder, encode, encoder_input_tokens, max_decode_length, rows, beams, reordered
+        )
+
+    def first_tokens(self, encoder_input_tokens: jax.Array) -> jax.Array:
+        """[B, S] -> [B] int32, the decoder's input at the first position: T5 begins with the padding id."""
+        return jnp.zeros(encoder_input_tokens.shape[:1], jnp.int32)
 
     def decode_step(
-        self, params: Params, cache: dict[str, Any], tokens: jax.Array, step: jax.Array
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """Logits [B, V] float32 at position `step`, and the cache with that position in it.
+        self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, incremental.Cache]:
+        """Logits [B, V] (with beams [B, N, V]) float32 at position `step`, and the cache with that position in it.
 
-        tokens: [B] int32, the decoder's input at that position: 0 at the first, then the token chosen before.
-        step: int32 scalar, counting from 0 to max_decode_length - 1.
+        tokens: [B] (with beams [B, N]) int32, the decoder's input at that position: `first_tokens` at the first, then
+        the token chosen before. step: int32 scalar, counting from 0 to max_decode_length - 1.
         """
-        modules = self._modules(params)
+        modules = self.with_parameters(params)
         return incremental.decode_step(modules.decoder, modules.token_embedder, cache, tokens, step)
 
-    @property
-    def num_params(self) -> int:
-        """How many numbers the parameters are."""
-        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.abstract_params()))
+    def reorder_beams(self, cache: incremental.Cache, parents: jax.Array) -> incremental.Cache:
+        """The cache when beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32."""
+        return incremental.reorder(cache, parents)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
-        """Floating point operations of the matrix products, forward and backward, of one row of a batch.
-
-        lengths: {"inputs": S, "targets": T}, padded. A product [a, b] x [b, c] is 2abc; the backward pass is twice
-        the forward pass. Attention is counted as it is computed, in full, causal or not. Norms, softmax and
-        embedding look-ups are left out, as is usual for a share of the hardware's peak.
-        """
-        c = self.config
+        """As of every model. lengths: {"inputs": S, "targets": T}."""
         S, T = lengths["inputs"], lengths["targets"]
-        projection = 2 * c.emb_dim * c.num_heads * c.head_dim  # of one position by one of query, key, value, out
-        pair = 2 * 2 * c.num_heads * c.head_dim  # one query with one key: its logit, and its part of the mixture
-        mlp = 2 * c.emb_dim * c.mlp_dim * (len(c.mlp_activations) + 1)
-        encoder = S * (4 * projection + mlp) + S * S * pair
-        decoder = T * (4 * projection + mlp) + T * T * pair + (2 * T + 2 * S) * projection + T * S * pair
-        logits = T * 2 * c.emb_dim * c.vocab_size
-        return 3.0 * (c.num_encoder_layers * encoder + c.num_decoder_layers * decoder + logits)
+        of, c = LayerFlops(self.config), self.config
+        encoder = c.num_encoder_layers * of.self_attention_and_mlp(S)
+        decoder = c.num_decoder_layers * (of.self_attention_and_mlp(T) + of.cross_attention(T, S))
+        return 3.0 * (encoder + decoder + of.output(T))

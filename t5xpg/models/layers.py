@@ -16,12 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
+from t5xpg.models import activations
 from t5xpg.models.config import T5Config
 from t5xpg.models.dropout import Dropout
 from t5xpg.models.keys import named_key
 
+PRODUCT = "product"  # what a remat policy knows the result of a product with a weight by
 Initializer = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]
 
 _dense_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
@@ -81,30 +84,42 @@ class Dense(nnx.Module):
     def __init__(
         self, key: jax.Array, shape: tuple[int, int], axes: tuple[str, str], init: Initializer = _dense_init
     ) -> None:
+        self.axes = axes
         self.kernel = parameter(named_key(key, "kernel"), init, shape, axes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return product(x, self.kernel[...].astype(x.dtype))
+        found = activations.rows(product(x, self.kernel[...].astype(x.dtype), self.axes), self.axes[1])
+        return checkpoint_name(found, PRODUCT)
 
 
-@jax.custom_vjp
-def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x [..., D] times kernel [D, F].
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(x: jax.Array, kernel: jax.Array, axes: tuple[str, str]) -> jax.Array:
+    """x [..., D] times kernel [D, F], whose logical axes are `axes`.
 
     The kernel's gradient is written as x^T dy: of the form that differentiation gives, XLA copies dy, transposed, where
     dy is mostly the larger of the two.
     """
-    return jnp.dot(x, kernel)
+    return jnp.dot(x, activations.gathered(kernel, *axes))
 
 
-def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return jnp.dot(x, kernel), (x, kernel)
+def _product_forward(
+    x: jax.Array, kernel: jax.Array, axes: tuple[str, str]
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return product(x, kernel, axes), (x, kernel)
 
 
-def _product_backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _product_backward(
+    axes: tuple[str, str], kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, kernel = kept
     rows, gradient_rows = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
-    return jnp.dot(gradient, kernel.T), lax.dot_general(rows, gradient_rows, (((0,), (0,)), ((), ())))
+    by_x = jnp.dot(gradient, activations.gathered_again(kernel, gradient, *axes).T)
+    return by_x, activations.summed_over_rows(_rows_product, rows, gradient_rows, *axes)
+
+
+def _rows_product(rows: jax.Array, others: jax.Array) -> jax.Array:
+    """[N, D] and [N, F] -> [D, F]."""
+    return lax.dot_general(rows, others, (((0,), (0,)), ((), ())))
 
 
 product.defvjp(_product_forward, _product_backward)
@@ -119,7 +134,8 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(lax.square(x32), axis=-1, keepdims=True)
-        return (x32 * lax.rsqrt(mean_square + 1e-6)).astype(x.dtype) * self.scale[...].astype(x.dtype)
+        scale = activations.gathered(self.scale[...].astype(x.dtype), "embed")
+        return (x32 * lax.rsqrt(mean_square + 1e-6)).astype(x.dtype) * scale
 
 
 class Embed(nnx.Module):
@@ -133,11 +149,46 @@ class Embed(nnx.Module):
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """[...] int32 -> [..., D] in dtype."""
         # rows are gathered in float32 and cast afterwards, so that their gradients are summed in float32
-        return jnp.take(self.embedding[...], ids, axis=0, mode="clip").astype(dtype)
+        return activations.rows(_look_up(self.embedding[...], ids, ("vocab", "embed")).astype(dtype), "embed")
 
     def attend(self, x: jax.Array) -> jax.Array:
         """[..., D] -> [..., V] float32: inner products with every row."""
-        return jnp.dot(x.astype(jnp.float32), self.embedding[...].T)
+        table = activations.gathered(self.embedding[...], "vocab", "embed")
+        return activations.rows(jnp.dot(x.astype(jnp.float32), table.T), "vocab")
+
+
+def _look_up(table: jax.Array, ids: jax.Array, axes: tuple[str, str]) -> jax.Array:
+    """The rows of a table [V, D] at `ids`."""
+    if activations.is_gathered(*axes):
+        return _look_up_gathered(table, ids, axes)
+    return jnp.take(table, ids, axis=0, mode="clip")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _look_up_gathered(table: jax.Array, ids: jax.Array, axes: tuple[str, str]) -> jax.Array:
+    return jnp.take(activations.gathered(table, *axes), ids, axis=0, mode="clip")
+
+
+def _look_up_forward(
+    table: jax.Array, ids: jax.Array, axes: tuple[str, str]
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _look_up_gathered(table, ids, axes), (ids, jnp.zeros((table.shape[0], 0), table.dtype))
+
+
+def _look_up_backward(
+    axes: tuple[str, str], kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, None]:
+    ids, table = kept
+
+    def scattered(ids: jax.Array, rows: jax.Array) -> jax.Array:
+        whole = jnp.zeros((table.shape[0], rows.shape[1]), rows.dtype)
+        return whole.at[jnp.clip(ids, 0, table.shape[0] - 1)].add(rows)
+
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    return activations.summed_over_rows(scattered, ids.reshape(-1), rows, *axes), None
+
+
+_look_up_gathered.defvjp(_look_up_forward, _look_up_backward)
 
 
 class Mlp(nnx.Module):

@@ -37,3 +37,8 @@ def causal(queries: int, keys: int | None = None, first: int | jax.Array = 0) ->
     query_positions = first + jnp.arange(queries, dtype=jnp.int32)
     key_positions = jnp.arange(queries if keys is None else keys, dtype=jnp.int32)
     return (query_positions[:, None] >= key_positions[None, :])[None, None]
+
+
+def with_prefix(visible: jax.Array, prefix: jax.Array | None) -> jax.Array:
+    """Boolean [1, 1, Q, S]: as visible, and for all queries the keys whose `prefix` [B, S] is not 0: [B, 1, Q, S]."""
+    return visible if prefix is None else visible | (prefix > 0)[:, None, None, :]

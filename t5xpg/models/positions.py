@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,28 @@ def relative_position_bucket(
     return bucket + np.where(distance < exact, distance, np.minimum(large, num_buckets - 1)).astype(np.int32)
 
 
+@dataclass(frozen=True)
+class PositionTable:
+    """The bias of every bucket, [H, buckets] float32, and how distances fall into buckets."""
+
+    table: jax.Array
+    bidirectional: bool
+    num_buckets: int
+    max_distance: int
+
+    def __call__(self, queries: int, keys: int) -> jax.Array:
+        """[1, H, queries, keys] float32."""
+        return toeplitz(self.by_distance(queries, keys), queries, keys)[None]
+
+    def by_distance(self, queries: int, keys: int) -> jax.Array:
+        """[H, queries + keys - 1] float32: the bias of every distance, from the last query to the first key on."""
+        # key - query in [-(queries-1), keys-1]
+        distances = np.arange(-(queries - 1), keys, dtype=np.int32)
+        buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
+        one_hot = jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
+        return jnp.dot(self.table, one_hot, precision=lax.Precision.HIGHEST)
+
+
 class RelativePositionBias(nnx.Module):
     """Bias of attention logits by bucketed distance, one table [H, buckets] for all layers of a stack."""
 
@@ -61,11 +84,14 @@ class RelativePositionBias(nnx.Module):
 
     def by_distance(self, queries: int, keys: int) -> jax.Array:
         """[H, queries + keys - 1] float32: the bias of every distance, from the last query to the first key on."""
-        # key - query in [-(queries-1), keys-1]
-        distances = np.arange(-(queries - 1), keys, dtype=np.int32)
-        buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
-        one_hot = jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
-        return jnp.dot(self.rel_embedding[...], one_hot, precision=lax.Precision.HIGHEST)
+        return self._table(self.bidirectional).by_distance(queries, keys)
+
+    def in_both_directions(self) -> PositionTable:
+        """Its numbers, read as those of an encoder."""
+        return self._table(bidirectional=True)
+
+    def _table(self, bidirectional: bool) -> PositionTable:
+        return PositionTable(self.rel_embedding[...], bidirectional, self.num_buckets, self.max_distance)
 
 
 def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:

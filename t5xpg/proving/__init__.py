@@ -23,7 +23,7 @@ from t5xpg.errors import UserError
 from t5xpg.paths import shown
 from t5xpg.phases import PHASES
 from t5xpg.progress import duration
-from t5xpg.proving.comparison import Comparison, compare
+from t5xpg.proving.comparison import Comparison, compare, kept
 from t5xpg.proving.kills import Course, Deck, Kill, kill_in, kill_once_saved
 from t5xpg.proving.positions import PositionComparison
 from t5xpg.proving.receipt import JSON_NAME, TEXT_NAME, Receipt
@@ -127,6 +127,7 @@ class _Proof:
                 run.listen(1.0)
             self._check_exit(run)
             self._whole_seconds = run.seconds
+        self._steps = self._saved(_UNBROKEN) or self._steps  # it may end early
         self._course = Course(run.steps, run.durations)
         silent = [name for name in PHASES if name != "restore" and not run.steps[name]]
         if silent:
@@ -152,7 +153,7 @@ class _Proof:
 
     def _start_and_kill(self) -> bool:
         """One start of the killed run; returns whether it came to its end."""
-        saved = self._saved()
+        saved = self._saved(_KILLED)
         aim, occurrence = self._aim(saved)
         with self._start(_KILLED) as run:
             limit = 600 + 10 * self._whole_seconds
@@ -221,11 +222,9 @@ class _Proof:
             + "\n".join(f"  {line}" for line in lines)
         )
 
-    def _saved(self) -> int | None:
-        """The last whole checkpoint of the killed run."""
-        folder = RunDirectory(self._folder / _KILLED).checkpoints
-        steps = [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()] if folder.is_dir() else []
-        return max(steps, default=None)
+    def _saved(self, name: str) -> int | None:
+        """The last whole checkpoint of a run."""
+        return max(kept(RunDirectory(self._folder / name).checkpoints), default=None)
 
     def _close(self, comparison: Comparison) -> int:
         starts = RunDirectory(self._folder / _UNBROKEN).read()["starts"]

@@ -55,9 +55,18 @@ def compare(unbroken: Path, killed: Path, steps: int, positions: ComparePosition
         found.differences.append(f"There is no checkpoint {' and no '.join(map(str, lacking))}.")
     else:
         _compare_checkpoints(found, ours.checkpoints / str(steps), theirs.checkpoints / str(steps), positions)
+        steps_kept = [kept(each.checkpoints) for each in (ours, theirs)]
+        difference = f"{theirs.checkpoints} holds the steps {steps_kept[1]}, in the unbroken run {steps_kept[0]}."
+        found.add("checkpoints kept", None if steps_kept[0] == steps_kept[1] else difference, steps=steps_kept[0])
     left = litter(killed, unbroken)
     found.add("no temporary file left", f"{killed / left[0]} was left behind by a kill." if left else None)
     return found
+
+
+def kept(checkpoints: Path) -> list[int]:
+    """The steps that a run has checkpoints of, ascending."""
+    names = [entry.name for entry in checkpoints.iterdir()] if checkpoints.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def litter(killed: Path, unbroken: Path) -> list[str]:
@@ -95,15 +104,6 @@ def read_checkpoint(folder: Path) -> dict[str, Arrays]:
         }
     items["data"] = checkpoint_items.unpack(items["data"]["npz"])
     return items
-
-
-def sha256_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """One digest of names, types, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def first_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str | None:
@@ -173,7 +173,7 @@ def _compare_checkpoints(found: Comparison, ours: Path, theirs: Path, positions:
         found.add(
             what,
             None if difference is None else f"{theirs / item}: {difference}.",
-            sha256=sha256_of_arrays(one[item]),
+            sha256=checkpoint_items.sha256_of_arrays(one[item]),
             arrays=len(one[item]),
             values=sum(array.size for array in one[item].values()),
         )

@@ -11,7 +11,7 @@ from t5xpg import paths
 from t5xpg.batch import hash_batch
 from t5xpg.config import LoadedConfig
 from t5xpg.data.client import DataService
-from t5xpg.training import data_config
+from t5xpg.run_identity import data_config
 
 _BATCHES = 8
 

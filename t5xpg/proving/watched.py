@@ -7,7 +7,7 @@ import select
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,9 +26,13 @@ class WatchedRun:
 
     begun: how often each phase has begun in this start. steps: the update of each of those beginnings, by phase.
     durations: seconds of the phases that have ended, by phase. ended: whether the process is dead and every mark read.
+
+    environment: variables beside those of this process.
     """
 
-    def __init__(self, command: Sequence[str], checkpoints: Path, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], checkpoints: Path, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._checkpoints = checkpoints
         self._open: dict[str, dict[int | None, float]] = {name: {} for name in phases.PHASES}
         self._unread = b""
@@ -46,7 +50,7 @@ class WatchedRun:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, phases.VARIABLE: str(end)},
+                    env={**os.environ, **(environment or {}), phases.VARIABLE: str(end)},
                     pass_fds=(end,),
                 )
         except BaseException:
@@ -92,6 +96,10 @@ class WatchedRun:
     def open(self, name: str) -> bool:
         """Whether the process is in this phase: a save is until its checkpoint has its name on disk."""
         return bool(self._open[name])
+
+    def send(self, number: int) -> None:
+        """Send a signal, where the process still runs."""
+        self._process.send_signal(number)
 
     def kill(self) -> list[str]:
         """Kill the process with SIGKILL; the phases in which it died."""

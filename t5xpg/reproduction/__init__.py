@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from t5xpg import config, evaluation, paths, preparation, training
+from t5xpg import assembly, config, evaluation, initial_state, paths, preparation, training
 from t5xpg.config import LoadedConfig
 from t5xpg.errors import UserError
 from t5xpg.files import read_json, write_json
@@ -21,6 +21,7 @@ from t5xpg.paths import shown
 from t5xpg.report import RESULTS_FILE
 from t5xpg.reproduction.comparison import TOLERANCE, Comparison, Row, compare, identity, other_run
 from t5xpg.results import collect, read_results
+from t5xpg.run_identity import run_identity
 from t5xpg.rundir import RunDirectory
 
 # In the run directory: what it reproduces, from the beginning, and what came out, at the end.
@@ -53,7 +54,7 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     directory = RunDirectory(path)
     mark = {"experiment": loaded.name, "of": hashlib.sha256(file.read_bytes()).hexdigest(), "steps": steps}
     _check(directory, mark)
-    rows = list(identity(published["identity"], _identity(loaded)))
+    rows = list(identity(published["identity"], _identity(loaded, directory)))
     if other_run(rows):
         _print_table(rows)
         changed = " and ".join(dict.fromkeys(row.what.split(":")[0] for row in other_run(rows)))
@@ -65,9 +66,10 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     code = training.train(loaded, path, until=steps)
     if code:
         return code
+    evaluated = (published.get("evaluation") or {}).get("step")
     whole = steps == published["steps"]
-    if whole and published.get("evaluation") is not None and not evaluation.is_up_to_date(directory, steps):
-        evaluation.evaluate(loaded, path)
+    if whole and evaluated is not None and not evaluation.is_up_to_date(directory, evaluated):
+        evaluation.evaluate(loaded, path, step=None if evaluated == steps else "best")
     here = collect(directory, train_points=published["curves"]["train"]["step"])
     comparison = compare(published, here, steps=steps, changed_files=_changed_files(published.get("git"), loaded))
     _tell(comparison, published, steps, file)
@@ -124,9 +126,16 @@ def _steps(steps: int | None, published: Results, loaded: LoadedConfig) -> int:
     return steps
 
 
-def _identity(loaded: LoadedConfig) -> dict[str, Any]:
+def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
     """What the run will be, as far as that is known before it; exports and caches what is missing."""
-    return training.run_identity(loaded.experiment, preparation.prepare(loaded.experiment.train_dataset))
+    experiment = loaded.experiment
+    found = run_identity(experiment, preparation.prepare(experiment.train_dataset))
+    # one that goes on needs no initial checkpoint
+    if experiment.initial is not None and not any(directory.checkpoints.glob("[0-9]*")):
+        origin = initial_state.begin(assembly.assemble(experiment)).origin
+        assert origin is not None
+        found[initial_state.NAME] = initial_state.identity(origin)
+    return found
 
 
 def _check(directory: RunDirectory, mark: Results) -> None:

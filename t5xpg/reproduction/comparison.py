@@ -26,7 +26,7 @@ SAME, WITHIN, DIFFERENT = "same", "within tolerance", "different"
 CHANGED, UNKNOWN, NOT_COMPARED = "changed", "not known", "not compared"
 
 # What a change of these parts of the identity means: the run is another one, and cannot repeat the numbers.
-_DECIDING = ("settings", "seed", "data", "vocabulary")
+_DECIDING = ("settings", "seed", "data", "vocabulary", "initial")
 _NOT_SET = "not set"
 _UNSHOWN = "-"
 _TEXT_WIDTH = 34
@@ -108,12 +108,12 @@ def conditions(published: Results, here: Results, changed_files: Sequence[str] |
 
 
 def identity(published: Results, here: Results) -> Iterator[Row]:
-    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary.
+    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary, initial checkpoint.
 
     A part that is not known here (yet) is left out, and a value that only one side knows is no change: the program
     may have learnt to record it since.
     """
-    for part in ("settings", "seed", "data", "cache", "vocabulary"):
+    for part in ("settings", "seed", "data", "cache", "vocabulary", "initial"):
         if part in published and part in here:
             yield from _leaves(part, published[part], here[part])
 

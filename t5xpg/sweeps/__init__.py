@@ -1,6 +1,7 @@
 """`make sweep EXP=…`: trains what sweep.toml in the experiment's folder says, run by run, and goes on where it stopped.
 
-The plan is in `plan`, the runs in `runs`, what they found in `leaderboard`, the page that shows it in `page`.
+The plan is in `plan`, the runs in `runs`, what they are measured on besides in `judging`, what they found in
+`leaderboard`, the page that shows it in `page`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from t5xpg.errors import UserError
 from t5xpg.files import read_json, replaced_together, write_json, write_text
 from t5xpg.marked_blocks import block_of, with_block
 from t5xpg.paths import shown
-from t5xpg.progress import Progress
-from t5xpg.sweeps import leaderboard, page, plan, runs
-from t5xpg.sweeps.plan import Plan, Run
+from t5xpg.sweeps import judging, leaderboard, page, plan, runs
+from t5xpg.sweeps.plan import Plan
 
 LEADERBOARD_FILE, TIMES_FILE, README_FILE = "leaderboard.json", "step_times.json", "README.md"
 
@@ -35,15 +35,20 @@ def sweep(experiment: str, folder: Path, *, jobs: int = 1) -> int:
     what = plan.read(file.parent / plan.FILE_NAME)
     with locks.hold(folder / ".lock", doing=f"working in {folder}", instead="Wait for it, or name another with RUN=…"):
         search = what.search()
-        for run in search or what.final({recipe.name: recipe.candidates[0] for recipe in what.recipes}):
+        first = what.final({recipe.name: recipe.candidates[0] for recipe in what.recipes})
+        for run in search or first:
             runs.check(experiment, run, folder)
-        _train(experiment, search, folder, jobs, "search")
+        if what.judged:
+            judging.require_tasks(experiment, first, what.judged, folder)
+        runs.train(experiment, search, folder, jobs=jobs, label="search")
         best = leaderboard.best_candidates(what, folder)
         assert best is not None
         final = what.final(best)
         for run in final:
             runs.check(experiment, run, folder)
-        _train(experiment, final, folder, jobs, "sweep")
+        runs.train(experiment, final, folder, jobs=jobs, label="sweep")
+        if what.judged:
+            judging.measure(experiment, [run for run in final if run.stage == "final"], what.judged, folder)
         for line in _summary(leaderboard.collect(name, what, folder, _times(folder))):
             print(line)
     print(f"publish it: make report EXP={name}")
@@ -97,15 +102,6 @@ def check_page(folder: Path) -> list[str]:
         if not (folder / name).exists() or (folder / name).read_text(encoding="utf-8") != svg:
             differences.append(f"{folder / name} is not the picture of {LEADERBOARD_FILE}")
     return differences
-
-
-def _train(experiment: str, wanted: list[Run], folder: Path, jobs: int, label: str) -> None:
-    states = [(run, runs.outcome(run, folder)) for run in wanted]
-    if all(state.done(run) for run, state in states):
-        return
-    done = sum(run.steps if state.done(run) else state.step for run, state in states)
-    with Progress(label, sum(run.steps for run in wanted), "steps", initial=done) as progress:
-        runs.train(experiment, wanted, folder, jobs=jobs, progress=progress)
 
 
 def _chosen(experiment: str, folder: Path) -> tuple[Plan, dict[str, str]]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.rundir import RunDirectory
+from t5xpg.sweeps import judging, text_read
 from t5xpg.sweeps.plan import Plan, Recipe, Run
 from t5xpg.sweeps.runs import Outcome, outcome
+from t5xpg.sweeps.sources import sources
 
 FORMAT = 1
 MEASURE = "nats_per_byte"
@@ -36,7 +38,8 @@ def collect(experiment: str, plan: Plan, folder: Path, step_times: Mapping[str, 
     """Everything that the page shows. step_times: from `step_times.measure`, None where they were not measured.
 
     Steps to the reference are of the first measured validation loss that is as low as the mean over seeds of the
-    reference's last one; None for a run that does not come so far.
+    reference's last one; None for a run that does not come so far, or is validated on another task. A plan that judges
+    its runs has "judged": what each recipe was trained on, and its losses on each task and the parts of a mixture.
     """
     best = best_candidates(plan, folder)
     search = plan.search()
@@ -44,6 +47,8 @@ def collect(experiment: str, plan: Plan, folder: Path, step_times: Mapping[str, 
     outcomes = {run: outcome(run, folder) for run in [*search, *later]}
     finals = {recipe.name: _of(later, "final", recipe) for recipe in plan.recipes}
     target = _mean([_last_loss(outcomes[run]) for run in finals[plan.reference] if outcomes[run].done(run)])
+    validated_on = {recipe.name: _validated_on(finals[recipe.name], folder) for recipe in plan.recipes}
+    comparable = {name: target if validated_on[name] == validated_on[plan.reference] else None for name in validated_on}
     short = [run for run in later if run.stage == "short"]
     return {
         "format": FORMAT,
@@ -53,10 +58,71 @@ def collect(experiment: str, plan: Plan, folder: Path, step_times: Mapping[str, 
         "runs_done": sum(found.done(run) for run, found in outcomes.items()),
         "reference": {"recipe": plan.reference, "steps": plan.final_steps, "loss": _rounded(target)},
         "search": [_tried(run, outcomes[run], best) for run in search],
-        "final": [_entry(recipe, finals[recipe.name], outcomes, target, best) for recipe in plan.recipes],
+        "final": [
+            _entry(recipe, finals[recipe.name], outcomes, comparable[recipe.name], best)
+            | {"validated_on": validated_on[recipe.name]}
+            for recipe in plan.recipes
+        ],
         "short": _entry(short[0].recipe, short, outcomes, target, best) if short else None,
+        **({"judged": _judged(plan, finals, outcomes, folder)} if plan.judged else {}),
         "step_times": step_times,
-        "sources": _sources(outcomes, folder),
+        "sources": sources(folder / run.folder for run in outcomes),
+    }
+
+
+def _validated_on(runs: Sequence[Run], folder: Path) -> str | None:
+    """The task of their validation; None while no run has begun."""
+    tasks = [settings["eval_dataset.mixture_or_task_name"] for run in runs if (settings := _settings(run, folder))]
+    return str(tasks[0]) if tasks else None
+
+
+def _settings(run: Run, folder: Path) -> dict[str, Any]:
+    """What a run was started with; empty where it was not."""
+    directory = RunDirectory(folder / run.folder)
+    settings: dict[str, Any] = directory.read()["identity"]["settings"] if directory.exists() else {}
+    return settings
+
+
+def _judged(
+    plan: Plan, finals: Mapping[str, Sequence[Run]], outcomes: Mapping[Run, Outcome], folder: Path
+) -> dict[str, Any]:
+    """What the recipes were trained on, and their losses elsewhere: in nats a target token, the means over seeds."""
+    return {
+        "tasks": list(plan.judged),
+        "recipes": {
+            name: _trained_on([run for run in runs if outcomes[run].done(run)], outcomes, folder)
+            | {"loss": {task: _judged_on(task, runs, folder) for task in plan.judged}}
+            for name, runs in finals.items()
+        },
+    }
+
+
+def _trained_on(runs: Sequence[Run], outcomes: Mapping[Run, Outcome], folder: Path) -> dict[str, Any]:
+    """Of the runs of a recipe that are done; None for what is not known yet."""
+    settings = _settings(runs[0], folder) if runs else {}
+    return {
+        "task": settings.get("train_dataset.mixture_or_task_name"),
+        "rows": settings.get("train_dataset.batch_size"),
+        "lengths": settings.get("train_dataset.task_feature_lengths", {}),
+        "packed": settings.get("train_dataset.pack"),
+        "seeds": [run.seed for run in runs],
+        "target_tokens": _mean([outcomes[run].target_tokens for run in runs]),
+        "text_bytes": _mean([text_read.of(run, folder) for run in runs]),
+    }
+
+
+def _judged_on(task: str, runs: Sequence[Run], folder: Path) -> dict[str, Any]:
+    """{"seeds": the loss of each, "mean", "parts": {task of a mixture: mean}}; no means while one is missing."""
+    measured = [judging.of(run, task, folder) for run in runs]
+    found = [one for one in measured if one is not None]
+    parts = dict.fromkeys(part for one in found for part in one.get("tasks", {}))
+    every = len(found) == len(runs)
+    return {
+        "seeds": [_rounded(one["loss"]) for one in found],
+        "mean": _rounded(_mean([one["loss"] for one in found])) if every else None,
+        "parts": {part: _rounded(_mean([one["tasks"].get(part, {}).get("loss") for one in found])) for part in parts}
+        if every
+        else {},
     }
 
 
@@ -125,28 +191,8 @@ def _steps_to(found: Outcome, target: float | None) -> int | None:
 
 
 def _tokens_per_step(runs: Sequence[Run], outcomes: Mapping[Run, Outcome]) -> float | None:
-    """Padded tokens are the same for all; what differs with the data is not: target tokens of the validation."""
-    records = [outcomes[run].validation[-1] for run in runs if outcomes[run].validation]
-    return statistics.mean(record["target_tokens"] / record["batches"] for record in records) if records else None
-
-
-def _sources(outcomes: Mapping[Run, Outcome], folder: Path) -> dict[str, Any]:
-    """Where the runs come from: each fact once, with all values that it had."""
-    facts: dict[str, list[Any]] = {"commit": [], "versions": [], "cpu": [], "cores": []}
-    for run in outcomes:
-        directory = RunDirectory(folder / run.folder)
-        for start in directory.read()["starts"] if directory.exists() else []:
-            git = start["git"]
-            values = {
-                "commit": None if git is None else git["commit"][:12] + ("" if git["clean"] else ", changed"),
-                "versions": start["versions"],
-                "cpu": start["host"]["cpu"],
-                "cores": start["host"]["cores"],
-            }
-            for name, value in values.items():
-                if value is not None and value not in facts[name]:
-                    facts[name].append(value)
-    return facts
+    """Target tokens that an update was made from, the mean over runs."""
+    return _mean([outcomes[run].target_tokens / outcomes[run].step for run in runs if outcomes[run].step])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

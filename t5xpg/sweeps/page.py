@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t5xpg.curves import COMPARED, Curve, draw
+from t5xpg.markdown import escape, table
 from t5xpg.progress import duration
-from t5xpg.results_block import escape
+from t5xpg.sweeps import judged_page
 from t5xpg.sweeps.leaderboard import MEASURE
+from t5xpg.sweeps.sources import commits, hardware, libraries
 
 BEGIN, END = "<!-- leaderboard:begin -->", "<!-- leaderboard:end -->"
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
@@ -26,6 +28,8 @@ def block(board: Board) -> str:
         "<!-- Written by `make report` from leaderboard.json. Do not edit. -->",
         _progress(board),
         *(f"![{escape(_caption(board))}]({file})" for file in pictures(board)),
+        _not_drawn(board),
+        *judged_page.sections(board),
         _leaderboard(board),
         _short(board),
         "What was tried, once each:" if board["search"] else "",
@@ -39,14 +43,18 @@ def block(board: Board) -> str:
 def pictures(board: Board) -> dict[str, str]:
     """{file name: SVG}: the validation loss over steps and, where the time of a step was measured, over seconds.
 
-    Of several seeds the mean is drawn. Empty while no long run is done.
+    Of several seeds the mean is drawn; of many recipes, those with the lowest losses at the end. Empty while no long
+    run is done, and where the recipes are validated on different tasks.
     """
     entries = _ranked(board)
-    if not entries:
+    if not entries or not judged_page.comparable(board):
         return {}
     title = f"{board['experiment']}: mean of {_seeds(entries)}"
-    label = "validation loss, nats per target byte"
-    drawn = {STEPS_FILE: draw(title, "training step (optimiser updates)", label, list(_curves(entries, None)))}
+    label = f"validation loss{judged_page.on_task(board)}, nats per target byte"
+    counts = sorted({round(entry["target_tokens_per_step"]) for entry in entries})
+    tokens = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+    steps = f"training step (optimiser updates; {tokens} target tokens each)"
+    drawn = {STEPS_FILE: draw(title, steps, label, list(_curves(entries, None)))}
     times = board["step_times"]
     if times is not None:
         drawn[SECONDS_FILE] = draw(title, "seconds of training", label, list(_curves(entries, times["seconds"])))
@@ -75,9 +83,17 @@ def _progress(board: Board) -> str:
     return f"{board['runs_done']} of {board['runs']} runs are done; what is missing is left out."
 
 
+def _not_drawn(board: Board) -> str:
+    if not judged_page.comparable(board):
+        return "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn."
+    left = _ranked(board)[len(COMPARED) :]
+    return f"Not in the pictures: {', '.join(entry['recipe'] for entry in left)}." if left else ""
+
+
 def _caption(board: Board) -> str:
     ends = [f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in _ranked(board)]
-    return f"Validation loss in nats per target byte after {board['reference']['steps']:,} steps: {', '.join(ends)}"
+    where, steps = judged_page.on_task(board), board["reference"]["steps"]
+    return f"Validation loss{where} in nats per target byte after {steps:,} steps: {', '.join(ends)}"
 
 
 def _leaderboard(board: Board) -> str:
@@ -95,7 +111,7 @@ def _leaderboard(board: Board) -> str:
         )
     reference = board["reference"]
     header = ["recipe", "settings", "seeds", f"loss after {reference['steps']:,} steps", "steps to the reference"]
-    return _table([*header, "time to it", "a step"], rows, numbers_from=2) if rows else ""
+    return table([*header, "target tokens", "time", "a step"], rows, numbers_from=2) if rows else ""
 
 
 def _short(board: Board) -> str:
@@ -117,31 +133,32 @@ def _search(board: Board) -> str:
         loss = loss if tried["loss"] is None else f"{tried['loss']:.3f}"
         name, settings = tried["recipe"], f"`{tried['candidate']}`"
         rows.append([name, settings, f"{tried['steps']:,}", f"**{loss}**" if tried["chosen"] else loss])
-    return _table(["recipe", "settings", "steps", "loss"], rows, numbers_from=2) if rows else ""
+    return table(["recipe", "settings", "steps", "loss"], rows, numbers_from=2) if rows else ""
 
 
 def _facts(board: Board) -> str:
     sources, times = board["sources"], board["step_times"]
-    rows = [["loss", "validation, nats per target byte; mean and range over seeds"]]
-    if board["reference"]["loss"] is not None:
+    where = judged_page.on_task(board)
+    rows = [["loss", escape(f"validation{where}, nats per target byte; mean and range over seeds")]]
+    reached = f"to the reference, mean over seeds; {_UNKNOWN} where not every seed comes to it"
+    rows.append(["steps, tokens, time", reached])
+    if board["reference"]["loss"] is not None and judged_page.comparable(board):
         reference = board["reference"]
         rows.append(["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {reference['steps']:,} steps"])
-    rows.append(["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"])
-    cores = " or ".join(map(str, sources["cores"]))
-    rows.append(["hardware of the runs", escape(f"{', '.join(sources['cpu'])}; {cores} cores each")])
+    rows.append(["source", commits(sources)])
+    rows.append(["hardware of the runs", hardware(sources)])
     if times is not None:
         how = f"medians of {times['rounds']} turns of {times['steps']} updates, the recipes in alternation"
         rows.append(
             ["time of a step", escape(f"{how}, on {times['host']['cores']} cores; time to the reference from it")]
         )
-    for versions in sources["versions"]:
-        rows.append(
-            ["versions", escape(", ".join(f"{name} {version}" for name, version in versions.items() if version))]
-        )
-    return _table(["", ""], rows)
+    rows += [["versions", versions] for versions in libraries(sources)]
+    return table(["", ""], rows)
 
 
 def _settings(entry: Entry) -> str:
+    if entry["gin_file"] is None:
+        return f"`{entry['candidate']}`"
     return f"[{escape(entry['gin_file'].rpartition('/')[2])}](../../{entry['gin_file']}), `{entry['candidate']}`"
 
 
@@ -151,14 +168,15 @@ def _loss(entry: Entry) -> str:
     return f"{entry['mean_loss']:.3f}{spread}"
 
 
-def _reached(board: Board, entry: Entry) -> tuple[str, str]:
-    """Steps and time to the reference's last loss: the mean over seeds."""
+def _reached(board: Board, entry: Entry) -> tuple[str, str, str]:
+    """Steps, target tokens and time to the reference's last loss: the mean over seeds."""
     steps = entry["steps_to_reference"]
     if not steps or None in steps:
-        return (_UNKNOWN, _UNKNOWN)
+        return (_UNKNOWN, _UNKNOWN, _UNKNOWN)
     mean = statistics.mean(steps)
+    tokens = f"{mean * entry['target_tokens_per_step']:,.0f}"
     times = board["step_times"]
-    return f"{mean:,.0f}", _UNKNOWN if times is None else duration(mean * times["seconds"][entry["recipe"]])
+    return f"{mean:,.0f}", tokens, _UNKNOWN if times is None else duration(mean * times["seconds"][entry["recipe"]])
 
 
 def _milliseconds(board: Board, recipe: str) -> str:
@@ -170,8 +188,3 @@ def _seeds(entries: Sequence[Entry]) -> str:
     counts = sorted({len(entry["seeds"]) for entry in entries})
     text = " or ".join(map(str, counts))
     return f"{text} {'seed' if counts == [1] else 'seeds'}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None = None) -> str:
-    rules = ["---" if numbers_from is None or index < numbers_from else "---:" for index in range(len(header))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rules, *rows))

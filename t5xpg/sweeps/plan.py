@@ -14,9 +14,12 @@ recipe = "muon"
 steps = 800
 seeds = [0, 1, 2]
 
+[judged]                          # optional: what the long runs are measured on, besides their own validation
+tasks = ["pydocs_span_corruption", "pydocs_prefix_lm"]
+
 [recipes.muon]
 title = "Muon"
-gin_file = "gin/optimizers/muon.gin"
+gin_file = "gin/optimizers/muon.gin"                         # optional: of recipes that differ in bindings alone
 candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02"]    # bindings, separated by spaces
 """
 
@@ -37,17 +40,23 @@ _SCHEMA: dict[str, dict[str, type]] = {
     "search": {"steps": int, "seed": int},
     "final": {"steps": int, "seeds": list, "reference": str},
     "short": {"recipe": str, "steps": int, "seeds": list},
+    "judged": {"tasks": list},
 }
+_OPTIONAL = {"short", "judged", "gin_file"}
 _RECIPE: dict[str, type] = {"title": str, "gin_file": str, "candidates": list}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimiser with its settings. candidates: bindings of gin that are tried, such as "LEARNING_RATE=0.02"."""
+    """What the runs of a sweep differ in: an optimiser with its settings, a task.
+
+    gin_file: laid over the experiment's; None for nothing. candidates: bindings that are tried on top of it, such as
+    "LEARNING_RATE=0.02".
+    """
 
     name: str
     title: str
-    gin_file: str
+    gin_file: str | None
     candidates: tuple[str, ...]
 
 
@@ -65,7 +74,8 @@ class Run:
     def overrides(self) -> list[str]:
         """What is laid over the experiment's gin file, as `t5xpg train` takes it."""
         bindings = [*self.candidate.split(), f"TRAIN_STEPS={self.steps}", f"RANDOM_SEED={self.seed}"]
-        return [f"--gin_file={self.recipe.gin_file}", *(f"--gin.{binding}" for binding in bindings)]
+        files = [] if self.recipe.gin_file is None else [f"--gin_file={self.recipe.gin_file}"]
+        return [*files, *(f"--gin.{binding}" for binding in bindings)]
 
     @property
     def folder(self) -> str:
@@ -87,6 +97,7 @@ class Plan:
     short_recipe: str | None
     short_steps: int
     short_seeds: tuple[int, ...]
+    judged: tuple[str, ...] = ()
 
     def search(self) -> list[Run]:
         """Every candidate of every recipe; a recipe with one candidate has nothing to be searched for."""
@@ -101,16 +112,16 @@ class Plan:
         """The long runs, seed by seed. best: a candidate of each recipe that they are made with."""
         runs = [
             Run("final", recipe, best[recipe.name], self.final_steps, seed)
-            for seed in self.final_seeds
             for recipe in self.recipes
+            for seed in self.final_seeds
         ]
-        short = next((recipe for recipe in self.recipes if recipe.name == self.short_recipe), None)
-        if short is not None:
-            more = [Run("short", short, best[short.name], self.short_steps, seed) for seed in self.short_seeds]
-            for seed, run in zip(self.short_seeds, more, strict=True):
-                at = next((i for i, one in enumerate(runs) if one.stage == "final" and one.seed > seed), len(runs))
-                runs.insert(at, run)
-        return runs
+        runs += [
+            Run("short", recipe, best[recipe.name], self.short_steps, seed)
+            for recipe in self.recipes
+            if recipe.name == self.short_recipe
+            for seed in self.short_seeds
+        ]
+        return sorted(runs, key=lambda run: run.seed)
 
 
 def read(file: Path) -> Plan:
@@ -127,7 +138,9 @@ def read(file: Path) -> Plan:
     if mistakes:
         raise UserError("\n  ".join([f"{file} is no plan of a sweep:", *mistakes]))
     recipes = tuple(
-        Recipe(name, recipe["title"], recipe["gin_file"], tuple(" ".join(one.split()) for one in recipe["candidates"]))
+        Recipe(
+            name, recipe["title"], recipe.get("gin_file"), tuple(" ".join(one.split()) for one in recipe["candidates"])
+        )
         for name, recipe in values["recipes"].items()
     )
     search, final, short = values["search"], values["final"], values.get("short", {})
@@ -141,12 +154,13 @@ def read(file: Path) -> Plan:
         short_recipe=short.get("recipe"),
         short_steps=short.get("steps", 0),
         short_seeds=tuple(short.get("seeds", ())),
+        judged=tuple(values.get("judged", {}).get("tasks", ())),
     )
 
 
 def _mistakes(values: Mapping[str, Any]) -> list[str]:
-    found = [f"[{name}] is not known.{nearest(name, [*_SCHEMA, 'recipes'])}" for name in values.keys() - _SCHEMA.keys()]
-    found = [line for line in found if not line.startswith("[recipes]")]
+    known = [*_SCHEMA, "recipes"]
+    found = [f"[{name}] is not known.{nearest(name, known)}" for name in values.keys() - set(known)]
     recipes = values.get("recipes")
     if not isinstance(recipes, dict) or not recipes:
         return [*found, "[recipes.NAME] is missing: at least one recipe is needed."]
@@ -158,7 +172,7 @@ def _mistakes(values: Mapping[str, Any]) -> list[str]:
         if isinstance(candidates, list) and not (candidates and all(isinstance(one, str) for one in candidates)):
             found.append(f'[recipes.{name}] candidates: a list of texts such as "LEARNING_RATE=0.02" is needed.')
     for name, schema in _SCHEMA.items():
-        if name in values or name != "short":
+        if name in values or name not in _OPTIONAL:
             found += _table(name, values.get(name), schema)
     for table, key in (("final", "reference"), ("short", "recipe")):
         named = values.get(table, {}).get(key) if isinstance(values.get(table), dict) else None
@@ -173,17 +187,25 @@ def _table(name: str, value: Any, schema: Mapping[str, type]) -> list[str]:
     found = [f"[{name}] {key} is not known.{nearest(key, list(schema))}" for key in value.keys() - schema.keys()]
     for key, kind in schema.items():
         one = value.get(key)
+        if one is None and key in _OPTIONAL:
+            continue
         if type(one) is not kind:
             found.append(f"[{name}] {key}: {_EXPECTED[kind]} is needed, and it is {one!r}.")
         elif isinstance(one, int) and one < _LEAST[key]:
             found.append(f"[{name}] {key} = {one} is too small.")
         elif key == "seeds" and not _whole_numbers(one):
             found.append(f"[{name}] seeds: a list of whole numbers is needed, and it is {one!r}.")
+        elif key == "tasks" and not _different_names(one):
+            found.append(f"[{name}] tasks: a list of names of tasks, each once, is needed, and it is {one!r}.")
     return found
 
 
 def _whole_numbers(values: Any) -> bool:
     return bool(values) and all(type(one) is int and one >= 0 for one in values)
+
+
+def _different_names(values: Any) -> bool:
+    return bool(values) and all(isinstance(one, str) and one for one in values) and len(set(values)) == len(values)
 
 
 _EXPECTED = {int: "a whole number", str: "a text", list: "a list"}

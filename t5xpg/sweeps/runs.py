@@ -1,4 +1,4 @@
-"""The runs of a sweep as processes: which are done, and training those that are not, a few at a time."""
+"""Runs of a plan as processes: which are done, and training those that are not, a few at a time."""
 
 from __future__ import annotations
 
@@ -11,43 +11,70 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from t5xpg import config
 from t5xpg.errors import UserError
 from t5xpg.paths import shown
 from t5xpg.preparation import Source
 from t5xpg.progress import Progress
+from t5xpg.run_identity import run_identity
 from t5xpg.rundir import RunDirectory
-from t5xpg.sweeps.plan import Run
-from t5xpg.training import run_identity
-from t5xpg.writers import read_jsonl
+from t5xpg.selection import Best, Selection
+from t5xpg.writers import read_jsonl, whole_split
 
-LOG_NAME = "output.log"
 _LOOK_SECONDS = 1.0
 _OUTPUT_LINES = 15
 
 
+class Run(Protocol):
+    """A run of a plan: of a sweep's, or of another's that is trained so.
+
+    stage: what it is, in a word. overrides: what is laid over the experiment's gin file, as `t5xpg train` takes it.
+    folder: its name among the runs of the plan.
+    """
+
+    @property
+    def stage(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def overrides(self) -> list[str]: ...
+    @property
+    def folder(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a run's records say. step: the last update that counts. validation: its records, ascending by step."""
+    """What a run's records say.
+
+    step: the last update that counts. validation: its records, ascending by step. target_tokens: that it was trained
+    on. diverged: whether it ended at a loss that is not finite. ended: whether it ended early, without a better
+    evaluation.
+    """
 
     step: int
     validation: list[dict[str, Any]] = field(default_factory=list)
+    target_tokens: int = 0
     diverged: bool = False
+    ended: bool = False
 
     def done(self, run: Run) -> bool:
         """Whether there is nothing left to train."""
-        return self.diverged or (bool(self.validation) and self.validation[-1]["step"] == run.steps)
+        return self.diverged or self.ended or (bool(self.validation) and self.validation[-1]["step"] == run.steps)
 
 
 def outcome(run: Run, folder: Path) -> Outcome:
-    """How far `run` has come in its folder of the sweep's `folder`."""
+    """How far `run` has come in its folder of the plan's `folder`."""
     directory = RunDirectory(folder / run.folder)
     records = read_jsonl(directory.metrics_jsonl) if directory.metrics_jsonl.exists() else []
-    validation = [record for record in records if record["split"] == "validation"]
+    validation = whole_split(records, "validation")
     step = max((record["step"] for record in records), default=0)
-    return Outcome(step, validation, directory.nonfinite.is_dir() and any(directory.nonfinite.iterdir()))
+    target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
+    diverged = directory.nonfinite.is_dir() and any(directory.nonfinite.iterdir())
+    selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
+    ended = selection is not None and Best.of_records(records, Selection(**selection), step).ends(step)
+    return Outcome(step, validation, target_tokens, diverged, ended)
 
 
 def check(experiment: str, run: Run, folder: Path) -> None:
@@ -59,13 +86,22 @@ def check(experiment: str, run: Run, folder: Path) -> None:
         directory.check(loaded.name, {name: identity[name] for name in ("seed", "settings")})
 
 
-def train(experiment: str, runs: Sequence[Run], folder: Path, *, jobs: int, progress: Progress) -> None:
-    """Train what is left of `runs`, `jobs` at a time, each on its share of the cores.
+def train(experiment: str, wanted: Sequence[Run], folder: Path, *, jobs: int, label: str) -> None:
+    """Train what is left of the runs, `jobs` at a time, each on its share of the cores, below a progress line.
 
     A run that an earlier call began goes on where it stopped. An interruption lets each save its step first. Raises
     UserError where a run fails; one whose loss is not finite has an outcome like any other.
     """
-    waiting = [run for run in runs if not outcome(run, folder).done(run)]
+    states = [(run, outcome(run, folder)) for run in wanted]
+    waiting = [run for run, state in states if not state.done(run)]
+    if not waiting:
+        return
+    done = sum(run.steps if state.done(run) else state.step for run, state in states)
+    with Progress(label, sum(run.steps for run in wanted), "steps", initial=done) as progress:
+        _train(experiment, waiting, folder, jobs, progress)
+
+
+def _train(experiment: str, waiting: list[Run], folder: Path, jobs: int, progress: Progress) -> None:
     shares = list(_shares(jobs))
     running: dict[int, _Process] = {}
     try:

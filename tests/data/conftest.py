@@ -1,12 +1,16 @@
-"""Small SeqIO tasks over text files: one file, three files, cached, and a mixture."""
+"""Small SeqIO tasks over text files: one file, three files, cached, and a mixture; and some real text."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
 
 import pytest
+
+from t5xpg.data import documentation_text
+from t5xpg.data.installed_packages import DOCUMENTATION_PACKAGES, site_packages, source_files
 
 SAMPLE_MODULE = """
 import functools
@@ -66,6 +70,13 @@ if "sample_one" not in seqio.TaskRegistry.names():
 """
 
 WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "words", "not", "seen", "before"]
+
+
+@pytest.fixture(scope="session")
+def real_texts() -> list[str]:
+    """English prose: docstrings of installed packages, of some hundred to some thousand characters each."""
+    files = source_files(DOCUMENTATION_PACKAGES, site_packages())
+    return list(itertools.islice(documentation_text.documents(files), 60))
 
 
 @pytest.fixture(scope="session")

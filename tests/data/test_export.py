@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from t5xpg.data import export as export_module
-from t5xpg.data.datasets_table import Dataset, Rows, built_in
+from t5xpg.data.datasets_table import Dataset, built_in
 from t5xpg.data.export import export_dataset
 from t5xpg.data.local_files import parse_files
 from t5xpg.data.manifest import Manifest, find_manifests, read_manifest
+from t5xpg.data.text_sources import Rows
 from t5xpg.errors import UserError
 
 
@@ -246,7 +247,7 @@ def test_says_what_is_wrong(export: Export) -> None:
         read_manifest(export.data_dir / "mine")
 
 
-@pytest.mark.parametrize("name", ["pydocs", "pycode"])
+@pytest.mark.parametrize("name", ["pydocs", "pycode", "pypackages"])
 def test_the_embedded_datasets_have_one_digest_everywhere(export: Export, name: str) -> None:
     assert export(name=name).identity == built_in()[name].sha256
     assert export(name=name, limit=50).identity != built_in()[name].sha256

@@ -119,6 +119,8 @@ if "local:files" not in seqio.TaskRegistry.names():
     rekey = lambda dataset: seqio.preprocessors.rekey(dataset, {"inputs": "text", "targets": "text"})
     add("local_tfds", tfds_source, rekey, seqio.preprocessors.tokenize)
     tasks = ["local:files", "local_kinds", "local_plain", "local_tfds", "mine_span_corruption"]
+    # with all of its steps before the placeholder, those that draw spans too
+    tasks.append(seqio.experimental.add_fully_cached_task("mine_span_corruption", {"inputs": 40, "targets": 20}).name)
     seqio.MixtureRegistry.add("local_all", tasks, default_rate=1.0)
 """
 
@@ -173,6 +175,7 @@ def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
     stats = {place: json.loads(local[os.path.join(place, "stats.train.json")]) for place in places}
     assert [one["examples"] for one in stats.values()][1:4] == [70, 70, 30]
     assert 0 < stats[places[0]]["examples"] < 120
+    assert json.loads(local["mine_span_corruption_i40_t20/stats.train.json"])["inputs_max_tokens"] == 39
     assert stats["local_plain"]["targets_max_tokens"] == 1_100_000 - 3794  # zeros are padding
     assert json.loads(local["local_kinds/stats.nothing.json"]) == {"examples": 0}
     for place in places:

@@ -17,7 +17,7 @@ from t5xpg.data.local_cache_lines import applies, columns
 from t5xpg.data.manifest import canonical_line
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.seqio_vocabularies import to_seqio
-from t5xpg.data.task_names import VOCABULARIES
+from t5xpg.data.task_names import VOCABULARIES, rows
 from t5xpg.data.task_table import register_tasks
 
 TRICKY = [chr(code) for code in range(0x20)] + list('\\"/bfnrtuab01{}: \x7f\x85\u2028é€😀')
@@ -94,13 +94,13 @@ def test_it_is_for_the_steps_of_the_table_alone(tmp_path: Path) -> None:
     assert not applies(task, STEPS, "train")
 
 
-def test_it_is_for_every_task_of_the_table(tmp_path: Path) -> None:
+def test_it_is_for_every_cache_of_the_tables_bytes(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join("a sentence that is long enough to be kept, " * 4 + str(n) for n in range(40)))
     export_dataset("lines", data_dir=tmp_path / "data", files={None: [text]}, log=lambda line: None)
-    for name in register_tasks(tmp_path / "data"):
-        if name.startswith("lines_"):
-            task = seqio.TaskRegistry.get(name)
-            steps = task.preprocessors
-            place = next(i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder))
-            assert applies(task, steps[:place], "train")
+    register_tasks(tmp_path / "data")
+    for row in rows("lines"):
+        task = seqio.TaskRegistry.get(row.cached_as)
+        steps = task.preprocessors
+        place = next(i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder))
+        assert applies(task, steps[:place], "train")

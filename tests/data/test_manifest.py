@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5xpg.data.datasets_table import LocalFiles
 from t5xpg.data.local_files import parse_files
 from t5xpg.data.manifest import Manifest, SplitRecord, canonical_line, find_manifests, read_manifest, write_manifest
+from t5xpg.data.text_sources import LocalFiles
 from t5xpg.errors import UserError
 
 TEXT = b"x" * 400

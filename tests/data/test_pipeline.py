@@ -196,7 +196,10 @@ def check(settings: DatasetConfig) -> None:
         ({"split": "valid"}, "no split 'valid'. Did you mean validation"),
         ({"name": "sample_one", "use_cached": True}, "not cached. Type: make cache TASK=sample_one"),
         ({"name": "sample_absent"}, "files of sample_absent, split 'train', are not there"),
-        ({"task_feature_lengths": {"targets": 20}}, "must give lengths of 'inputs' and 'targets'"),
+        (
+            {"task_feature_lengths": {"targets": 20}},
+            r"gives lengths of 'targets': expected \{'inputs': …, 'targets': …\}",
+        ),
         (
             {"task_feature_lengths": {"inputs": 256, "targets": 20}},
             r"Set TASK_FEATURE_LENGTHS = \{'inputs': 256, 'targets': 5\d\}",

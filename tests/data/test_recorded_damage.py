@@ -105,6 +105,8 @@ def test_batches_of_another_shape(folder: Path) -> None:
         ("experiment", ...),
         ("streams", []),
         ("streams/train", ...),
+        ("streams/validation-0", {}),
+        ("streams/validation-1", {}),
         ("streams/train/batches", -1),
         ("streams/train/batches", 1.5),
         ("streams/train/batches", True),

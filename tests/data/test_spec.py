@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5xpg.data.spec import DatasetConfig, SpanCorruption
+from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, PrefixLM, SpanCorruption
+from t5xpg.data.spec import DatasetConfig
 from t5xpg.errors import UserError
 
 LENGTHS = {"inputs": 64, "targets": 32}
@@ -33,7 +34,11 @@ def config(**values: Any) -> DatasetConfig:
         num_epochs=st.none() | st.integers(1, 2**63 - 1),
         max_batches=st.none() | st.integers(1, 2**63 - 1),
         objective=st.none()
-        | st.builds(SpanCorruption, st.floats(0.01, 0.99), st.floats(1.0, 1e6) | st.integers(1, 10**6)),
+        | st.builds(SpanCorruption, st.floats(0.01, 0.99), st.floats(1.0, 1e6) | st.integers(1, 10**6))
+        | st.builds(IidDenoising, st.floats(0.01, 0.99))
+        | st.builds(PrefixLM, st.floats(0.01, 0.5))
+        | st.builds(LanguageModel)
+        | st.builds(MaskedLM, st.floats(0.01, 0.99), st.floats(0.0, 0.5), st.floats(0.0, 0.5)),
         module_import=st.lists(st.sampled_from(["my_tasks", "a.b_c"])),
     )
 )
@@ -69,7 +74,7 @@ def test_modules_are_names_or_one_text() -> None:
         ({"shuffle": "no"}, "shuffle is 'no': it must be True or False"),
         ({"pack": 1}, "pack is 1: it must be True or False"),
         ({"use_cached": None}, "use_cached is None"),
-        ({"objective": "span_corruption"}, "objective is 'span_corruption': expected a SpanCorruption"),
+        ({"objective": "span_corruption"}, "objective is 'span_corruption': expected one of SpanCorruption, IidDeno"),
         ({"seed": 2**31}, "from 0 to 2147483647"),
         ({"seed": 1.5}, r"1\.5"),
         ({"num_virtual_shards": 3}, "128 rows does not divide over 3 virtual shards"),
@@ -90,3 +95,27 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
 def test_span_corruption_in_its_range(values: tuple[Any, Any]) -> None:
     with pytest.raises(UserError, match=r"SpanCorruption\.(noise_density|mean_noise_span_length) is "):
         SpanCorruption(*values)
+
+
+def test_the_json_of_span_corruption_is_that_of_earlier_versions() -> None:
+    """It stands in saved positions and recordings."""
+    assert config(objective=SpanCorruption()).to_json()["objective"] == {
+        "noise_density": 0.15,
+        "mean_noise_span_length": 3.0,
+    }
+    assert config(objective=PrefixLM()).to_json()["objective"] == {"kind": "prefix_lm", "noise_density": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (IidDenoising, (0.0,), r"IidDenoising\.noise_density is 0\.0: it must lie between 0 and 1"),
+        (PrefixLM, (0.6,), r"PrefixLM\.noise_density is 0\.6: .* at most 0\.5"),
+        (MaskedLM, (1.0,), r"MaskedLM\.noise_density is 1\.0"),
+        (MaskedLM, (0.15, "all"), r"MaskedLM\.mask_share is 'all': a share is from 0 to 1"),
+        (MaskedLM, (0.15, 0.8, 0.3), r"0\.8 and 0\.3: together they are at most 1"),
+    ],
+)
+def test_other_objectives_in_their_range(kind: Any, values: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        kind(*values)

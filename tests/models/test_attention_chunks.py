@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from t5xpg.errors import UserError
-from t5xpg.models.biases import join_queries, split_queries
+from t5xpg.models.attention import attend_whole
+from t5xpg.models.attention_chunks import attend_by_chunks
+from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias, join_queries, split_queries
+from t5xpg.models.dropout import OFF
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.masks import causal
 
@@ -88,6 +91,25 @@ def test_chunks_in_bfloat16():
     expected = logits_and_gradients(a_batch(True), **settings)
     got = logits_and_gradients(a_batch(True), attention_chunk_size=8, **settings)
     assert largest_difference(got, expected) < 0.05
+
+
+@pytest.mark.parametrize("chunk_size", [None, 8])
+def test_sums_beyond_the_largest_number_of_float16(chunk_size):
+    """Equal weights of 512 keys: undivided, they and values of 300 sum to 153,600."""
+    queries = keys = jnp.zeros((1, 512, 1, 2), jnp.float16)
+    values = jnp.full((1, 512, 1, 2), 300.0, jnp.float16)
+    bias = Pairs(512, jnp.ones((1, 512), jnp.int32), None, None).bias(chunk_size)
+
+    def attend(values: jax.Array) -> jax.Array:
+        if isinstance(bias, WholeBias):
+            return attend_whole(queries, keys, values, bias, OFF)
+        assert isinstance(bias, ChunkedBias)
+        return attend_by_chunks(queries, keys, values, bias, OFF)
+
+    mixed, transpose = jax.vjp(attend, values)
+    np.testing.assert_allclose(mixed, 300.0, rtol=2e-3)
+    (of_values,) = transpose(jnp.ones_like(mixed))
+    np.testing.assert_allclose(of_values, 1.0, rtol=4e-3)
 
 
 def test_short_inputs_are_the_same_program_as_without_chunks():

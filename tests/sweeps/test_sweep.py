@@ -78,6 +78,9 @@ def test_the_page_is_made_from_the_leaderboard(done: tuple[Workplace, str]) -> N
     assert tried["WARMUP_STEPS=1 LEARNING_RATE=0.02"]["chosen"]
     assert tried["WARMUP_STEPS=1 LEARNING_RATE=1e30"]["diverged_at"] is not None
     by_recipe = {entry["recipe"]: entry for entry in board["final"]}
+    counted = {entry["target_tokens_per_step"] for entry in board["final"]}
+    assert len(counted) == 1, "all recipes see the same batches"
+    assert 4 < counted.pop() <= 4 * 32  # of a batch of 4 rows
     assert board["reference"]["loss"] == by_recipe["adamw"]["mean_loss"] == by_recipe["adamw"]["loss"][0]
     text = (folder / sweeps.README_FILE).read_text(encoding="utf-8")
     assert f"{by_recipe['muon']['mean_loss']:.3f}" in text

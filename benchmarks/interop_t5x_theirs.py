@@ -1,0 +1,145 @@
+"""What T5X does for `benchmarks.interop_t5x`, in a Python that has it.
+
+    python interop_t5x_theirs.py make SIZE tensorstore|orbax FOLDER     a checkpoint with random parameters, and answers
+    python interop_t5x_theirs.py answer FOLDER                          restores what was exported there, and answers
+
+answers.safetensors has `inputs` [B, S] (not for a decoder alone), `targets` [B, T] and `logits`. `answer` builds the
+model of FOLDER/model.gin, restores the whole train state by both of the classes for checkpoints, and writes answers to
+asked.safetensors.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import seqio
+from flax.traverse_util import flatten_dict
+from safetensors.numpy import load_file, save_file
+from t5x import adafactor, checkpoints, gin_utils, models, partitioning, utils
+from t5x.examples.scalable_t5 import network as scalable
+from t5x.examples.t5 import network as minimal
+
+import gin
+
+B, S, T, STEP = 2, 48, 16, 1
+_GATED = {"mlp_activations": ("gelu", "linear"), "logits_via_embedding": False}
+_SMALL = {"emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024, "vocab_size": 32128, **_GATED}
+_BOTH = {"num_encoder_layers": 8, "num_decoder_layers": 8}
+# T5X's network, and sizes as they are published
+SIZES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "t5_1_0_small": (
+        minimal,
+        {
+            "emb_dim": 512, "num_heads": 8, "head_dim": 64, "mlp_dim": 2048, "vocab_size": 32128,
+            "num_encoder_layers": 6, "num_decoder_layers": 6, "mlp_activations": ("relu",),
+            "logits_via_embedding": True,
+        },
+    ),
+    "t5_1_1_small": (minimal, {**_SMALL, **_BOTH}),
+    "byt5_small": (
+        minimal,
+        {
+            **_SMALL, "emb_dim": 1472, "mlp_dim": 3584, "vocab_size": 384, "num_encoder_layers": 12,
+            "num_decoder_layers": 4,
+        },
+    ),
+    "mt5_small": (minimal, {**_SMALL, **_BOTH, "vocab_size": 250112}),
+    "umt5_small": (scalable, {**_SMALL, **_BOTH, "vocab_size": 256384, "scan_layers": True}),
+    "umt5_small_unscanned": (scalable, {**_SMALL, **_BOTH, "vocab_size": 384, "scan_layers": False}),
+}  # fmt: skip
+
+
+def _model(size: str) -> models.EncoderDecoderModel:
+    network, sizes = SIZES[size]
+    module = network.Transformer(config=network.T5Config(**sizes, dropout_rate=0.0, dtype=jnp.float32))
+    rules = adafactor.standard_logical_factor_rules()
+    optimizer = adafactor.Adafactor(decay_rate=0.8, step_offset=0, logical_factor_rules=rules)
+    vocabulary = seqio.ByteVocabulary()
+    return models.EncoderDecoderModel(module, vocabulary, vocabulary, optimizer)
+
+
+def _state(model: Any) -> tuple[utils.TrainStateInitializer, Any]:
+    shapes = {"decoder_input_tokens": (B, T), "decoder_target_tokens": (B, T)}
+    if isinstance(model, models.EncoderDecoderModel):
+        shapes["encoder_input_tokens"] = (B, S)
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    types = dict.fromkeys(shapes, jnp.int32)
+    init = model.get_initial_variables
+    return utils.TrainStateInitializer(model.optimizer_def, init, shapes, partitioner, types), partitioner
+
+
+def _logits(model: Any, params: Any, asked: dict[str, np.ndarray]) -> np.ndarray:
+    targets = asked["targets"]
+    shifted = np.pad(targets[:, :-1], ((0, 0), (1, 0)))
+    if "inputs" not in asked:
+
+        def apply(params: Any) -> Any:
+            return model.module.apply({"params": params}, shifted, targets, enable_dropout=False)
+    else:
+
+        def apply(params: Any) -> Any:
+            return model.module.apply({"params": params}, asked["inputs"], shifted, targets, enable_dropout=False)
+
+    return np.asarray(jax.jit(apply)(params), np.float32)
+
+
+def make(size: str, layout: str, folder: Path) -> None:
+    """A checkpoint of step 1 in `folder`, and answers.safetensors."""
+    model = _model(size)
+    initializer, partitioner = _state(model)
+    state = initializer.from_scratch(jax.random.PRNGKey(0))
+    # norms of ones would hide that one is taken for another
+    draw = np.random.default_rng(0)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: (
+            leaf * draw.uniform(0.5, 1.5, leaf.shape).astype(np.float32)
+            if "scale" in jax.tree_util.keystr(path)
+            else leaf
+        ),
+        state.params,
+    )
+    state = state.replace_params(params).replace_step(jnp.asarray(STEP, jnp.int32))
+    if layout == "tensorstore":
+        checkpoints.Checkpointer(state, partitioner, str(folder)).save(state)
+    else:
+        manager = checkpoints.OrbaxCheckpointManagerInterface(str(folder), state, partitioner)
+        manager.save(state)
+        manager.close()
+    asked = {name: draw.integers(2, 384, size=(B, n)).astype(np.int32) for name, n in (("inputs", S), ("targets", T))}
+    asked["inputs"][1, S // 2 - 1], asked["inputs"][1, S // 2 :] = 1, 0
+    save_file({**asked, "logits": _logits(model, state.params, asked)}, folder / "answers.safetensors")
+
+
+def answer(folder: Path) -> None:
+    """What T5X computes with the export in `folder`: logits in asked.safetensors, of what each class restores."""
+    gin_utils.parse_gin_flags([str(folder)], [str(folder / "model.gin")], ["DROPOUT_RATE = 0.0"])
+    model = copy.deepcopy(gin.query_parameter("%MODEL"))
+    initializer, partitioner = _state(model)
+    shape = initializer.global_train_state_shape
+    (checkpoint,) = folder.glob("checkpoint_*")
+    step = int(checkpoint.name.removeprefix("checkpoint_"))
+    own = checkpoints.Checkpointer(shape, partitioner, str(folder)).restore(path=str(checkpoint))
+    manager = checkpoints.OrbaxCheckpointManagerInterface(str(folder), shape, partitioner)
+    other = manager.restore(path=str(checkpoint))
+    for state in (own, other):
+        assert int(state.step) == step
+    expected = {path: leaf.shape for path, leaf in flatten_dict(shape.state_dict()).items()}
+    restored = {path: np.shape(leaf) for path, leaf in flatten_dict(own.state_dict()).items()}
+    assert restored == expected, [path for path in expected if restored.get(path) != expected[path]]
+    same = jax.tree.map(np.array_equal, own.state_dict(), other.state_dict())
+    assert all(jax.tree.leaves(same))
+    asked = load_file(folder / "asked.safetensors")
+    save_file({"logits": _logits(model, own.params, asked)}, folder / "answered.safetensors")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "make":
+        make(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    else:
+        answer(Path(sys.argv[2]))

@@ -1,0 +1,138 @@
+"""How far this program and T5X itself are apart after ten updates, from the same parameters and batches.
+
+    T5X_PYTHON=/path/to/python python -m benchmarks.t5x_agreement [EXPERIMENT] [--gin.NAME=VALUE …]
+
+The experiment (byt5_tiny_demo) is taken with Adafactor and without dropout. Its first batches are those that
+`make train` reads; its first parameters go to T5X as `make export FORMAT=t5x` writes them, the settings as
+`make train ENGINE=t5x` does. Prints the rows of the table in docs/interop.md; more than 1e-4 apart is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from benchmarks.step import T5X_MISSING, T5X_PYTHON
+from t5xpg import assembly, config, paths
+from t5xpg.data.client import DataService
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.engines.t5x_macros import experiment_gin
+from t5xpg.exporting.to_t5x import new_param_states
+from t5xpg.interop.t5x_networks import in_t5x
+from t5xpg.interop.t5x_params import flat
+from t5xpg.interop.t5x_write import write_checkpoint
+from t5xpg.preparation import prepare
+from t5xpg.run_identity import data_config
+
+THEIRS = Path(__file__).with_name("t5x_agreement_theirs.py")
+STEPS, TOLERANCE = 10, 1e-4
+USUAL = ["DROPOUT_RATE=0.0"]
+CASES: dict[str, list[str]] = {
+    "as it is": [],
+    "two examples in each row": ["PACK=True"],
+    "two microbatches, loss not normalised": ["NUM_MICROBATCHES=2", "LOSS_NORMALIZING_FACTOR=None"],
+    "tied, label smoothing, loss not normalised": [
+        "encoder_decoder.T5Config.logits_via_embedding=True", "LABEL_SMOOTHING=0.1", "LOSS_NORMALIZING_FACTOR=None",
+    ],
+}  # fmt: skip
+
+
+def compare(
+    experiment: str, overrides: list[str], python: str, folder: Path
+) -> tuple[float, float, float, list[float]]:
+    """Largest differences of a loss (nats for each target token), of an array of parameters (relative L2), and of any
+    entry of one; our losses.
+    """
+    loaded = config.load(experiment, [*USUAL, *overrides], ["gin/optimizers/adafactor.gin"])
+    given = loaded.experiment
+    prepare(given.train_dataset)
+    built = assembly.assemble(given)
+    compiled = built.compile_train_step()
+    state = built.new_state()
+    params = jax.tree.map(np.asarray, state.params)
+    checkpoint = write_checkpoint(folder, in_t5x(given.model, params), 0, new_param_states(given.model, params))
+    (folder / "experiment.gin").write_text(experiment_gin(given, loaded.name, folder / "model", checkpoint))
+    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+        dataset = data_config(given.train_dataset, given.random_seed)
+        vocabulary = service.describe(dataset).vocabulary
+        if dataset.pack:
+            dataset = in_halves(dataset)
+        batches = list(itertools.islice(service.open(dataset), STEPS))
+    if given.train_dataset.pack:
+        batches = [two_in_each_row(batch) for batch in batches]
+    named = {f"{step}/{name}": array for step, batch in enumerate(batches) for name, array in batch.items()}
+    save_file(named, folder / "batches.safetensors")
+    token_bytes = built.token_bytes(vocabulary)
+    is_sum = given.loss.loss_normalizing_factor is None
+    tokens: list[float] = []
+    losses: list[float] = []
+    for batch in batches:
+        state, metrics = compiled(state, built.on_devices(batch), token_bytes)
+        tokens.append(float(metrics["weights"]))
+        loss = float(metrics["loss"]) / (tokens[-1] if is_sum else 1.0)
+        losses.append(loss - float(metrics["z_loss"]) / tokens[-1])  # T5X's cross_ent_loss
+    environment = {**os.environ, "PYTHONPATH": str(paths.REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    asked = [python, str(THEIRS), str(paths.REPOSITORY), str(folder)]
+    done = subprocess.run(asked, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(done.stderr[-3000:])
+    theirs = load_file(folder / "theirs.safetensors")
+    said = theirs.pop("losses") / (np.asarray(tokens) if is_sum else 1.0)
+    apart = max(abs(ours - other) for ours, other in zip(losses, said, strict=True))
+    trained = dict(flat(in_t5x(given.model, state.params)))
+    differences = {name: np.asarray(trained[name]) - other for name, other in theirs.items()}
+    relative = max(float(np.linalg.norm(each) / np.linalg.norm(theirs[name])) for name, each in differences.items())
+    entry = max(float(np.abs(each).max()) for each in differences.values())
+    return apart, relative, entry, losses
+
+
+def in_halves(dataset: DatasetConfig) -> DatasetConfig:
+    """Twice as many rows, half as long: examples of span corruption fill their rows, and would be packed one by one."""
+    lengths = {name: length // 2 for name, length in dataset.task_feature_lengths.items()}
+    return dataclasses.replace(dataset, pack=False, task_feature_lengths=lengths, batch_size=2 * dataset.batch_size)
+
+
+def two_in_each_row(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As SeqIO packs them."""
+    made = {}
+    for name, array in batch.items():
+        rows, length = array.shape[0] // 2, array.shape[1]
+        made[name] = array.reshape(rows, 2 * length)
+        side = name.split("_")[0]
+        made[f"{side}_segment_ids"] = np.tile(np.repeat(np.asarray([1, 2], np.int32), length), (rows, 1))
+        made[f"{side}_positions"] = np.tile(np.arange(length, dtype=np.int32), (rows, 2))
+    for side, tokens in (("encoder", "encoder_input_tokens"), ("decoder", "decoder_target_tokens")):
+        made[f"{side}_segment_ids"] = made[f"{side}_segment_ids"] * (made[tokens] > 0)
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    """Print the rows."""
+    python = os.environ.get(T5X_PYTHON)
+    if not python:
+        sys.exit(f"T5X is {T5X_MISSING}")
+    overrides = [one.removeprefix("--gin.") for one in arguments if one.startswith("--gin.")]
+    experiment = next((one for one in arguments if not one.startswith("--")), "byt5_tiny_demo")
+    agree = True
+    for case, more in CASES.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            apart, relative, entry, losses = compare(experiment, [*overrides, *more], python, Path(scratch))
+        agree &= apart < TOLERANCE and relative < TOLERANCE
+        print(
+            f"| {case} | {losses[0]:.4f} | {losses[-1]:.4f} | {apart:.1e} | {relative:.1e} | {entry:.1e} |", flush=True
+        )
+    return 0 if agree else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""Beam's Dask runner, made fit for caching: RUNNER=DaskRunner.
+
+What Beam 2.77 does is undone in three places. A side input (the temporary folder of a write, its results) is computed
+again inside each task that reads it, by a second graph on the same cluster, where keys of the two graphs can be taken
+for each other: here it is what the task depends on, and computed once. All bundles that one worker process runs share
+one list of results, read before the bundle is finished: here each has its own. And documents are dealt to files from a
+random number on: where a worker is lost, what it did is done again, which has to give the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+from apache_beam.io.iobase import _RoundRobinKeyFn
+from apache_beam.runners.common import DoFnContext, DoFnInvoker, DoFnSignature, _OutputHandler
+from apache_beam.runners.dask import transform_evaluator
+from apache_beam.runners.dask.dask_runner import DaskRunner
+from apache_beam.transforms.core import DoFn, ParDo
+from apache_beam.transforms.sideinputs import SideInputMap
+from dask import bag
+from dask.highlevelgraph import HighLevelGraph
+
+_WATCHED = 2.0  # seconds between two looks at the cluster
+
+
+class DealtFromTheFirst(_RoundRobinKeyFn):
+    """Deals a bundle's elements out to the same files each time."""
+
+    def start_bundle(self) -> None:
+        """Begin with the first file."""
+        self.counter = 0
+
+
+def run_bundle(
+    elements: Iterable[Any],
+    sides: list[list[list[Any]]],
+    *,
+    fn: Any,
+    window_fn: Any,
+    label: str,
+    given: Any,
+    views: Any,
+) -> list[Any]:
+    """The outputs of one bundle of a ParDo.
+
+    sides: of each side input its partitions, lists of elements. given: positional and named arguments of `fn` in which
+    side inputs have their places. views: of each side input how it is shown: its class, options and windows.
+    """
+    received = transform_evaluator.OneReceiver()
+    handler = _OutputHandler(
+        window_fn=window_fn,
+        main_receivers=received[None],
+        tagged_receivers=received,
+        per_element_output_counter=None,
+        output_batch_converter=None,
+        process_yields_batches=False,
+        process_batch_yields_elements=False,
+    )
+    side_inputs = []
+    for partitions, (kind, options, windows) in zip(sides, views, strict=True):
+        shown = [transform_evaluator.get_windowed_value(one, windows) for one in itertools.chain(*partitions)]
+        side_inputs.append(SideInputMap(kind, options, shown))
+    positional, named = given
+    invoker = DoFnInvoker.create_invoker(
+        DoFnSignature(fn),
+        handler,
+        context=DoFnContext(label, state=None),
+        side_inputs=side_inputs,
+        input_args=positional,
+        input_kwargs=named,
+        user_state_context=None,
+        bundle_finalizer_param=DoFn.BundleFinalizerParam(),
+    )
+    invoker.invoke_setup()
+    invoker.invoke_start_bundle()
+    for element in elements:
+        invoker.invoke_process(element)
+    invoker.invoke_finish_bundle()
+    invoker.invoke_teardown()
+    return [value.value for value in received.values]
+
+
+class ParDoOnce(transform_evaluator.ParDo):
+    """A ParDo that depends on its side inputs."""
+
+    def apply(self, input_bag: Any, side_inputs: Any = None) -> Any:
+        """The bag of its outputs."""
+        transform = self.transform
+        positional, named = transform.raw_side_inputs
+        main = next(iter(self.applied.main_inputs.values()))
+        window_fn = main.windowing.windowfn if hasattr(main, "windowing") else None
+        fn = DealtFromTheFirst() if type(transform.fn) is _RoundRobinKeyFn else transform.fn
+        windowed = input_bag.map(transform_evaluator.get_windowed_value, window_fn)
+        sides = [side._iterable.bag for side in side_inputs or ()]
+        run = functools.partial(
+            run_bundle,
+            fn=fn,
+            window_fn=window_fn,
+            label=transform.label,
+            given=(list(positional), dict(named)),
+            views=[(side._view_class, side._view_options, side._iterable.window_fn) for side in side_inputs or ()],
+        )
+        # by its keys: a bag among the arguments of `map_partitions` would be optimised, and so computed, by itself
+        partitions = [[(side.name, number) for number in range(side.npartitions)] for side in sides]
+        name = f"run_bundle-{uuid.uuid4().hex}"
+        tasks: dict[Any, Any] = {
+            (name, number): (run, (windowed.name, number), partitions) for number in range(windowed.npartitions)
+        }
+        graph = HighLevelGraph.from_collections(name, tasks, dependencies=[windowed, *sides])
+        return bag.Bag(graph, name, windowed.npartitions)
+
+
+class DaskRunnerForCaching(DaskRunner):
+    """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above, telling how far it is."""
+
+    told: ClassVar[list[Callable[[int], None]]] = []  # get the number of tasks that the cluster has still to do
+
+    def run_pipeline(self, pipeline: Any, options: Any) -> Any:
+        """Run it on the cluster that the options name."""
+        with _translated(ParDo, ParDoOnce):
+            result = super().run_pipeline(pipeline, options)
+        threading.Thread(target=self._watch, args=(result,), daemon=True).start()
+        return result
+
+    def _watch(self, result: Any) -> None:
+        while not all(future.done() for future in result.futures):
+            with contextlib.suppress(Exception):  # the cluster may be busy, or gone, which others say
+                left = result.client.run_on_scheduler(tasks_left)
+                for told in self.told:
+                    told(left)
+            time.sleep(_WATCHED)
+
+
+def tasks_left(dask_scheduler: Any) -> int:
+    """The tasks of a scheduler that are not done, as its own process counts them."""
+    done = ("memory", "released", "forgotten", "erred")
+    return sum(task.state not in done for task in dask_scheduler.tasks.values())
+
+
+@contextlib.contextmanager
+def _translated(transform: type, operation: type) -> Iterator[None]:
+    translations: dict[Any, Any] = transform_evaluator.TRANSLATIONS
+    before = translations[transform]
+    translations[transform] = operation
+    try:
+        yield
+    finally:
+        translations[transform] = before

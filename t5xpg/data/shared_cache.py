@@ -1,0 +1,70 @@
+"""Tasks of one text that share the cache of its tokens. Imports TensorFlow.
+
+SeqIO looks for the cache of a task under the task's name. The objectives of the table differ in what they do behind the
+placeholder alone: what they would cache is the same for all, and is cached once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import seqio
+import tensorflow as tf
+
+
+class SharedCacheTask(seqio.Task):
+    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads that one's cache.
+
+    A cache under its own name goes first. With `own_seed` the seed of its data is made of the given one and its name:
+    several such tasks in a mixture, which gives all of them one seed, then read the same text in different orders,
+    where they would else all take the same documents at the same time.
+    """
+
+    def __init__(self, name: str, *, cached_as: str, own_seed: bool = False, **arguments: Any) -> None:
+        self.cached_as = cached_as
+        self._own_seed = own_seed
+        super().__init__(name, **arguments)
+
+    @property
+    def cache_dir(self) -> str | None:
+        """Where the cache lies; None where there is none."""
+        return super().cache_dir or seqio.TaskRegistry.get(self.cached_as).cache_dir
+
+    def get_dataset(
+        self,
+        sequence_length: Mapping[str, int] | None = None,
+        split: str = "train",
+        use_cached: bool = False,
+        shuffle: bool = True,
+        shuffle_buffer_size: int | None = None,
+        seed: int | None = None,
+        **arguments: Any,
+    ) -> tf.data.Dataset:
+        """As `seqio.Task.get_dataset`."""
+        if self._own_seed and seed is not None:
+            digest = hashlib.sha256(f"{seed} {self.name}".encode()).digest()
+            seed = int.from_bytes(digest[:4], "little") % 2**31
+        return super().get_dataset(sequence_length, split, use_cached, shuffle, shuffle_buffer_size, seed, **arguments)
+
+    def replace(self, **changes: Any) -> SharedCacheTask:
+        """As `seqio.Task.replace`."""
+        plain = super().replace(**changes)
+        return SharedCacheTask(
+            plain.name,
+            cached_as=self.cached_as,
+            own_seed=self._own_seed,
+            source=plain.source,
+            output_features=plain.output_features,
+            preprocessors=plain._preprocessor_constructor_args,
+            postprocess_fn=plain.postprocessor,
+            metric_fns=plain._metric_fn_constructor_args,
+            metric_objs=plain._metric_objs_constructor_args,
+            shuffle_buffer_size=plain.shuffle_buffer_size,
+        )
+
+
+def cached_task(task: seqio.Task) -> seqio.Task:
+    """The task whose cache a task reads: itself, or the one that it shares it with."""
+    return seqio.TaskRegistry.get(task.cached_as) if isinstance(task, SharedCacheTask) else task

@@ -1,0 +1,84 @@
+"""The largest of many numbers, by reductions over whole rows: CPUs do those many numbers at a time, and sort slowly.
+
+Of equal numbers the first counts as the larger, as `lax.top_k` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+_BLOCK = 64  # numbers of which only the largest is looked at first
+
+
+def first_of_the_largest(x: jax.Array) -> jax.Array:
+    """[..., V] -> [...] int32: argmax as two plain reductions."""
+    V = x.shape[-1]
+    largest = jnp.max(x, axis=-1, keepdims=True)
+    # "not smaller" rather than "equal" finds something in a row with numbers that are none, too
+    return jnp.min(jnp.where(x < largest, jnp.int32(V), jnp.arange(V, dtype=jnp.int32)), axis=-1)
+
+
+def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """[B, M] -> the `count` largest of each row, descending, and their places: [B, count] float32 and int32.
+
+    There must be so many above -inf. On CPUs one after another, which for a few is a fraction of `lax.top_k`'s time.
+    """
+    if jax.default_backend() != "cpu":
+        return lax.top_k(x, count)
+
+    def take(left: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        place = first_of_the_largest(left)
+        here = jnp.arange(left.shape[-1], dtype=jnp.int32) == place[:, None]
+        return jnp.where(here, -jnp.inf, left), (jnp.max(left, axis=-1), place)
+
+    _, (values, places) = lax.scan(take, x, None, length=count)
+    return values.T, places.T
+
+
+def largest_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """The `count` largest of logits [B, N, V] + shifts [B, N, 1], over N and V together, and their places n * V + v.
+
+    Descending; [B, count] float32 and int32. The logits are read once: the largest of every block of them say which
+    blocks can hold one that is wanted, and those few are searched.
+    """
+    B, N, V = logits.shape
+    logits = jnp.pad(logits, ((0, 0), (0, 0), (0, -V % _BLOCK)), constant_values=-jnp.inf)
+    blocks = logits.reshape(B, N, -1, _BLOCK)
+    per_beam = blocks.shape[2]
+    of_blocks = (jnp.max(blocks, axis=-1) + shifts).reshape(B, -1)
+    _, chosen = largest(of_blocks, min(count, N * per_beam))
+    chosen = jnp.sort(chosen, axis=-1)  # of equals the first place wins: in their order
+    beams, offsets = chosen // per_beam, chosen % per_beam * _BLOCK
+    candidates = jnp.take_along_axis(blocks.reshape(B, -1, _BLOCK), chosen[..., None], axis=1, mode="clip")
+    candidates = candidates + jnp.take_along_axis(shifts[..., 0], beams, axis=1, mode="clip")[..., None]
+    values, found = largest(candidates.reshape(B, -1), count)
+    block, place = found // _BLOCK, found % _BLOCK
+    beam = jnp.take_along_axis(beams, block, axis=1, mode="clip")
+    return values, beam * V + jnp.take_along_axis(offsets, block, axis=1, mode="clip") + place
+
+
+def in_order(x: jax.Array) -> jax.Array:
+    """float32 -> int32 of the same order: two numbers compare as what they become (-0.0 before 0.0)."""
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
+
+
+def highest_threshold(x: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """The highest t for which x >= t keeps enough: x [..., V] float32 -> t [...] int32, to compare with in_order(x).
+
+    enough: boolean [..., V], what is kept -> boolean [...]; true of all of x, and of more wherever it is true of less.
+    Bit by bit from the top: 32 passes over x, where sorting a vocabulary takes some twenty times as long on CPUs.
+    """
+    ordered = in_order(x)
+    lowest = jnp.full(x.shape[:-1], jnp.iinfo(jnp.int32).min, jnp.int32)
+    threshold = jnp.where(enough(ordered >= 0), jnp.int32(0), lowest)
+
+    def refine(index: jax.Array, threshold: jax.Array) -> jax.Array:
+        higher = threshold + lax.shift_left(jnp.int32(1), jnp.int32(30) - index.astype(jnp.int32))
+        return jnp.where(enough(ordered >= higher[..., None]), higher, threshold)
+
+    return lax.fori_loop(0, 31, refine, threshold)

@@ -1,0 +1,83 @@
+"""What decoding needs of a model, and how all searches begin.
+
+A model with these methods is decoded by every function of this package, whatever it is inside. `inputs` is what a row
+of the batch is given: the encoder's tokens, or the prompt that a decoder-only model continues. Such a model reads the
+prompt in `init_cache`, returns its last token from `first_tokens`, and counts `step` from there: where the prompts of a
+batch have different lengths, its cache knows them, and the searches need not (`models.prompted`).
+Shapes: B batch, N beams or samples, S length of the inputs, T length decoded, V vocab.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+Params = Any
+Cache = Any  # a pytree of arrays whose shapes stay as they are
+
+# How many tokens are encoded at a time on CPUs. What attention needs of so many stays in the processor's caches, and
+# the products are wide enough; 32 rows of 256 or 512 take two to three times as long all at once.
+_CPU_TOKENS = 512
+
+
+class Decodable(Protocol):
+    """A model that gives the logits of one position after another. All methods are pure."""
+
+    def init_cache(
+        self,
+        params: Params,
+        inputs: jax.Array,
+        max_decode_length: int,
+        /,
+        rows: int | None = None,
+        beams: int | None = None,
+        reordered: bool = False,
+    ) -> Cache:
+        """What is known of inputs [B, S] int32, padded with 0, and room for max_decode_length positions after them.
+
+        rows: how many rows of the inputs are read at a time, None for all. beams: how many continuations each row has;
+        None for one, without an axis N of its own in what follows. What all continuations of a row share (its inputs)
+        should be there once. reordered: whether `reorder_beams` will be called on this cache.
+        """
+
+    def first_tokens(self, inputs: jax.Array, /) -> jax.Array:
+        """[B] int32: what `decode_step` is given at step 0."""
+
+    def decode_step(
+        self, params: Params, cache: Cache, tokens: jax.Array, step: jax.Array, /
+    ) -> tuple[jax.Array, Cache]:
+        """Logits [B, V] or [B, N, V] float32 of what follows `tokens` [B] or [B, N] int32, and the cache with them.
+
+        step: int32 scalar, 0 to max_decode_length - 1, for all rows.
+        """
+
+    def reorder_beams(self, cache: Cache, parents: jax.Array, /) -> Cache:
+        """The cache when beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32.
+
+        Called after every step of a beam search: it should not copy what beams have behind them.
+        """
+
+
+class Decoded(NamedTuple):
+    """What was found: for each row one or more sequences, the best first.
+
+    tokens: [B, N, T] int32, each up to its end token (unless it is as long as allowed), padding behind it.
+    scores: [B, N] float32; None where none are computed (greedy). Rows that are padding throughout have padding and the
+    score 0.
+    """
+
+    tokens: jax.Array
+    scores: jax.Array | None
+
+
+def rows_at_a_time(inputs: jax.Array) -> int | None:
+    """How many rows of the inputs [B, S] a model should read at a time; None for all."""
+    return max(1, _CPU_TOKENS // inputs.shape[1]) if jax.default_backend() == "cpu" else None
+
+
+def is_empty(inputs: jax.Array) -> jax.Array:
+    """[B, S] -> [B] boolean: rows that are padding throughout, as the last batch of an evaluation has. They have ended
+    before they begin."""
+    return jnp.all(inputs == 0, axis=1)

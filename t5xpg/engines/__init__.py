@@ -1,0 +1,152 @@
+"""Experiments trained by T5X itself, in a process and, where it must be, a Python of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from t5xpg import paths, preparation
+from t5xpg.config import LoadedConfig
+from t5xpg.data import objectives
+from t5xpg.engines.t5x_macros import experiment_gin
+from t5xpg.engines.t5x_variables import MODULES, OBJECTIVE
+from t5xpg.errors import UserError
+from t5xpg.files import write_json, write_text
+from t5xpg.interop.t5x_record import RECORD, record_of
+from t5xpg.paths import shown
+
+PYTHON_VARIABLE = "T5X_PYTHON"
+FRAGMENT = "gin/engines/t5x.gin"
+_MACROS, _LOG = "experiment.gin", "t5x.log"
+_METRICS = re.compile(r"\[(\d+)\] (.*=.*)")
+_MISSING = (
+    "ENGINE=t5x: T5X is not installed. It is in no package registry: install github.com/google-research/t5x here or in "
+    f"an environment of its own, whose Python is named by {PYTHON_VARIABLE}=/path/to/python (docs/interop.md)."
+)
+
+
+def python_with_t5x() -> str:
+    """The Python that can import T5X: the one that T5X_PYTHON names, or this one. Raises UserError where none is."""
+    named = os.environ.get(PYTHON_VARIABLE)
+    if named:
+        asked = [named, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('t5x') is None)"]
+        try:
+            found = subprocess.run(asked, capture_output=True, timeout=60).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            found = False
+        if not found:
+            raise UserError(f"{PYTHON_VARIABLE}={named} is no Python that can import t5x.")
+        return named
+    if importlib.util.find_spec("t5x") is None:
+        raise UserError(_MISSING)
+    return sys.executable
+
+
+def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int:
+    """Train an experiment with T5X in `folder`, its MODEL_DIR, or continue there; returns the exit code.
+
+    initial: a checkpoint of T5X to start from. Raises UserError where T5X is not installed or cannot do it, and where
+    the folder is that of another experiment.
+    """
+    python = python_with_t5x()
+    experiment = loaded.experiment
+    folder = folder.absolute()
+    gin = experiment_gin(experiment, loaded.name, folder, None if initial is None else Path(initial).resolve())
+    _check_folder(folder, gin)
+    preparation.prepare_all([experiment.train_dataset, experiment.eval_dataset])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / _MACROS, gin)
+    if (row := preparation.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:
+        write_json(folder / RECORD, record_of(experiment.model.config, row.vocabulary))
+    command = [
+        python, "-m", "t5x.train", f"--gin_search_paths={paths.REPOSITORY}", f"--gin_file={folder / _MACROS}",
+        f"--gin_file={FRAGMENT}",
+    ]  # fmt: skip
+    print(f"T5X trains {loaded.name} in {shown(folder)}; all that it says: {shown(folder / _LOG)}", flush=True)
+    is_mean = experiment.loss.loss_normalizing_factor == "NUM_REAL_TARGET_TOKENS"
+    means = experiment.num_microbatches if is_mean else None
+    with (folder / _LOG).open("a", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command, env=_environment(loaded), cwd=paths.REPOSITORY, text=True, errors="replace",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert process.stdout is not None
+        last: list[str] = []
+        try:
+            for line in process.stdout:
+                log.write(line)
+                last = [*last[-39:], line]
+                if said := summary(line, means):
+                    print(said, flush=True)
+            code = process.wait()
+        finally:
+            process.kill()
+    if code:
+        raise UserError(f"T5X ended with code {code}: {_reason(last)} All that it said is in {shown(folder / _LOG)}")
+    name = f"{loaded.name}_of_t5x"
+    print(
+        f"trained by T5X: {shown(folder)}; make import CHECKPOINT={shown(folder)} NAME={name} takes it back", flush=True
+    )
+    return 0
+
+
+def _environment(loaded: LoadedConfig) -> dict[str, str]:
+    train_dataset = loaded.experiment.train_dataset
+    objective = objectives.to_json(train_dataset.objective)
+    python_path = os.pathsep.join(filter(None, [str(paths.REPOSITORY), os.environ.get("PYTHONPATH")]))
+    return {
+        **os.environ,
+        "PYTHONPATH": python_path,
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "T5XPG_DATA_DIR": str(paths.data_directory()),
+        "T5XPG_CACHE_DIR": str(paths.cache_directory()),
+        OBJECTIVE: "" if objective is None else json.dumps(objective),
+        MODULES: " ".join(train_dataset.module_import),
+    }
+
+
+def _check_folder(folder: Path, gin: str) -> None:
+    """Raise UserError for a folder of another experiment: T5X would go on from its checkpoints without a word."""
+    there = folder / _MACROS
+    if folder.is_dir() and any(folder.iterdir()) and not there.is_file():
+        raise UserError(f"{folder} is there, and T5X has not trained in it by this program. Name another one: RUN=…")
+    if there.is_file():
+        before, now = (_without_steps(text) for text in (there.read_text(encoding="utf-8"), gin))
+        if before != now:
+            changed = [line for line in now if line not in before] or [line for line in before if line not in now]
+            raise UserError(
+                f"{folder} is of other settings: {'; '.join(changed[:3])}. Name another folder (RUN=…), or delete it."
+            )
+
+
+def _without_steps(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("TRAIN_STEPS = ")]
+
+
+def summary(line: str, means: int | None) -> str | None:
+    """What a user wants to read of a line of T5X's log: step, nats for each target token, accuracy; None of others.
+
+    means: of how many parts of a batch T5X adds up the mean losses while training; None where the loss is a sum over
+    tokens. T5X's own loss for each token divides means by the tokens once more.
+    """
+    if (match := _METRICS.search(line)) is None:
+        return None
+    values = dict(re.findall(r"(\S+?)=([^\s,]+)", match[2]))
+    loss = values.get("cross_ent_loss" if means else "loss_per_nonpadding_target_token")
+    if loss is None or "accuracy" not in values:
+        return None
+    trains = values.get("collection") == "train"
+    what, nats = "train" if trains else "validation", float(loss) / (means if trains and means else 1)
+    rate = f"  learning rate {values['learning_rate']}" if "learning_rate" in values else ""
+    return f"step {int(match[1]):,}  {what}  loss {nats:.4f}  accuracy {float(values['accuracy']):.4f}{rate}"
+
+
+def _reason(lines: list[str]) -> str:
+    """The line of a traceback that says what is wrong."""
+    found = [line.strip() for line in lines if re.match(r"\s*[\w.]*(Error|Exception)\b.*", line)]
+    return f"{found[-1][:300]}." if found else ""

@@ -1,0 +1,73 @@
+"""What transformers makes of an exported folder. Run by its path, in an environment that has torch and transformers:
+
+    python transformers_answers.py FOLDER QUESTIONS ANSWERS
+
+QUESTIONS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
+decoder, and as metadata `auto_class`, `prompted`, `max_new_tokens` and `texts` (JSON). ANSWERS gets `logits`, where the
+model has a decoder `generated` [B, max_new_tokens], and as metadata the ids of the texts by AutoTokenizer, the names of
+the classes that were loaded, and the versions. Imports nothing of t5xpg, which that environment lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+
+def main(folder: str, questions: str, answers: str) -> None:
+    """Load `folder` as a user does, and answer."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
+    import numpy as np
+    import torch
+    import transformers
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    transformers.utils.logging.disable_progress_bar()
+    with safe_open(questions, "numpy") as file:
+        asked = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        said = file.metadata()
+    model = getattr(transformers, said["auto_class"]).from_pretrained(folder, attn_implementation="eager")
+    model = model.float().eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        inputs = asked["inputs"]
+        given = {"input_ids": inputs, "attention_mask": (inputs > 0).long()}
+        if "decoder_inputs" not in asked:
+            found["logits"] = model(**given).logits
+        else:
+            found["logits"] = model(**given, decoder_input_ids=asked["decoder_inputs"]).logits
+            found["generated"] = generated(model, given, json.loads(said["prompted"]), int(said["max_new_tokens"]))
+    texts = json.loads(said["texts"])
+    metadata = {
+        "ids": [tokenizer(text).input_ids for text in texts],
+        "model": type(model).__name__,
+        "tokenizer": type(tokenizer).__name__,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+    tensors = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in found.items()}
+    save_file(tensors, answers, metadata={name: json.dumps(value) for name, value in metadata.items()})
+
+
+def generated(model: Any, given: dict[str, Any], prompted: bool, length: int) -> Any:
+    """Greedy answers [B, length], without what they begin with. prompted: the inputs are continued by the decoder."""
+    import torch
+
+    inputs = given["input_ids"]
+    rows = torch.zeros((len(inputs), length), dtype=torch.int64)
+    for row, tokens in enumerate(inputs):  # one by one: prompts differ in length
+        real = tokens[tokens > 0]
+        start = torch.cat([torch.zeros(1, dtype=torch.int64), real]) if prompted else torch.zeros(1, dtype=torch.int64)
+        source = torch.ones((1, 1), dtype=torch.int64) if prompted else real[None]
+        said = model.generate(
+            input_ids=source, decoder_input_ids=start[None], max_new_tokens=length, do_sample=False, num_beams=1
+        )[0, len(start) :]
+        rows[row, : len(said)] = said
+    return rows
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,137 @@
+"""Where the rows that are predicted come from: a file of JSON lines, or a split of the experiment's task."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from t5xpg import paths, preparation
+from t5xpg.batch_rows import inputs_and_targets
+from t5xpg.config import LoadedConfig
+from t5xpg.data.client import DataService, Stream
+from t5xpg.errors import UserError
+from t5xpg.files import sha256_of_file
+from t5xpg.filling import blanks_of
+from t5xpg.inference.predictor import Predictor
+from t5xpg.inference.records import Record, read_records
+from t5xpg.run_identity import data_config
+from t5xpg.rundir import RunDirectory
+from t5xpg.trained import check_same_vocabulary
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is asked: all that its record holds, and its text; fills: whether the answer fills blanks of it."""
+
+    content: Mapping[str, Any]
+    text: str
+    fills: bool = True
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch: its rows, and what the model reads, int32 [B, S]; B may be more than there are rows."""
+
+    rows: list[Row]
+    tokens: np.ndarray
+
+
+class Source(Protocol):
+    """Rows in batches."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the rows are, as JSON."""
+
+    @property
+    def total(self) -> int | None:
+        """How many they are; None where nobody has counted."""
+
+    def batches(self, done: int) -> Iterator[Rows]:
+        """From row `done` on, a multiple of the batch size. The batches are the same for every `done`."""
+
+
+class FileSource:
+    """The records of a JSONL file."""
+
+    def __init__(self, source: Path, records: list[Record], predictor: Predictor) -> None:
+        self.identity = {"sha256": sha256_of_file(source)}
+        self.total = len(records)
+        self._records = records
+        self._predictor = predictor
+
+    @classmethod
+    def read(cls, source: Path) -> list[Record]:
+        """All records, before anything else is done: a mistake in the last line should not come after hours."""
+        return list(read_records(source))
+
+    def batches(self, done: int) -> Iterator[Rows]:
+        size = self._predictor.batch_size
+        for start in range(done, len(self._records), size):
+            part = self._records[start : start + size]
+            # The last part is filled up, so that its shape is one that is compiled already.
+            tokens = self._predictor.encode([record.text for record in part], rows=size if start else None)
+            yield Rows([Row(record.content, record.text) for record in part], tokens)
+
+
+class SplitSource:
+    """The rows of a split, as the data process gives them for an evaluation."""
+
+    total = None  # preprocessing may make several of one document
+
+    def __init__(self, stream: Stream, data: preparation.Source, predictor: Predictor) -> None:
+        self.identity = {"stream": dict(stream.identity), "data": data.data, "cache": data.cache}
+        self._stream = stream
+        self._decode = predictor.vocabulary.decode
+
+    def batches(self, done: int) -> Iterator[Rows]:
+        size = self._stream.config.batch_size
+        following = next(self._stream, None)
+        start = 0
+        while (batch := following) is not None:
+            following = next(self._stream, None)
+            if start >= done:
+                yield self._rows(batch, is_last=following is None)
+            start += size
+
+    def _rows(self, batch: Mapping[str, np.ndarray], is_last: bool) -> Rows:
+        inputs, targets = inputs_and_targets(batch, self._stream.spec)
+        count = len(inputs)
+        if is_last:  # it is filled up with rows of zeros
+            count = int(np.max(np.flatnonzero((inputs != 0).any(axis=1) | (targets != 0).any(axis=1)), initial=-1)) + 1
+        rows = []
+        for row in range(count):
+            text = self._decode(inputs[row])
+            rows.append(Row({"inputs": text, "targets": self._decode(targets[row])}, text, bool(blanks_of(text))))
+        return Rows(rows, inputs)
+
+
+@contextlib.contextmanager
+def open_split(
+    loaded: LoadedConfig, directory: RunDirectory, split: str, data: preparation.Source, predictor: Predictor
+) -> Iterator[SplitSource]:
+    """A split of the task that the experiment evaluates on. Raises UserError where there is none, or its ids mean
+    something else than those that the run was trained with."""
+    with DataService(
+        data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.inference_log
+    ) as service:
+        config = split_config(loaded, split)
+        check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
+        yield SplitSource(service.open(config), data, predictor)
+
+
+def split_config(loaded: LoadedConfig, split: str) -> Any:
+    """The experiment's evaluation data, but of another split and all of it, in its own order."""
+    experiment = loaded.experiment
+    try:
+        config = dataclasses.replace(experiment.eval_dataset, split=split, num_virtual_shards=1)
+    except UserError as error:
+        raise UserError(f"SPLIT={split}: {error}") from None
+    config = data_config(config, experiment.random_seed)
+    return dataclasses.replace(config, max_batches=None, num_epochs=1, shuffle=False, pack=False)

@@ -1,0 +1,197 @@
+"""Parameters in T5X's layouts, as this project has them (`t5x_networks` is the way back).
+
+This project's names are those of T5X's minimal network (`t5x.examples.t5`): there a tree is the same tree. Its scalable
+one (`t5x.examples.scalable_t5`) has a table of relative positions in every layer, matrices of attention with an axis
+for the heads ([D, H, K], [H, K, D]), and by default all layers of a stack in one array, along its second axis or
+another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from t5xpg.errors import UserError, nearest
+from t5xpg.interop.t5x_files import TENSORFLOW, StoredArray, StoredCheckpoint
+from t5xpg.interop.t5x_names import TARGET, of_mesh_tensorflow, shared_positions
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.model import Params
+
+SCAN_AXIS = 1  # of T5X's scalable network by default
+STACKS = ("encoder", "decoder")
+_EMBEDDING, _HEAD = "token_embedder/embedding", "decoder/logits_dense/kernel"
+_DISTANCE = 128  # how far relative positions reach in all of T5
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A checkpoint by T5X's names of the train state. scan_axis: of arrays that hold all layers, None without them."""
+
+    arrays: Mapping[str, StoredArray]
+    scan_axis: int | None
+
+    def params(self) -> dict[str, StoredArray]:
+        """The parameters, by their names without "target/"."""
+        return {name.removeprefix(f"{TARGET}/"): array for name, array in self.arrays.items() if _is_param(name)}
+
+
+def state_of(checkpoint: StoredCheckpoint) -> StoredState:
+    """What a checkpoint holds, whichever program wrote it. Raises UserError where it is no T5."""
+    arrays = dict(checkpoint.arrays)
+    if checkpoint.kind == TENSORFLOW:
+        named = {name: of_mesh_tensorflow(name) for name in arrays}
+        if unknown := sorted(name for name, ours in named.items() if ours is None):
+            raise UserError(f"{checkpoint.path} has variables that T5 has not: {_some(unknown)}.")
+        ours = shared_positions({name: str(value) for name, value in named.items()})
+        arrays = {ours[name]: array for name, array in arrays.items()}
+    if f"{TARGET}/{_EMBEDDING}" not in arrays:
+        _say_what_it_is(checkpoint, arrays)
+    return StoredState(arrays, _scan_axis(arrays))
+
+
+def _say_what_it_is(checkpoint: StoredCheckpoint, arrays: Mapping[str, StoredArray]) -> None:
+    """Raise UserError for a checkpoint without the embedding that encoder-decoders have."""
+    if f"{TARGET}/decoder/{_EMBEDDING}" in arrays:
+        raise UserError(f"{checkpoint.path} is a decoder alone: only encoder-decoders can be imported.")
+    names = sorted(name for name in arrays if _is_param(name))
+    said = _some(names) if names else "none at all"
+    raise UserError(f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {said}.")
+
+
+def _is_param(name: str) -> bool:
+    return name.startswith(f"{TARGET}/")
+
+
+def _scan_axis(arrays: Mapping[str, StoredArray]) -> int | None:
+    """By the norms, whose other axis has the width of the model."""
+    scale = arrays.get(f"{TARGET}/encoder/encoder/pre_mlp_layer_norm/scale")
+    if scale is None:
+        return None
+    width = arrays[f"{TARGET}/{_EMBEDDING}"].shape[-1]
+    if len(scale.shape) != 2 or width not in scale.shape:
+        raise UserError(f"The norms of all layers are {scale.shape}: expected ({width}, layers) or (layers, {width}).")
+    return SCAN_AXIS if scale.shape[0] == width else 0
+
+
+def config_of(state: StoredState, mlp_activations: tuple[str, ...] | None = None) -> T5Config:
+    """The sizes of a model, from the shapes of its parameters.
+
+    mlp_activations: what is known of them; None takes those of T5 1.1 where the MLP is gated, else those of the first
+    T5. Raises UserError where shapes do not go together.
+    """
+    shapes = dict(_shapes(state))
+    counts = [1 + max((int(m[1]) for name in shapes if (m := re.match(rf"{stack}/layers_(\d+)/", name))), default=-1)
+              for stack in STACKS]  # fmt: skip
+    for stack, count in zip(STACKS, counts, strict=True):
+        if not count:
+            raise UserError(f"The checkpoint has no layers of an {stack}: only encoder-decoders can be imported.")
+    try:
+        vocab_size, emb_dim = shapes[_EMBEDDING]
+        own = "encoder/layers_0/relpos_bias/rel_embedding" in shapes
+        heads, buckets = shapes[f"encoder/{'layers_0/' if own else ''}relpos_bias/rel_embedding"]
+        joined = shapes["encoder/layers_0/attention/query/kernel"][1]
+        gated = "encoder/layers_0/mlp/wi_0/kernel" in shapes
+        mlp_dim = shapes["encoder/layers_0/mlp/wo/kernel"][0]
+    except (KeyError, ValueError) as error:
+        raise UserError(f"The checkpoint is of no T5 that is known here: {error} is missing or misshapen.") from None
+    if joined % heads:
+        raise UserError(f"Queries of {joined} numbers do not divide over {heads} heads: the checkpoint is of no T5.")
+    activations = mlp_activations or (("gelu", "linear") if gated else ("relu",))
+    if (len(activations) > 1) != gated:
+        raise UserError(f"The MLP of the checkpoint is {'' if gated else 'not '}gated, and {activations} is not so.")
+    return T5Config(
+        vocab_size=vocab_size, emb_dim=emb_dim, num_heads=heads, head_dim=joined // heads, mlp_dim=mlp_dim,
+        num_encoder_layers=counts[0], num_decoder_layers=counts[1], mlp_activations=activations,
+        logits_via_embedding=_HEAD not in shapes, relative_attention_num_buckets=buckets,
+        relative_attention_max_distance=_DISTANCE, relpos_bias_in_every_layer=own,
+    )  # fmt: skip
+
+
+def params_of(state: StoredState, config: T5Config) -> Params:
+    """The parameters as numpy float32. Raises UserError where they are not those of the config, naming them."""
+    abstract = EncoderDecoderModel(config).abstract_params()
+    expected = {name: tuple(leaf.shape) for name, leaf in flat(abstract)}
+    found = dict(_shapes(state))
+    missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing:
+        hint = nearest(missing[0], unknown) if unknown else ""
+        raise UserError(f"The checkpoint lacks {len(missing)} of the arrays of such a model: {_some(missing)}.{hint}")
+    if unknown:
+        raise UserError(f"The checkpoint has {len(unknown)} arrays that such a model lacks: {_some(unknown)}.")
+    if wrong := [f"{name} is {found[name]}, not {shape}" for name, shape in expected.items() if found[name] != shape]:
+        raise UserError(f"The arrays of the checkpoint do not go together: {'; '.join(wrong[:5])}.")
+    params: Params = {}
+    for name, array in _unscanned(state):
+        put(params, name, np.ascontiguousarray(array.astype(np.float32)))
+    return params
+
+
+def _shapes(state: StoredState) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """This project's names of the parameters, with their shapes; nothing is read."""
+    for name, array in state.params().items():
+        inner, axis = _inner(name), state.scan_axis
+        if inner is None:
+            yield name, _joined_shape(name, array.shape)
+            continue
+        if axis is None or len(array.shape) <= axis:
+            raise UserError(f"{name} is {array.shape}: expected an axis for the layers.")
+        shape = tuple(size for at, size in enumerate(array.shape) if at != axis)
+        for layer in range(array.shape[axis]):
+            yield f"{inner[0]}/layers_{layer}/{inner[1]}", _joined_shape(inner[1], shape)
+
+
+def _unscanned(state: StoredState) -> Iterator[tuple[str, np.ndarray]]:
+    """This project's names of the parameters, with the arrays, read one after another."""
+    for name, stored in state.params().items():
+        inner, array = _inner(name), stored.read()
+        if inner is None:
+            yield name, array.reshape(_joined_shape(name, array.shape))
+            continue
+        for layer, one in enumerate(np.moveaxis(array, state.scan_axis or 0, 0)):
+            yield f"{inner[0]}/layers_{layer}/{inner[1]}", one.reshape(_joined_shape(inner[1], one.shape))
+
+
+def _inner(name: str) -> tuple[str, str] | None:
+    """("encoder", "attention/query/kernel") of an array of all layers, "encoder/encoder/attention/query/kernel"."""
+    stack, _, rest = name.partition("/")
+    return (stack, rest.removeprefix(f"{stack}/")) if stack in STACKS and rest.startswith(f"{stack}/") else None
+
+
+def is_of_all_layers(name: str) -> bool:
+    """Whether a parameter of T5X's scalable network is that of all layers of a stack."""
+    return _inner(name) is not None
+
+
+def _joined_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a matrix with heads in an axis of their own as this project has it."""
+    if len(shape) != 3:
+        return shape
+    if name.endswith("/out/kernel"):
+        return (shape[0] * shape[1], shape[2])
+    return (shape[0], shape[1] * shape[2])
+
+
+def flat(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """The leaves of a tree with their paths, "a/b/c"."""
+    for name, node in tree.items():
+        if isinstance(node, Mapping):
+            yield from flat(node, (*path, name))
+        else:
+            yield "/".join((*path, name)), node
+
+
+def put(tree: dict[str, Any], name: str, leaf: Any) -> None:
+    """Put a leaf at its path."""
+    *parents, last = name.split("/")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[last] = leaf
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

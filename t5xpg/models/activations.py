@@ -1,0 +1,104 @@
+"""Where arrays lie while a model computes: models name their axes, who compiles them for a mesh places them.
+
+Without a mesh of several devices nothing is placed, and nothing of this becomes part of the program.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+import jax
+from jax import lax
+
+Product = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Places(Protocol):
+    """What a mesh has to say of arrays with certain logical axes."""
+
+    def split(self, x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+        """x, lying as the rules have it."""
+
+    def is_gathered(self, axes: tuple[str, ...]) -> bool:
+        """Whether a weight is stored split over those devices that rows are split over too."""
+
+    def gathered(self, weight: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+        """The weight, whole on all of those."""
+
+    def summed_over_rows(self, product: Product, a: jax.Array, b: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+        """product(a, b) of all rows, lying as a weight with these axes is stored."""
+
+
+_places: ContextVar[Places | None] = ContextVar("places", default=None)
+
+
+@contextmanager
+def placed(places: Places) -> Iterator[None]:
+    """What is traced inside is placed."""
+    token = _places.set(places)
+    try:
+        yield
+    finally:
+        _places.reset(token)
+
+
+def split(x: jax.Array, *axes: str) -> jax.Array:
+    """x, split over devices by its logical axes; its gradient too."""
+    places = _places.get()
+    return x if places is None else places.split(x, axes)
+
+
+def rows(x: jax.Array, last: str) -> jax.Array:
+    """x [B, ..., `last`] split so; what lies between are lengths or beams."""
+    return split(x, "batch", *["length"] * (x.ndim - 2), last)
+
+
+def is_gathered(*axes: str) -> bool:
+    """Whether a weight with these axes is stored split over devices that all need it whole."""
+    places = _places.get()
+    return places is not None and places.is_gathered(axes)
+
+
+def gathered(weight: jax.Array, *axes: str) -> jax.Array:
+    """A weight as all rows are multiplied with it; its gradient is split as the weight is stored."""
+    places = _places.get()
+    return weight if places is None else _gathered(weight, axes, places)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gathered(weight: jax.Array, axes: tuple[str, ...], places: Places) -> jax.Array:
+    return places.gathered(weight, axes)
+
+
+def _gathered_forward(weight: jax.Array, axes: tuple[str, ...], places: Places) -> tuple[jax.Array, None]:
+    return places.gathered(weight, axes), None
+
+
+def _gathered_backward(axes: tuple[str, ...], places: Places, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (places.split(gradient, axes),)
+
+
+_gathered.defvjp(_gathered_forward, _gathered_backward)
+
+
+def gathered_again(weight: jax.Array, gradient: jax.Array, *axes: str) -> jax.Array:
+    """As `gathered`, in the backward pass: not before there is the gradient that it is needed for.
+
+    Else XLA would keep the whole weight from the forward pass until then.
+    """
+    if is_gathered(*axes):
+        weight, _ = lax.optimization_barrier((weight, gradient))
+    return gathered(weight, *axes)
+
+
+def summed_over_rows(product: Product, a: jax.Array, b: jax.Array, *axes: str) -> jax.Array:
+    """product(a, b), the gradient of a weight with these axes: a sum over rows.
+
+    a: [N, I], whose columns are the weight's first axis, or [N], of which product makes all of that axis. b: [N, O].
+    """
+    places = _places.get()
+    return product(a, b) if places is None else places.summed_over_rows(product, a, b, axes)

@@ -1,0 +1,68 @@
+"""T5's decoder alone, without cross attention: a language model, causal or with a prefix that sees all of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+from flax import nnx
+
+from t5xpg.models.config import T5Config
+from t5xpg.models.dropout import OFF, Dropout
+from t5xpg.models.keys import named_key
+from t5xpg.models.layers import Embed
+from t5xpg.models.model import Batch, LayerFlops, Model, Params
+from t5xpg.models.prompted import PromptedModel
+from t5xpg.models.stacks import DecoderOnly
+
+__all__ = ["DecoderOnlyModel", "T5Config"]
+
+
+class DecoderOnlyTransformer(nnx.Module):
+    """The modules of DecoderOnlyModel."""
+
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.decoder = DecoderOnly(named_key(key, "decoder"), config)
+
+
+class DecoderOnlyModel(Model):
+    """A language model of `num_decoder_layers` layers (T5X: t5x/examples/decoder_only; Raffel et al. 2020, 3.2.1).
+
+    The feature converter decides what it is: with batches of `LMFeatureConverter` each position sees those before it;
+    with those of `PrefixLMFeatureConverter` the inputs see all of the inputs. The parameters are the same, so that one
+    can go on from a checkpoint of the other. `num_encoder_layers` has no meaning.
+    """
+
+    feature_converters = ("LMFeatureConverter", "PrefixLMFeatureConverter")
+
+    @staticmethod
+    def modules(key: jax.Array, config: T5Config) -> nnx.Module:
+        return DecoderOnlyTransformer(key, config)
+
+    def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
+        """Logits [B, T, V] float32 of every target position, given the targets before it.
+
+        batch: decoder_input_tokens and decoder_target_tokens [B, T]; of a prefix LM also decoder_causal_attention
+        [B, T]; where packed also decoder_segment_ids [B, T]. Other keys are ignored.
+        """
+        modules = self.with_parameters(params)
+        dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
+        return modules.decoder(
+            modules.token_embedder,
+            batch["decoder_input_tokens"],
+            batch["decoder_target_tokens"],
+            batch.get("decoder_segment_ids"),
+            batch.get("decoder_causal_attention"),
+            dropout.at("decoder"),
+        )
+
+    def for_decoding(self, feature_converter: str) -> PromptedModel:
+        """It continues what it is given, which sees all of itself where that was the prefix of a prefix LM."""
+        return PromptedModel(self, sees_itself=feature_converter == "PrefixLMFeatureConverter")
+
+    def flops_per_example(self, lengths: Mapping[str, int]) -> float:
+        """As of every model. lengths: {"targets": T}, or {"inputs": S, "targets": T} of one row of S + T."""
+        T = sum(lengths.values())
+        of = LayerFlops(self.config)
+        return 3.0 * (self.config.num_decoder_layers * of.self_attention_and_mlp(T) + of.output(T))

@@ -1,0 +1,53 @@
+"""T5's encoder alone, with an output matrix: says of every position which token belongs there, as BERT does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+from flax import nnx
+
+from t5xpg.models.config import T5Config
+from t5xpg.models.dropout import OFF, Dropout
+from t5xpg.models.keys import named_key
+from t5xpg.models.layers import Embed
+from t5xpg.models.model import Batch, LayerFlops, Model, Params
+from t5xpg.models.stacks import Encoder, output_matrix, to_logits
+
+__all__ = ["EncoderOnlyModel", "T5Config"]
+
+
+class EncoderOnlyTransformer(nnx.Module):
+    """The modules of EncoderOnlyModel."""
+
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.encoder = Encoder(named_key(key, "encoder"), config)
+        self.logits_dense = output_matrix(key, config)
+
+
+class EncoderOnlyModel(Model):
+    """A masked language model of `num_encoder_layers` layers. `num_decoder_layers` has no meaning."""
+
+    feature_converters = ("MaskedLMFeatureConverter",)
+
+    @staticmethod
+    def modules(key: jax.Array, config: T5Config) -> nnx.Module:
+        return EncoderOnlyTransformer(key, config)
+
+    def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
+        """Logits [B, S, V] float32 of every position, given all of its row, or of its segment.
+
+        batch: encoder_input_tokens [B, S]; where packed also encoder_segment_ids [B, S]. Other keys are ignored.
+        """
+        modules = self.with_parameters(params)
+        dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
+        embed, tokens = modules.token_embedder, batch["encoder_input_tokens"]
+        encoded = modules.encoder(embed, tokens, batch.get("encoder_segment_ids"), dropout.at("encoder"))
+        return to_logits(embed, modules.logits_dense, encoded)
+
+    def flops_per_example(self, lengths: Mapping[str, int]) -> float:
+        """As of every model. lengths: {"inputs": S, "targets": S}."""
+        S = lengths["inputs"]
+        of = LayerFlops(self.config)
+        return 3.0 * (self.config.num_encoder_layers * of.self_attention_and_mlp(S) + of.output(S))

@@ -1,0 +1,123 @@
+"""Layers of one kind, one after the other: each a part of the program, or one part for all, scanned over parameters.
+
+Scanned, a stack has one module "layers", whose parameters have a first axis "layers", instead of "layers_0", "layers_1"
+and so on. XLA then compiles one layer, however many there are, and holds one at a time of what a layer needs while it
+computes. The numbers are the same, initial parameters and dropout included, but for rounding.
+
+Rematerialisation makes what the backward pass needs of a layer again instead of keeping it: "full" keeps a layer's
+input alone; "dots" also the results of products with weights, which are most of the work, so that attention, norms and
+activations are made again; "none" keeps all. T5X calls them full, minimal and none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from t5xpg.models.config import T5Config
+from t5xpg.models.dropout import OFF, Dropout
+from t5xpg.models.keys import named_key
+from t5xpg.models.layers import PRODUCT
+
+LAYERS = "layers"  # the module and its parameters' first axis
+# (x, layer, its dropout) -> x
+Body = Callable[[jax.Array, Any, Dropout], jax.Array]
+
+
+def layer_name(index: int) -> str:
+    """Of a layer that stands alone; its random keys derive from it, scanned or not."""
+    return f"{LAYERS}_{index}"
+
+
+class LayerStack(nnx.Module):
+    """What encoders and decoders have in common: `num_layers` layers, which `add_layers` makes."""
+
+    num_layers: int
+
+    def add_layers(
+        self, key: jax.Array, config: T5Config, number: int, make: Callable[[jax.Array], nnx.Module]
+    ) -> None:
+        """make: a layer of a random key. key: of the stack."""
+        self.num_layers = number
+        self.is_scanned = config.scan_layers
+        self.remat_policy = config.remat_policy
+        keys = [named_key(key, layer_name(index)) for index in range(number)]
+        if self.is_scanned:
+            setattr(self, LAYERS, _stacked([make(key) for key in keys]))
+        else:
+            for index, key in enumerate(keys):
+                setattr(self, layer_name(index), make(key))
+
+    def through_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF) -> jax.Array:
+        """body(..., body(body(x, first layer, its dropout), second layer, ...)). dropout: of the stack."""
+        if not self.is_scanned:
+            for name, layer in self.named_layers():
+                x = self._rematerialised(body, layer)(x, _parameters(layer), dropout.at(name))
+            return x
+        layers = getattr(self, LAYERS)
+        keys = _keys(dropout, self.num_layers)
+
+        def step(x: jax.Array, of_layer: tuple[Any, jax.Array | None]) -> tuple[jax.Array, None]:
+            parameters, key = of_layer
+            own = OFF if key is None else Dropout(dropout.rate, key)
+            return self._rematerialised(body, layers)(x, parameters, own), None
+
+        return lax.scan(step, x, (_parameters(layers), keys))[0]
+
+    def named_layers(self) -> list[tuple[str, Any]]:
+        """The layers one by one, each with its own parameters."""
+        names = [layer_name(index) for index in range(self.num_layers)]
+        if not self.is_scanned:
+            return [(name, getattr(self, name)) for name in names]
+        layers = getattr(self, LAYERS)
+        stacked, graph = _parameters(layers), nnx.graphdef(layers)
+        return [
+            (name, nnx.merge(graph, nnx.State(jax.tree.map(lambda leaf, at=index: leaf[at], stacked))))
+            for index, name in enumerate(names)
+        ]
+
+    def _rematerialised(self, body: Body, layer: nnx.Module) -> Callable[[jax.Array, Any, Dropout], jax.Array]:
+        """`body` as a function of the parameters of a layer like `layer`, which keeps what the policy says."""
+        graph = nnx.graphdef(layer)
+
+        def call(x: jax.Array, parameters: Any, key: jax.Array | None, rate: float) -> jax.Array:
+            dropout = OFF if key is None else Dropout(rate, key)
+            return body(x, nnx.merge(graph, nnx.State(parameters)), dropout)
+
+        if self.remat_policy != "none":
+            # by name: a policy does not see into the products, which have a gradient of their own
+            policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if self.remat_policy == "dots" else None
+            # a scan's two loops are two programs already, between which XLA finds nothing to save itself
+            call = jax.checkpoint(call, policy=policy, prevent_cse=not self.is_scanned, static_argnums=(3,))
+        return lambda x, parameters, dropout: call(x, parameters, dropout.key, dropout.rate)
+
+
+def _parameters(layer: nnx.Module) -> Any:
+    return nnx.to_pure_dict(nnx.state(layer))
+
+
+def _stacked(layers: list[nnx.Module]) -> nnx.Module:
+    """One module with the parameters of all, along a first axis."""
+
+    def stack(*variables: nnx.Variable) -> nnx.Variable:
+        values = jnp.stack([variable[...] for variable in variables])
+        return variables[0].replace(values, axes=(LAYERS, *variables[0].get_metadata()["axes"]))
+
+    states = [nnx.state(layer) for layer in layers]
+    together = jax.tree.map(stack, *states, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    return nnx.merge(nnx.graphdef(layers[0]), together)
+
+
+def _keys(dropout: Dropout, number: int) -> jax.Array | None:
+    """The keys of the layers' dropout, as `Dropout.at` derives them; None where nothing is dropped."""
+    if not dropout.active:
+        return None
+    assert dropout.key is not None
+    names = jnp.asarray([zlib.crc32(layer_name(index).encode()) for index in range(number)], jnp.uint32)
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(dropout.key, names)

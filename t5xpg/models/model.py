@@ -1,0 +1,139 @@
+"""What every architecture is: pure functions of a parameter tree and a batch."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import jax
+from flax import nnx
+
+from t5xpg.errors import UserError
+from t5xpg.models.config import T5Config
+from t5xpg.models.layer_stack import LayerStack
+
+# nested dicts with string keys and float32 arrays at the leaves, under T5X's names:
+# params["encoder"]["layers_0"]["attention"]["query"]["kernel"]
+Params = dict[str, Any]
+Batch = Mapping[str, jax.Array]
+
+
+@functools.lru_cache(maxsize=16)
+def _abstract(kind: type[Model], config: T5Config) -> tuple[nnx.GraphDef, nnx.State]:
+    modules = nnx.eval_shape(lambda: kind.modules(jax.random.key(0), config))
+    asked = config.scan_layers or config.remat_policy != "none"
+    if asked and not any(isinstance(module, LayerStack) for _, module in nnx.iter_modules(modules)):
+        raise UserError(
+            f"SCAN_LAYERS and REMAT_POLICY do nothing for a {kind.__name__}, whose layers are in no LayerStack "
+            "(t5xpg.models.layer_stack): set SCAN_LAYERS=False and REMAT_POLICY='none'."
+        )
+    return nnx.split(modules)
+
+
+@dataclass(frozen=True)
+class Model(abc.ABC):
+    """A model without state: every method is a pure function, to be jitted and differentiated by its caller.
+
+    One of your own gives `modules`, `logits`, `flops_per_example` and `feature_converters`.
+    """
+
+    config: T5Config
+
+    # names of the feature converters whose batches it takes; the first one where none is chosen
+    feature_converters: ClassVar[tuple[str, ...]]
+
+    @staticmethod
+    @abc.abstractmethod
+    def modules(key: jax.Array, config: T5Config) -> nnx.Module:
+        """New modules. Every parameter's key depends on its own name only."""
+
+    @abc.abstractmethod
+    def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
+        """Logits [B, T, V] float32 of every position that the batch has a target for.
+
+        dropout_key: a jax key; None drops nothing.
+        """
+
+    @abc.abstractmethod
+    def flops_per_example(self, lengths: Mapping[str, int]) -> float:
+        """Floating point operations of the matrix products, forward and backward, of one row of a batch.
+
+        lengths: of the task's features, padded, as TASK_FEATURE_LENGTHS. A product [a, b] x [b, c] is 2abc; the
+        backward pass is twice the forward pass. Attention is counted as it is computed, in full, causal or not. Norms,
+        softmax and embedding look-ups are left out, as is usual for a share of the hardware's peak.
+        """
+
+    def for_decoding(self, feature_converter: str) -> Any | None:
+        """What `t5xpg.decoding` decodes (its `Decodable`), of a model that was trained on a converter's batches.
+
+        None for one that writes nothing.
+        """
+        return None
+
+    def init(self, key: jax.Array) -> Params:
+        """New parameters (T5X's initialisers), float32. Every parameter's key depends on its own name only."""
+        return nnx.to_pure_dict(nnx.state(self.modules(key, self.config)))
+
+    def abstract_params(self) -> Params:
+        """The tree of `init` with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
+        return nnx.to_pure_dict(_abstract(type(self), self.config)[1])
+
+    def logical_axes(self) -> Params:
+        """The tree of `init` with a tuple of axis names at its leaves.
+
+        T5X's names: "vocab", "embed", "heads", "joined_kv", "mlp", "relpos_buckets".
+        """
+        state = _abstract(type(self), self.config)[1]
+        axes = jax.tree.map(
+            lambda variable: variable.replace(variable.get_metadata()["axes"]),
+            state,
+            is_leaf=lambda node: isinstance(node, nnx.Variable),
+        )
+        return nnx.to_pure_dict(axes)
+
+    def with_parameters(self, params: Params) -> Any:
+        """The modules with these parameters."""
+        return nnx.merge(_abstract(type(self), self.config)[0], nnx.State(params))
+
+    def with_layers_apart(self) -> Self:
+        """The same model with a name for the parameters of every layer: "layers_0", "layers_1", and so on."""
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, scan_layers=False))
+
+    @property
+    def num_params(self) -> int:
+        """How many numbers the parameters are."""
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.abstract_params()))
+
+
+@dataclass(frozen=True)
+class LayerFlops:
+    """Operations of the forward pass of one layer's parts; see `Model.flops_per_example`."""
+
+    config: T5Config
+
+    @property
+    def projection(self) -> int:
+        """Of one position by one of query, key, value and out."""
+        return 2 * self.config.emb_dim * self.config.num_heads * self.config.head_dim
+
+    @property
+    def pair(self) -> int:
+        """Of one query with one key: its logit, and its part of the mixture."""
+        return 2 * 2 * self.config.num_heads * self.config.head_dim
+
+    def self_attention_and_mlp(self, length: int) -> int:
+        """Of a layer of an encoder, or of a decoder without cross attention."""
+        mlp = 2 * self.config.emb_dim * self.config.mlp_dim * (len(self.config.mlp_activations) + 1)
+        return length * (4 * self.projection + mlp) + length * length * self.pair
+
+    def cross_attention(self, queries: int, keys: int) -> int:
+        return (2 * queries + 2 * keys) * self.projection + queries * keys * self.pair
+
+    def output(self, length: int) -> int:
+        """Of the output matrix, not a layer's own."""
+        return length * 2 * self.config.emb_dim * self.config.vocab_size

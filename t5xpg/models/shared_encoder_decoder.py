@@ -1,0 +1,61 @@
+"""T5 with one stack of layers for encoder and decoder: about half of the parameters (Raffel et al. 2020, table 2)."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+
+from t5xpg.errors import UserError
+from t5xpg.models.biases import Pairs
+from t5xpg.models.config import T5Config
+from t5xpg.models.dropout import OFF, Dropout
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.keys import named_key
+from t5xpg.models.layers import Embed
+from t5xpg.models.positions import RelativePositionBias
+from t5xpg.models.stacks import Decoder, DecoderLayer, feed_forward, own_biases, self_attention
+
+__all__ = ["SharedEncoderDecoderModel", "T5Config"]
+
+
+class SharedTransformer(nnx.Module):
+    """The modules of SharedEncoderDecoderModel: those of a decoder, which encode, too."""
+
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        if config.num_encoder_layers != config.num_decoder_layers:
+            raise UserError(
+                f"T5Config has {config.num_encoder_layers} layers for the encoder and {config.num_decoder_layers} for "
+                "the decoder: where they share their parameters, the numbers have to be equal."
+            )
+        self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.decoder = Decoder(named_key(key, "decoder"), config)
+
+    def encoder(
+        self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
+    ) -> jax.Array:
+        """tokens [B, S] int32 -> [B, S, D] in the compute dtype, by the decoder's layers without cross attention."""
+        stack = self.decoder
+        positions = None if stack.relpos_bias is None else stack.relpos_bias.in_both_directions()
+        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=positions)
+        bias_of = own_biases(pairs, stack.chunk_size, RelativePositionBias.in_both_directions)
+        x = dropout.at("embedding")(embed(tokens, stack.dtype))
+
+        def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout) -> jax.Array:
+            norm, attention = layer.pre_self_attention_layer_norm, layer.self_attention
+            x = self_attention(x, norm, attention, bias_of(layer), dropout, "self_attention")
+            return feed_forward(x, layer.pre_mlp_layer_norm, layer.mlp, dropout)
+
+        x = stack.through_layers(x, through, dropout)
+        return dropout.at("output")(stack.decoder_norm(x), shared_axis=None)
+
+
+class SharedEncoderDecoderModel(EncoderDecoderModel):
+    """An encoder-decoder whose encoder has the parameters of its decoder, but for the cross attention.
+
+    Shared are, as in Mesh-TensorFlow's `bi_v1_shared`, self attention, MLP and norms of each layer, the table of
+    relative positions (which the encoder reads in both directions), the last norm and the embedding.
+    """
+
+    @staticmethod
+    def modules(key: jax.Array, config: T5Config) -> nnx.Module:
+        return SharedTransformer(key, config)

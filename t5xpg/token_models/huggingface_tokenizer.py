@@ -1,0 +1,169 @@
+"""Tokenizers of Hugging Face: `tokenizer.json`, read with the package `tokenizers`; transformers is not needed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from t5xpg.errors import UserError
+from t5xpg.token_models import sentinels_among
+
+# What tokenizers call the tokens of each role, where no file beside them says so.
+_USUAL_NAMES = {
+    "pad_id": ("<pad>", "[PAD]", "<|padding|>", "<|pad|>"),
+    "eos_id": ("</s>", "<eos>", "[EOS]", "<|endoftext|>", "<|end_of_text|>", "<|eos|>"),
+    "unk_id": ("<unk>", "[UNK]", "<|unk|>"),
+}
+# Files beside tokenizer.json that say which token has which role; the first that does counts.
+_ROLE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
+_MOST_IDS = 10_000_000
+# A token that every tokenizer has something for: what is decoded behind it stands inside of a text.
+_ANCHOR = "a"
+
+
+class HuggingFaceTokenizer:
+    """A Hugging Face tokenizer as a `TokenModel`. Raises UserError for a file that is none.
+
+    Ids are the tokenizer's own, but for one pair: where its padding is not id 0, `tokenizer_pad_id` and 0 change
+    places. A tokenizer without padding gets a new id for it, behind its last (`tokenizer_pad_id` is that).
+    """
+
+    def __init__(self, file: str, tokenizer_pad_id: int = 0) -> None:
+        self._tokenizer = _read(file)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._pad = tokenizer_pad_id
+        ids_of_pieces = self._tokenizer.get_vocab(with_added_tokens=True)
+        own_size = max(ids_of_pieces.values(), default=-1) + 1
+        if own_size > _MOST_IDS:
+            raise UserError(
+                f"{file} has an id of {own_size - 1:,}: tokenizers with more than {_MOST_IDS:,} are not read."
+            )
+        if tokenizer_pad_id > own_size:
+            raise UserError(f"{file} has {own_size:,} tokens: {tokenizer_pad_id} cannot be its padding.")
+        self.size = max(own_size, tokenizer_pad_id + 1)
+        self._pieces = {self._swapped(token): piece for piece, token in ids_of_pieces.items()}
+        self.own_sentinels = sentinels_among({piece: token for token, piece in self._pieces.items()})
+        definition = json.loads(self._tokenizer.to_str())
+        special = {one["id"] for one in definition["added_tokens"] if one["special"]}
+        literal = {one["id"] for one in definition["added_tokens"]}
+        decoders = list(_flat(definition.get("decoder")))
+        self.num_bytes = np.zeros(self.size, np.int32)
+        for token, piece in self._pieces.items():
+            theirs = self._swapped(token)
+            if theirs not in special and token not in self.own_sentinels:
+                self.num_bytes[token] = len(piece.encode()) if theirs in literal else _num_bytes(piece, decoders)
+        kinds = {one["type"] for one in decoders}
+        self.covers_all_text = bool(kinds & {"ByteLevel", "ByteFallback"})
+        roles = _roles(Path(file).parent, definition, ids_of_pieces)
+        self.special_ids = {
+            name: None if piece is None else self._swapped(ids_of_pieces[piece]) for name, piece in roles.items()
+        }
+        self._anchor = self._tokenizer.encode(_ANCHOR, add_special_tokens=False).ids
+        self._anchor_text = self._tokenizer.decode(self._anchor)
+
+    def _swapped(self, token: int) -> int:
+        """Ours of one of the tokenizer's ids, and the other way round."""
+        return self._pad if token == 0 else 0 if token == self._pad else token
+
+    def encode(self, text: str) -> list[int]:
+        """See `TokenModel`. Special tokens that a text spells out are those tokens, as with the tokenizer itself."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return [self._swapped(token) for token in ids] if self._pad else list(ids)
+
+    def decode(self, ids: Sequence[int], follows: bool) -> str:
+        """See `TokenModel`."""
+        theirs = [self._swapped(token) for token in ids if token in self._pieces]
+        if not follows or not theirs:
+            return str(self._tokenizer.decode(theirs))
+        # tokenizers drop the space of the first word: right at the start of a text, wrong behind a sentinel
+        text = str(self._tokenizer.decode([*self._anchor, *theirs]))
+        return text.removeprefix(self._anchor_text)
+
+    def piece(self, token: int) -> str:
+        """See `TokenModel`."""
+        return self._pieces.get(token, "")
+
+    def unknown_characters(self, text: str) -> int:
+        """See `TokenModel`."""
+        unknown = self.special_ids["unk_id"]
+        if unknown is None:
+            return 0
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
+        return sum(end - start for token, (start, end) in spans if self._swapped(token) == unknown)
+
+
+def _read(file: str) -> Any:
+    try:
+        return tokenizers.Tokenizer.from_file(file)
+    except Exception as error:  # the library raises nothing more precise
+        raise UserError(f"{file} is not a tokenizer.json of Hugging Face ({str(error)[:200]}).") from None
+
+
+def _flat(decoder: Any) -> Iterator[Mapping[str, Any]]:
+    """The decoders that one is made of."""
+    if isinstance(decoder, Mapping):
+        if decoder.get("type") == "Sequence":
+            for one in decoder["decoders"]:
+                yield from _flat(one)
+        else:
+            yield decoder
+
+
+def _num_bytes(piece: str, decoders: Sequence[Mapping[str, Any]]) -> int:
+    """UTF-8 bytes that a token stands for inside of a text."""
+    for decoder in decoders:
+        match decoder["type"]:
+            case "ByteLevel":
+                return len(piece)  # each of its characters stands for a byte
+            case "ByteFallback" if _BYTE_PIECE.fullmatch(piece):
+                return 1
+            case "Metaspace":
+                piece = piece.replace(decoder["replacement"], " ")
+            case "Replace" if "String" in decoder["pattern"]:
+                piece = piece.replace(decoder["pattern"]["String"], decoder["content"])
+            case "WordPiece":
+                piece = piece.removeprefix(decoder["prefix"])
+            case "BPEDecoder":
+                piece = piece.replace(decoder["suffix"], " ")
+    return len(piece.encode("utf-8"))
+
+
+def _roles(folder: Path, definition: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, str | None]:
+    """Which tokens are padding, end and unknown: as the files beside the tokenizer say, or by their usual names."""
+    unknown = definition["model"].get("unk_token")
+    if unknown is None and isinstance(number := definition["model"].get("unk_id"), int):
+        unknown = next((piece for piece, token in ids.items() if token == number), None)
+    said = [_json_object(folder / name) for name in _ROLE_FILES]
+    found: dict[str, str | None] = {}
+    for name, usual in _USUAL_NAMES.items():
+        given = [_content(one.get(name.replace("_id", "_token"))) for one in said]
+        candidates = [*given, unknown if name == "unk_id" else None, *usual]
+        found[name] = next((piece for piece in candidates if piece in ids), None)
+    return found
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token, which is written alone or in an object."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None
+
+
+def _json_object(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}, which says which token is padding and which the end, is not JSON ({error})."
+        ) from None
+    return value if isinstance(value, Mapping) else {}

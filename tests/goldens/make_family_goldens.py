@@ -1,0 +1,154 @@
+"""Makes small checkpoints of T5's families as transformers writes them, with what transformers answers.
+
+    python tests/goldens/make_family_goldens.py           writes tests/goldens/families/<family>/
+    python tests/goldens/make_family_goldens.py --check   computes the answers again and compares with the files
+
+Needs what make_goldens.py needs. Each folder is what `save_pretrained` writes of a model with random weights and of its
+tokenizer, with `answers.safetensors`: `inputs` [B, S], padded with 0, `targets` [B, T], `logits` of the targets,
+`generated` greedily, and in its metadata texts with their ids and the versions. `parts` and `*_bin` hold the weights of
+t5_1_1 in the other ways that they come in, small.bin one tensor of four numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from make_goldens import random_weights
+from safetensors.numpy import load_file, save_file
+
+FOLDER = Path(__file__).resolve().parent / "families"
+B, S, T, DECODE = 3, 24, 10, 8
+PIECES = 40  # ids of the tokenizers with pieces, 8 sentinels among them
+SENTINELS = 8
+TEXTS = ["The owl <extra_id_0> the mouse <extra_id_1>.", "owls", "the the  owl"]
+
+COMMON = {
+    "d_model": 16, "d_kv": 5, "d_ff": 20, "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2, "vocab_size": 48,
+    "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
+# model_type, what differs from COMMON, the seed of the weights
+FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "t5": ("t5", {"feed_forward_proj": "relu", "tie_word_embeddings": True}, 0),
+    "t5_1_1": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, 1),
+    "byt5": (
+        "t5",
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_decoder_layers": 1, "vocab_size": 384},
+        2,
+    ),
+    "mt5": ("mt5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, 3),
+    "umt5": ("umt5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, 4),
+    "umt5_tied": ("umt5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True}, 5),
+}
+
+
+def tokenizer_of(family: str) -> Any:
+    """ByT5's, or T5's of some pieces."""
+    if family == "byt5":
+        return transformers.ByT5Tokenizer()
+    words = ["▁", "▁the", "▁owl", "▁The", "s", "▁mouse", ".", *"abcdefghijklmnopqrstuv"[: PIECES - 3 - 7 - SENTINELS]]
+    vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((word, -2.0 - i / 8) for i, word in enumerate(words))]
+    vocab += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(SENTINELS))]
+    assert len(vocab) == PIECES
+    return transformers.T5Tokenizer(vocab=vocab, extra_ids=SENTINELS)
+
+
+def make(family: str, folder: Path) -> Any:
+    """Write the checkpoint; returns the model that is in it."""
+    model_type, own, seed = FAMILIES[family]
+    settings = COMMON | own
+    rng = np.random.default_rng(seed)
+    config = transformers.AutoConfig.for_model(model_type, **settings)
+    made = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    tied = settings["tie_word_embeddings"]
+    weights = random_weights(made, tied, rng)
+    weights["shared.weight" if tied else "lm_head.weight"][1] *= 2.0
+    with tempfile.TemporaryDirectory() as scratch:
+        # through a checkpoint: a freshly made model ties its head whatever the configuration says
+        save_file(weights, Path(scratch) / "model.safetensors", metadata={"format": "pt"})
+        (Path(scratch) / "config.json").write_text(json.dumps({**settings, "model_type": model_type}))
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(scratch)
+    assert tied or not torch.equal(model.lm_head.weight, model.shared.weight)
+    model.save_pretrained(folder)
+    tokenizer_of(family).save_pretrained(folder)
+    return model
+
+
+def answers(family: str, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What transformers makes of the folder."""
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rng = np.random.default_rng(FAMILIES[family][2])
+    inputs, targets = (rng.integers(2, 48, size=(B, length)) for length in (S, T))
+    for row, length in enumerate((S, S - 7, 4)):
+        inputs[row, length - 1], inputs[row, length:] = 1, 0
+    given = torch.from_numpy(inputs)
+    mask = (given > 0).long()
+    shifted = torch.from_numpy(np.pad(targets[:, :-1], ((0, 0), (1, 0))))
+    with torch.no_grad():
+        logits = model(input_ids=given, attention_mask=mask, decoder_input_ids=shifted).logits.numpy()
+    said = model.generate(
+        input_ids=given, attention_mask=mask, max_new_tokens=DECODE, do_sample=False, num_beams=1
+    )[:, 1:].numpy()  # fmt: skip
+    tensors = {
+        "inputs": inputs.astype(np.int32),
+        "targets": targets.astype(np.int32),
+        "logits": logits,
+        "generated": np.pad(said, ((0, 0), (0, DECODE - said.shape[1]))).astype(np.int32),
+    }
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    texts = {text: tokenizer(text).input_ids for text in TEXTS}
+    return tensors, {"texts": json.dumps(texts), "versions": json.dumps(versions)}
+
+
+def other_ways(folder: Path) -> None:
+    """The weights of t5_1_1 in parts, and as PyTorch's own file, of today's layout and of the one before 1.6."""
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder / "t5_1_1")
+    model.save_pretrained(folder / "parts", max_shard_size="24KB")
+    for name, as_archive in (("archive_bin", True), ("old_bin", False)):
+        (folder / name).mkdir()
+        shutil.copy(folder / "t5_1_1" / "config.json", folder / name)
+        state = {key: value.half() if name == "archive_bin" else value for key, value in model.state_dict().items()}
+        torch.save(state, folder / name / "pytorch_model.bin", _use_new_zipfile_serialization=as_archive)
+        small = {"a": torch.arange(4.0).reshape(2, 2).T}
+        torch.save(small, folder / name / "small.bin", _use_new_zipfile_serialization=as_archive)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
+    check = parser.parse_args().check
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    if not check:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    failed = False
+    for family in FAMILIES:
+        folder = FOLDER / family
+        if not check:
+            make(family, folder)
+        tensors, metadata = answers(family, folder)
+        if check:
+            stored = load_file(folder / "answers.safetensors")
+            same = all(np.allclose(stored[key], tensors[key], rtol=1e-5, atol=1e-6) for key in stored)
+            failed |= not same
+            print(f"{family}: {'the same' if same else 'other answers'}")
+            continue
+        save_file(tensors, folder / "answers.safetensors", metadata=metadata)
+        print(family, {file.name: file.stat().st_size for file in sorted(folder.iterdir())})
+        print("  generated lengths", (tensors["generated"] != 0).sum(axis=1))
+    if not check:
+        other_ways(FOLDER)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

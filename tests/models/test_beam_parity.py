@@ -1,0 +1,101 @@
+"""Beam search against transformers' `generate`: sequences and scores, from golden answers.
+
+tests/goldens/make_beam_goldens.py made them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from t5xpg.decoding import Rule, beam_search, greedy
+from t5xpg.interop.huggingface import config_from_transformers, params_from_transformers
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+
+# compiling takes most of the time of these tests; only LLVM's optimisations are left out
+QUICK = {"xla_backend_optimization_level": 0}
+FOLDER = Path(__file__).parent.parent / "goldens" / "beams"
+MODELS = ["tied_relu", "untied_gated_gelu"]
+SEARCHES = [
+    "penalty_0", "penalty_0_never", "penalty_1", "penalty_1_early", "penalty_1_never", "penalty_2_of_3",
+    "penalty_minus_1",
+]  # fmt: skip
+
+
+@functools.cache
+def load(name: str) -> tuple[EncoderDecoderModel, Any, dict[str, np.ndarray], dict[str, Any]]:
+    """The model, its parameters, the golden tensors, and what each search was asked."""
+    path = FOLDER / f"{name}.safetensors"
+    tensors = load_file(path)
+    with safe_open(path, "numpy") as file:
+        config = config_from_transformers(json.loads(file.metadata()["config"]))
+        searches = json.loads(file.metadata()["searches"])
+    weights = {name.removeprefix("weight/"): value for name, value in tensors.items() if name.startswith("weight/")}
+    params = jax.tree.map(jnp.asarray, params_from_transformers(weights, config))
+    return EncoderDecoderModel(config), params, tensors, searches
+
+
+def search(name: str, rule: Rule, beams: int) -> tuple[np.ndarray, np.ndarray]:
+    model, params, tensors, _ = load(name)
+    length = tensors["greedy/tokens"].shape[-1]
+    run = functools.partial(beam_search, model, max_decode_length=length, num_decodes=beams, rule=rule)
+    with jax.numpy_dtype_promotion("strict"):
+        found = jax.jit(run, compiler_options=QUICK)(params, jnp.asarray(tensors["inputs"]))
+    return np.asarray(found.tokens), np.asarray(found.scores)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_goldens_tell_rules_apart(name: str) -> None:
+    _, _, tensors, searches = load(name)
+    assert (FOLDER / f"{name}.safetensors").stat().st_size < 200_000
+    assert sorted(searches) == sorted([*SEARCHES, "greedy"])
+    assert (tensors["inputs"] == 0).any()
+    answers = [tensors[f"{each}/tokens"][:, 0] for each in ("greedy", "penalty_0", "penalty_1", "penalty_2_of_3")]
+    for at, one in enumerate(answers):
+        assert len({int((row != 0).sum()) for row in one}) > 1, "the rows should end at different positions"
+        assert not any(np.array_equal(one, other) for other in answers[:at])
+
+
+@pytest.mark.parametrize("asked", SEARCHES)
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_rule(name: str, asked: str) -> None:
+    _, _, tensors, searches = load(name)
+    options = searches[asked]
+    rule = Rule("transformers", options["length_penalty"], options.get("early_stopping", False))
+    tokens, scores = search(name, rule, options["num_beams"])
+    returned = options["num_return_sequences"]
+    np.testing.assert_array_equal(tokens[:, :returned], tensors[f"{asked}/tokens"])
+    np.testing.assert_allclose(scores[:, :returned], tensors[f"{asked}/scores"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_t5xs_rule_without_a_penalty(name: str) -> None:
+    """It keeps whatever ends among the best eight, transformers what ends among the best four: its best is at least as
+    probable, and the same where all of transformers' have ended."""
+    _, _, tensors, _ = load(name)
+    theirs, their_scores = tensors["penalty_0/tokens"], tensors["penalty_0/scores"][:, 0]
+    tokens, scores = search(name, Rule("t5x", 0.0), 4)
+    has_ended = (theirs == 1).any(axis=2)
+    assert (scores[has_ended[:, 0], 0] >= their_scores[has_ended[:, 0]] - 1e-4).all()
+    all_have = has_ended.all(axis=1)
+    assert all_have.any()
+    np.testing.assert_array_equal(tokens[all_have, 0], theirs[all_have, 0])
+    np.testing.assert_allclose(scores[all_have, 0], their_scores[all_have], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_beam_is_greedy(name: str) -> None:
+    model, params, tensors, _ = load(name)
+    expected = tensors["greedy/tokens"][:, 0]
+    run = functools.partial(greedy, model, max_decode_length=expected.shape[1])
+    np.testing.assert_array_equal(jax.jit(run, compiler_options=QUICK)(params, tensors["inputs"]), expected)
+    np.testing.assert_array_equal(search(name, Rule("transformers", 0.0), 1)[0][:, 0], expected)

@@ -1,0 +1,202 @@
+"""Language models without an encoder: what they compute, what a position sees, packed rows."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5xpg.batch import LM, MASKED_LM, PREFIX_LM, layout_of
+from t5xpg.models.decoder_only import DecoderOnlyModel, T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.positions import relative_position_bucket
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 2,
+    "num_decoder_layers": 2, "mlp_dim": 14,
+}  # fmt: skip
+MODEL = DecoderOnlyModel(T5Config(**SIZES))
+T = 15
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@pytest.fixture(autouse=True)
+def strict_dtypes():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@functools.cache
+def params() -> Any:
+    """Parameters whose position biases matter."""
+    made = MODEL.init(jax.random.key(0))
+    made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
+    return made
+
+
+def rows(*examples: tuple[int, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """One row, packed of examples with (tokens, of them prefix); the arrays of `PrefixLMFeatureConverter`."""
+    rng = np.random.default_rng(seed)
+    names = [*layout_of(PREFIX_LM).arrays]
+    batch = {name: np.zeros((1, T), np.int32) for name in names}
+    start = 0
+    for number, (length, prefix) in enumerate(examples, start=1):
+        tokens = rng.integers(1, 29, length, np.int32)
+        part = slice(start, start + length)
+        batch["decoder_target_tokens"][0, part] = tokens
+        batch["decoder_input_tokens"][0, part] = [0, *tokens[:-1]]
+        batch["decoder_causal_attention"][0, part] = np.arange(length) < prefix
+        batch["decoder_segment_ids"][0, part] = number
+        start += length
+    return batch
+
+
+def logits(batch: dict[str, np.ndarray], without: tuple[str, ...] = (), model: Any = MODEL) -> np.ndarray:
+    given = {name: array for name, array in batch.items() if name not in without}
+    return np.asarray(jit(lambda p, b: model.logits(p, b))(params(), given))
+
+
+def in_numpy(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """The forward pass as T5's papers and T5X's decoder_only/network.py describe it, pair by pair, in float64."""
+    p = jax.tree.map(lambda array: np.asarray(array, np.float64), params())
+    decoder, table = p["decoder"], p["decoder"]["relpos_bias"]["rel_embedding"]
+    inputs, targets = batch["decoder_input_tokens"][0], batch["decoder_target_tokens"][0]
+    segments, prefix = batch["decoder_segment_ids"][0], batch["decoder_causal_attention"][0]
+
+    def norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
+
+    def gelu(x: np.ndarray) -> np.ndarray:
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    x = p["token_embedder"]["embedding"][inputs]
+    H, K = 3, 5
+    for number in range(2):
+        layer = decoder[f"layers_{number}"]
+        y = norm(x, layer["pre_self_attention_layer_norm"]["scale"])
+        q, k, v = ((y @ layer["self_attention"][name]["kernel"]).reshape(T, H, K) for name in ("query", "key", "value"))
+        mixed = np.zeros((T, H, K))
+        for head in range(H):
+            for at in range(T):
+                seen = [
+                    key
+                    for key in range(T)
+                    if targets[key] > 0
+                    and segments[key] == segments[at]
+                    and (key <= at or (prefix[key] and prefix[at]))
+                ]
+                if not seen:
+                    continue  # padding
+                buckets = relative_position_bucket(np.array(seen) - at, False, 32, 128)
+                weights = np.exp([q[at, head] @ k[key, head] for key in seen] + table[head, buckets])
+                mixed[at, head] = weights / weights.sum() @ v[seen, head]
+        x = x + mixed.reshape(T, H * K) @ layer["self_attention"]["out"]["kernel"]
+        y = norm(x, layer["pre_mlp_layer_norm"]["scale"])
+        x = (
+            x
+            + (gelu(y @ layer["mlp"]["wi_0"]["kernel"]) * (y @ layer["mlp"]["wi_1"]["kernel"]))
+            @ layer["mlp"]["wo"]["kernel"]
+        )
+    return norm(x, decoder["decoder_norm"]["scale"]) @ decoder["logits_dense"]["kernel"]
+
+
+def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("examples", [((13, 0),), ((12, 5),), ((6, 3), (5, 2)), ((4, 0), (7, 6), (4, 1))])
+def test_it_computes_what_the_reference_computes(examples):
+    batch = rows(*examples)
+    filled = batch["decoder_target_tokens"][0] > 0
+    assert relative_error(logits(batch)[0][filled], in_numpy(batch)[filled]) < 1e-5
+
+
+def test_without_a_prefix_it_is_a_language_model():
+    batch = rows((6, 0), (5, 0))
+    assert set(layout_of(LM).arrays) == set(batch) - {"decoder_causal_attention"}
+    np.testing.assert_array_equal(logits(batch), logits(batch, without=("decoder_causal_attention",)))
+
+
+@pytest.mark.parametrize(("prefix", "at"), [(0, 7), (5, 2), (5, 8)])
+def test_what_a_position_sees(prefix, at):
+    """A changed input token changes what may see it, and nothing else."""
+    batch = rows((12, prefix))
+    changed = {name: array.copy() for name, array in batch.items()}
+    changed["decoder_input_tokens"][0, at] = batch["decoder_input_tokens"][0, at] % 28 + 1
+    different = (logits(batch) != logits(changed))[0].any(-1)[:12]
+    expected = np.arange(12) >= at if at >= prefix else np.ones(12, bool)
+    np.testing.assert_array_equal(different, expected)
+
+
+def test_packed_neighbours_see_nothing_of_each_other():
+    first, second = rows((6, 3), (7, 4)), rows((6, 3), (7, 4), seed=1)
+    mixed = {name: np.where(np.arange(T) < 6, first[name], second[name]) for name in first}
+    np.testing.assert_array_equal(logits(first)[0, :6], logits(mixed)[0, :6])
+    np.testing.assert_array_equal(logits(second)[0, 6:13], logits(mixed)[0, 6:13])
+
+
+def test_packed_is_as_alone():
+    packed = rows((6, 3), (7, 4))
+    for start, end in ((0, 6), (6, 13)):
+        alone = {name: np.zeros_like(array) for name, array in packed.items()}
+        for name, array in packed.items():
+            alone[name][:, : end - start] = array[:, start:end]
+        got = logits(alone, without=("decoder_segment_ids", "decoder_positions"))[0, : end - start]
+        assert relative_error(got, logits(packed)[0, start:end]) < 2e-6
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_by_chunks(size):
+    batch = rows((6, 3), (7, 4))
+    chunked = DecoderOnlyModel(T5Config(**SIZES, attention_chunk_size=size))
+    weights = np.random.default_rng(3).normal(size=(1, T, 29)).astype(np.float32)
+    weights *= batch["decoder_target_tokens"][..., None] > 0
+
+    def gradients(model: DecoderOnlyModel) -> Any:
+        return jit(jax.grad(lambda p: jnp.sum(model.logits(p, batch) * weights)))(params())
+
+    different = jax.tree.map(relative_error, gradients(chunked), gradients(MODEL))
+    assert max(jax.tree.leaves(different)) < 2e-6
+
+
+def test_one_set_of_parameters_for_both_converters():
+    assert DecoderOnlyModel.feature_converters == (LM, PREFIX_LM)
+    leaves = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params())}
+    assert "['decoder']['layers_1']['self_attention']['query']['kernel']" in leaves
+    assert not any("encoder" in leaf for leaf in leaves)
+
+
+def test_an_encoder_alone_is_the_encoder_with_an_output_matrix():
+    config = T5Config(**SIZES)
+    alone, whole = EncoderOnlyModel(config), EncoderDecoderModel(config)
+    own = alone.init(jax.random.key(1))
+    theirs = whole.init(jax.random.key(2)) | {"token_embedder": own["token_embedder"], "encoder": own["encoder"]}
+    tokens = np.random.default_rng(0).integers(1, 29, (2, 9), np.int32)
+    tokens[1, 5:] = 0
+    expected = whole.encode(theirs, tokens) @ own["logits_dense"]["kernel"]
+    got = alone.logits(own, {"encoder_input_tokens": tokens})
+    assert relative_error(np.asarray(got), np.asarray(expected)) < 1e-6
+    assert alone.feature_converters == (MASKED_LM,)
+
+
+def test_packed_neighbours_of_an_encoder_alone():
+    model = EncoderOnlyModel(T5Config(**SIZES))
+    own = model.init(jax.random.key(1))
+    tokens = np.random.default_rng(0).integers(1, 29, (1, 9), np.int32)
+    batch = {"encoder_input_tokens": tokens, "encoder_segment_ids": np.array([[1, 1, 1, 1, 2, 2, 2, 0, 0]], np.int32)}
+    changed = batch | {"encoder_input_tokens": np.where(np.arange(9) < 4, tokens, tokens % 28 + 1)}
+    run = jit(lambda p, b: model.logits(p, b))
+    np.testing.assert_array_equal(run(own, batch)[0, :4], run(own, changed)[0, :4])
+    assert (run(own, batch)[0, 4:7] != run(own, changed)[0, 4:7]).all(-1).all()
+
+
+def test_operations_are_those_that_are_compiled():
+    batch = rows((12, 5))
+    compiled = jax.jit(MODEL.logits).lower(params(), batch).compile()
+    counted = MODEL.flops_per_example({"targets": T}) / 3
+    assert counted < compiled.cost_analysis()["flops"] < 2.5 * counted

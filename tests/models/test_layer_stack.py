@@ -1,0 +1,197 @@
+"""Scanned and rematerialised layers beside plain ones: the same numbers, for every architecture."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from t5xpg import decoding
+from t5xpg.decoding import DecodingConfig
+from t5xpg.errors import UserError
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.layer_layout import layers_as_in
+from t5xpg.models.layers import RMSNorm
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+
+B, S, T = 3, 7, 5
+SIZES: dict[str, Any] = {
+    "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 2, "num_decoder_layers": 2,
+    "mlp_dim": 14, "dropout_rate": 0.3,
+}  # fmt: skip
+MODELS = [EncoderDecoderModel, SharedEncoderDecoderModel, DecoderOnlyModel, EncoderOnlyModel]
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@pytest.fixture(autouse=True)
+def strict_dtypes():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def packed_batch() -> dict[str, np.ndarray]:
+    """Two texts in each row, and padding behind them."""
+    generator = np.random.default_rng(0)
+    found = {}
+    for part, length in (("encoder", S), ("decoder", T)):
+        segments = np.repeat([1, 2, 0], [length // 2, length - length // 2 - 1, 1])[None].repeat(B, 0)
+        names = ("encoder_input_tokens",) if part == "encoder" else ("decoder_input_tokens", "decoder_target_tokens")
+        found |= {name: generator.integers(1, 29, (B, length)) * (segments > 0) for name in names}
+        found[f"{part}_segment_ids"] = segments
+    found["decoder_causal_attention"] = (np.arange(T) < 1).astype(int)[None].repeat(B, 0)
+    return {name: array.astype(np.int32) for name, array in found.items()}
+
+
+def unpacked(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in batch.items() if "segment" not in name and "causal" not in name}
+
+
+def settings(kind: type, **more: Any) -> Any:
+    return kind(T5Config(**{**SIZES, **more}))
+
+
+def results(model: Any, params: Any, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
+    """Logits, and the gradients of the sum of their squares, with dropout."""
+
+    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
+        logits = model.logits(params, batch, dropout_key=jax.random.key(7))
+        return jnp.sum(jnp.square(logits)), logits
+
+    (_, logits), gradients = jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return logits, gradients
+
+
+def converted(tree: Any, like: Any) -> Any:
+    return layers_as_in(tree, like, lambda leaves, _: jnp.stack(leaves), lambda leaf, index, _: leaf[index])
+
+
+@functools.cache
+def plain(kind: type, packed: bool, own_tables: bool) -> tuple[Any, Any, Any]:
+    model = settings(kind, relpos_bias_in_every_layer=own_tables)
+    params = jit(model.init)(jax.random.key(0))
+    batch = packed_batch() if packed else unpacked(packed_batch())
+    return params, batch, results(model, params, batch)
+
+
+SCAN = {"scan_layers": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "packed", "own_tables", "more"),
+    [
+        *((kind, True, True, SCAN | {"remat_policy": "dots"}) for kind in MODELS),
+        (EncoderDecoderModel, True, True, SCAN | {"remat_policy": "full", "attention_chunk_size": 2}),
+        (EncoderDecoderModel, True, True, {"remat_policy": "full"}),
+        (EncoderDecoderModel, False, False, SCAN),
+    ],
+    ids=str,
+)
+def test_the_numbers_are_those_of_plain_layers(kind, packed, own_tables, more) -> None:
+    """Of logits and of every gradient; dropout has the same keys."""
+    params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables)
+    model = settings(kind, relpos_bias_in_every_layer=own_tables, **more)
+    logits, gradients = results(model, converted(params, model.abstract_params()), batch)
+    scale = float(jnp.max(jnp.abs(expected)))
+    np.testing.assert_allclose(logits, expected, atol=1e-5 * scale)
+    gradients = converted(gradients, params)
+    assert jax.tree.structure(gradients) == jax.tree.structure(params)
+    for ours, theirs in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5 * max(float(jnp.max(jnp.abs(theirs))), 1e-3))
+
+
+def test_a_policy_keeps_what_it_says() -> None:
+    """Bytes that differentiation keeps of a deep stack: "dots" less than all, "full" less than "dots"."""
+    batch = unpacked(packed_batch())
+
+    def kept(policy: str) -> int:
+        model = settings(EncoderOnlyModel, num_encoder_layers=8, remat_policy=policy, scan_layers=True)
+        pullback = jax.eval_shape(
+            lambda params: jax.vjp(lambda params: model.logits(params, batch), params)[1], model.abstract_params()
+        )
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pullback)) - 4 * model.num_params
+
+    full, dots, everything = (kept(policy) for policy in ("full", "dots", "none"))
+    inputs = 8 * B * S * 12 * 4
+    # of each layer query, key, value (15 each), two branches of the MLP (14), what attention and MLP give (12)
+    products = 8 * B * S * (3 * 15 + 2 * 14 + 2 * 12) * 4
+    assert full < 3 * inputs
+    assert dots - full == pytest.approx(products, rel=0.3)
+    assert everything > 1.3 * dots
+
+
+@pytest.mark.parametrize("own_tables", [False, True])
+def test_new_parameters_are_those_of_plain_layers_bit_for_bit(own_tables) -> None:
+    apart = settings(EncoderDecoderModel, relpos_bias_in_every_layer=own_tables)
+    scanned = settings(EncoderDecoderModel, relpos_bias_in_every_layer=own_tables, scan_layers=True)
+    params = scanned.init(jax.random.key(3))
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params)
+    assert shapes == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), scanned.abstract_params())
+    for ours, theirs in zip(
+        jax.tree.leaves(converted(params, apart.abstract_params())),
+        jax.tree.leaves(apart.init(jax.random.key(3))),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    assert scanned.num_params == apart.num_params
+
+
+def test_axes_of_stacked_parameters() -> None:
+    axes = settings(EncoderDecoderModel, scan_layers=True, relpos_bias_in_every_layer=True).logical_axes()
+    layers = axes["decoder"]["layers"]
+    assert layers["self_attention"]["query"]["kernel"] == ("layers", "embed", "joined_kv")
+    assert layers["pre_mlp_layer_norm"]["scale"] == ("layers", "embed")
+    assert layers["relpos_bias"]["rel_embedding"] == ("layers", "heads", "relpos_buckets")
+    assert axes["decoder"]["logits_dense"]["kernel"] == ("embed", "vocab")
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(EncoderDecoderModel, "beam"), (SharedEncoderDecoderModel, "greedy"), (DecoderOnlyModel, "beam")],
+)
+def test_decoding_step_by_step(kind, method) -> None:
+    """The cache of scanned layers is that of plain ones."""
+    config = DecodingConfig(method=method, **({"num_decodes": 2} if method == "beam" else {}))
+    tokens = packed_batch()["encoder_input_tokens"]
+    found = []
+    for more in ({}, SCAN | {"remat_policy": "full"}):
+        model = settings(kind, relpos_bias_in_every_layer=method == "beam", **more)
+        params = model.init(jax.random.key(0))
+        decodable = model.for_decoding(kind.feature_converters[0])
+        decoded = jit(lambda params, of=decodable: decoding.decode(of, params, tokens, config, 6))(params)
+        found.append(jax.tree.leaves(decoded))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"scan_layers": 1}, "T5Config.scan_layers is 1; it must be True or False"),
+        ({"remat_policy": "minimal"}, "T5Config.remat_policy is 'minimal'. Did you mean dots?"),
+        ({"remat_policy": "fulll"}, "Did you mean full?"),
+    ],
+)
+def test_settings_that_cannot_be(more, message) -> None:
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        settings(EncoderDecoderModel, **more)
+
+
+class WithoutStack(DecoderOnlyModel):
+    @staticmethod
+    def modules(key: jax.Array, config: T5Config) -> nnx.Module:
+        return RMSNorm(config.emb_dim)
+
+
+def test_an_architecture_whose_layers_are_in_no_stack_says_so() -> None:
+    assert settings(WithoutStack).num_params == 12
+    for more in (SCAN, {"remat_policy": "dots"}):
+        with pytest.raises(UserError, match="do nothing for a WithoutStack, whose layers are in no LayerStack"):
+            settings(WithoutStack, **more).abstract_params()

@@ -1,0 +1,59 @@
+"""Encoder and decoder with one set of parameters: the same as two sets that are equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.errors import UserError
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 2,
+    "num_decoder_layers": 2, "mlp_dim": 14,
+}  # fmt: skip
+
+
+def in_two_sets(shared: dict[str, Any]) -> dict[str, Any]:
+    decoder = shared["decoder"]
+    encoder = {"relpos_bias": decoder["relpos_bias"], "encoder_norm": decoder["decoder_norm"]}
+    for name in ("layers_0", "layers_1"):
+        layer = decoder[name]
+        encoder[name] = {
+            "pre_attention_layer_norm": layer["pre_self_attention_layer_norm"],
+            "attention": layer["self_attention"],
+            "pre_mlp_layer_norm": layer["pre_mlp_layer_norm"],
+            "mlp": layer["mlp"],
+        }
+    return {**shared, "encoder": encoder}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_it_is_an_encoder_decoder_with_two_equal_sets(tied):
+    config = T5Config(**SIZES, logits_via_embedding=tied)
+    shared, plain = SharedEncoderDecoderModel(config), EncoderDecoderModel(config)
+    params = shared.init(jax.random.key(0))
+    params["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
+    rng = np.random.default_rng(0)
+    targets = rng.integers(1, 29, (2, 5), np.int32)
+    batch = {
+        "encoder_input_tokens": np.where(np.arange(9) < 7, rng.integers(1, 29, (2, 9), np.int32), 0),
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
+    }
+    expected = plain.logits(in_two_sets(params), batch)
+    np.testing.assert_allclose(shared.logits(params, batch), expected, rtol=1e-5, atol=1e-5)
+    inputs = batch["encoder_input_tokens"]
+    cache, expected_cache = shared.init_cache(params, inputs, 3), plain.init_cache(in_two_sets(params), inputs, 3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), cache, expected_cache)
+    left_out = sum(leaf.size for leaf in jax.tree.leaves(in_two_sets(params)["encoder"]))
+    assert plain.num_params - shared.num_params == left_out
+
+
+def test_the_numbers_of_layers_have_to_be_equal():
+    with pytest.raises(UserError, match="3 layers for the encoder and 2 for the decoder"):
+        SharedEncoderDecoderModel(T5Config(**{**SIZES, "num_encoder_layers": 3})).abstract_params()

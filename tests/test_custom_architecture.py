@@ -1,0 +1,94 @@
+"""The examples of docs/custom_architecture.md, file by file as they stand there, train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workplace import FAST_COMPILATION, REPOSITORY, sentences
+
+PAGE = REPOSITORY / "docs" / "custom_architecture.md"
+FILE = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the files of the page."""
+    files = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
+    assert list(files) == [
+        "my_layout.py",
+        "my_model.py",
+        "my_tasks.py",
+        "languages.gin",
+        "my_numbers.py",
+        "numbers.gin",
+    ]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def run(folder: Path, command: str, experiment: str, *options: str) -> str:
+    """What the program prints, from the folder of an example, with a model of a smaller size."""
+    small = ("emb_dim=16", "mlp_dim=16", "num_encoder_layers=1", "num_decoder_layers=1")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "t5xpg", command, experiment, f"--run={folder / 'run'}"),
+            *(f"--gin.encoder_decoder.T5Config.{size}" for size in small),
+            *options,
+        ],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}",
+            "T5XPG_COMPILE_CACHE": "0",
+            "XLA_FLAGS": FAST_COMPILATION,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_model_of_batches_of_its_own_trains(folder: Path) -> None:
+    for split, seed in (("train", 0), ("validation", 1)):
+        lines = [f"{number % 4}\t{text}\n" for number, text in enumerate(sentences(40, seed).splitlines())]
+        (folder / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
+    run(folder, "train", "languages.gin", "--gin.TRAIN_STEPS=11")
+    last = records(folder)[-1]
+    assert last["step"] == 11
+    assert last["target_tokens"]
+
+
+def test_a_task_without_text_trains_is_measured_and_answers(folder: Path) -> None:
+    short = ("--gin.TRAIN_STEPS=12", "--gin.EVAL_PERIOD=6", "--gin.INFER_EVAL_PERIOD=12")
+    printed = run(folder, "train", "numbers.gin", *short)
+    assert re.search(r"step 12: validation loss \d\.\d+ nats per target token, accuracy 0\.\d+$", printed, re.MULTILINE)
+    written = records(folder)
+    losses = [record["loss"] for record in written if record["split"] == "validation"]
+    assert losses[-1] < losses[0]
+    (measured,) = [record["metrics"] for record in written if record["split"] == "infer_eval"]
+    assert set(measured) == {"exact_match", "token_f1"}
+    assert measured["token_f1"] > 0
+    run(folder, "eval", "numbers.gin", *short)
+    (predictions,) = (folder / "run" / "evaluation" / "predictions").glob("*.jsonl")
+    first = json.loads(predictions.read_text().splitlines()[0])
+    asked = [int(number) for number in first["inputs"].split()]
+    assert first["target"] == " ".join(map(str, sorted(asked)))
+    lines = run(folder, "infer", "numbers.gin", "--prompt=9 4 31 7 7 2 16 11", *short).splitlines()
+    assert "input       9 4 31 7 7 2 16 11" in lines
+    (prediction,) = [line.split()[1:] for line in lines if line.startswith("prediction")]
+    assert all(int(number) < 32 for number in prediction)
