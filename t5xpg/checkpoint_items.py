@@ -100,8 +100,7 @@ def sha256_of_arrays(tree: Any) -> str:
             single = (layer_name(index) if name == LAYERS else name for name in names)
             parts["/".join(single)] = leaf, index
     for name, (leaf, at) in sorted(parts.items()):
-        whole = _whole(leaf)
-        array = np.asarray(whole if at is None else whole[at])
+        array = np.asarray(_whole(leaf if at is None else leaf[at]))
         digest.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

@@ -10,9 +10,11 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from t5xpg.errors import UserError
 
 _TEMPORARY, _REPLACED = ".tmp", ".old"
 _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P<kind>\.tmp|\.old)")
@@ -106,6 +108,20 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def json_object_of(path: Path, saying: str = "") -> Mapping[str, Any]:
+    """The object in a JSON file of another program; an empty one where there is no file, or another value in it.
+
+    saying: what the file is read for, to be named in a message. Raises UserError for what is not JSON.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = read_json(path)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}{f', which says {saying},' if saying else ''} is not JSON ({error}).") from None
+    return value if isinstance(value, Mapping) else {}
 
 
 def temporary_prefix(name: str) -> str:

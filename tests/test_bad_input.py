@@ -11,11 +11,7 @@ import io
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +23,7 @@ from t5xpg.data import local_files
 from t5xpg.data.lines import BadLines, bounded_lines
 from t5xpg.data.local_files import texts
 from t5xpg.errors import UserError, nearest
-from tests.workplace import EXPERIMENT, FINE_TUNING, REPOSITORY
+from tests.workplace import EXPERIMENT, FINE_TUNING, contents
 
 GOOD = json.dumps({"text": "a" * 150}).encode() + b"\n"
 LONG = b"x" * 150 + b"\n"
@@ -339,18 +335,6 @@ def test_the_table_names_each_case_once() -> None:
     assert len({case.name for case in TABLE}) == len(TABLE) >= 100
 
 
-def contents(place: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Everything below a folder: kind and permissions, size, and text of files. Locks stay, empty, for the next one."""
-    found = {}
-    for path in sorted(place.rglob("*")):
-        status = path.lstat()
-        if path.name.startswith(".") and path.suffix == ".lock" and not status.st_size:
-            continue
-        text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        found[str(path.relative_to(place))] = (status.st_mode, len(text), text)
-    return found
-
-
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)
 def test_it_is_said_and_nothing_is_left(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -416,55 +400,3 @@ def test_names_in_messages_are_bounded() -> None:
     assert nearest("text", ["x" * 10**6, "txt"]) == " Did you mean txt?"
     assert len(nearest("a" * 10**6, (f"name {i}" for i in range(10**5)))) < 500
     assert str(UserError("a\x1b[31m\u202eb\ud800 é")) == r"a\x1b[31m\u202eb\ud800 é"
-
-
-AS_ANOTHER = """
-import os, sys
-# before anything is given up: the interpreter may lie where only this user can read
-from t5xpg import cli, preparation, progress
-from t5xpg.data import export, local_files
-if os.getuid() == 0:  # to whom permissions do not apply
-    os.setgroups([]); os.setgid(65534); os.setuid(65534)
-for arguments in sys.argv[1:]:
-    print(cli.main(arguments.split()))
-"""
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that another user can reach, which those of pytest are not."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
-
-
-def test_missing_permissions(open_folder: Path) -> None:
-    """Neither a file that may not be read nor a folder that may not be written ends in a traceback."""
-    (open_folder / "a.txt").write_bytes(LONG)
-    (open_folder / "secret.txt").write_bytes(LONG)
-    (open_folder / "secret.txt").chmod(0)
-    for name, mode in (("data", 0o555), ("open", 0o777)):
-        (open_folder / name).mkdir()
-        (open_folder / name).chmod(mode)
-    before = contents(open_folder) if os.getuid() == 0 else {}
-    commands = ["data mine --files=train=a.txt", "data mine --files=train=secret.txt"]
-    said = []
-    for place in ("data", "open"):
-        done = subprocess.run(
-            [sys.executable, "-c", AS_ANOTHER, *commands],
-            cwd=open_folder,
-            env={"PYTHONPATH": str(REPOSITORY), "T5XPG_DATA_DIR": str(open_folder / place), "PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        said.append((done.stdout.split()[-2:], done.stderr.splitlines()))
-    assert said[0][0] == ["1", "1"], said
-    assert all(re.search(r"error: Permission denied \(.*data", line) for line in said[0][1]), said
-    assert said[1][0] == ["0", "1"], said
-    assert said[1][1][-1] == "t5xpg: error: Permission denied (secret.txt).", said
-    assert sorted(path.name for path in (open_folder / "open" / "mine").iterdir()) == ["manifest.json", "train.jsonl"]
-    if before:
-        shutil.rmtree(open_folder / "open")
-        before = {name: value for name, value in before.items() if name != "open"}
-        assert contents(open_folder) == before

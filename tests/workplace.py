@@ -141,6 +141,18 @@ def make_workplace(folder: Path) -> Workplace:
     return place
 
 
+def contents(place: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything below a folder: kind and permissions, size, and text of files. Locks stay, empty, for the next one."""
+    found = {}
+    for path in sorted(place.rglob("*")):
+        status = path.lstat()
+        if path.name.startswith(".") and path.suffix == ".lock" and not status.st_size:
+            continue
+        text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        found[str(path.relative_to(place))] = (status.st_mode, len(text), text)
+    return found
+
+
 def checkpoint_arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
     """All arrays of a checkpoint's parameters and optimiser, by path."""
     import jax

@@ -8,13 +8,13 @@ by itself is taken for one of Google's, or trained on from it, unless `sentinels
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from t5xpg.errors import UserError, nearest
+from t5xpg.files import json_object_of
 from t5xpg.filling import SENTINEL
 from t5xpg.interop.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES
 from t5xpg.named_tokens import NAMED_TOKENS
@@ -55,7 +55,7 @@ def vocabulary_of_folder(
 
 
 def _found(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int) -> Vocabulary:
-    settings = _json_object(folder / CONFIG)
+    settings = json_object_of(folder / CONFIG)
     if tokenizer == BYTES:
         return _of_bytes(settings, sentinels)
     if tokenizer is not None:
@@ -115,7 +115,7 @@ def _adds_tokens(folder: Path, settings: Mapping[str, Any]) -> bool:
     """Whether someone has added tokens of text to the pieces: then tokenizer.json alone has all of them."""
     if not (folder / DEFINITION).is_file():
         return False
-    added = _json_object(folder / DEFINITION).get("added_tokens")
+    added = json_object_of(folder / DEFINITION).get("added_tokens")
     texts = [one.get("content") for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
     return not all(isinstance(text, str) and _is_special(text) for text in texts)
 
@@ -139,13 +139,3 @@ def _added_tokens(settings: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
 
 def _strings(value: Any) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-
-
-def _json_object(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}).") from None
-    return value if isinstance(value, Mapping) else {}

@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 
 from t5xpg.errors import UserError
+from t5xpg.files import json_object_of
 from t5xpg.token_models import sentinels_among
 
 # What tokenizers call the tokens of each role, where no file beside them says so.
@@ -142,7 +143,7 @@ def _roles(folder: Path, definition: Mapping[str, Any], ids: Mapping[str, int]) 
     unknown = definition["model"].get("unk_token")
     if unknown is None and isinstance(number := definition["model"].get("unk_id"), int):
         unknown = next((piece for piece, token in ids.items() if token == number), None)
-    said = [_json_object(folder / name) for name in _ROLE_FILES]
+    said = [json_object_of(folder / name, "which token is padding and which the end") for name in _ROLE_FILES]
     found: dict[str, str | None] = {}
     for name, usual in _USUAL_NAMES.items():
         given = [_content(one.get(name.replace("_id", "_token"))) for one in said]
@@ -155,15 +156,3 @@ def _content(token: Any) -> str | None:
     """The text of a token, which is written alone or in an object."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None
-
-
-def _json_object(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}, which says which token is padding and which the end, is not JSON ({error})."
-        ) from None
-    return value if isinstance(value, Mapping) else {}
