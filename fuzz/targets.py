@@ -13,23 +13,31 @@ import gzip
 import hashlib
 import json
 import lzma
+import math
 import shutil
 import struct
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import zstandard
+from flax import serialization
 
 from t5xpg.data.lines import BadLines
 from t5xpg.data.local_files import texts
 from t5xpg.data.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.errors import UserError
 from t5xpg.filling import blanks_of, fill
+from t5xpg.interop.t5x_files import MESSAGE, METADATA, open_checkpoint
+from t5xpg.interop.tensorflow_files import TensorFlowCheckpoint
 from t5xpg.interop.torch_files import TorchFile
 
 Target = Callable[[bytes], None]
+
+_CHECKPOINTS = Path(__file__).resolve().parents[1] / "tests" / "goldens" / "families"
 
 # The first byte of an input chooses one.
 _FORMS = (".jsonl", ".txt", ".jsonl.gz", ".jsonl.zst", ".txt.xz", ".jsonl.bz2")
@@ -190,8 +198,6 @@ def _with_checksums(index: bytes, batches_size: int) -> bytes:
 
 
 def _stream_seed() -> bytes:
-    import numpy as np
-
     from t5xpg.batch import BatchSpec
     from t5xpg.data.stream_format import StreamWriter, batches_path, index_path
 
@@ -222,11 +228,73 @@ def torch_files(data: bytes) -> None:
         _refused(error, path.name)
 
 
+def t5x_checkpoints(data: bytes) -> None:
+    """What describes a checkpoint of T5X, without its folders of arrays: MessagePack of T5X, JSON of orbax.
+
+    The first byte chooses one.
+    """
+    path = _folder() / (METADATA if data[:1] == b"1" else MESSAGE)
+    path.write_bytes(data[1:])
+    try:
+        for name, array in open_checkpoint(path).arrays.items():
+            name.encode("utf-8", "surrogatepass")
+            assert array.read().nbytes <= 8 * max(len(data), math.prod(array.shape))
+    except UserError as error:
+        _refused(error, str(path.parent))
+    finally:
+        path.unlink()
+
+
+def _t5x_seeds() -> list[bytes]:
+    """The smallest ones: a fuzzer reads no more than the beginning of a real one."""
+    array = np.arange(3, dtype=np.float32)
+    elsewhere = {"driver": "zarr", "kvstore": {"driver": "file", "path": "a"}, "metadata": {"shape": [3]}}
+    message = {"version": 3, "optimizer": {"target": {"a": array, "b": elsewhere}, "state": {"step": 5}}}
+    placeholder = {"target": {"a": "PLACEHOLDER://target.a"}}
+    entry = {"key_metadata": [{"key": "target"}, {"key": "a"}], "value_metadata": {"value_type": "jax.Array"}}
+    tree = {"tree_metadata": {"('target', 'a')": entry}, "use_zarr3": False}
+    messages = [serialization.msgpack_serialize(one) for one in (message, placeholder)]
+    return [*(b"0" + one for one in messages), b"1" + json.dumps(tree).encode()]
+
+
+def tensorflow_index(data: bytes) -> None:
+    """The index of a checkpoint of TensorFlow: every variable is read, or the file refused."""
+    prefix = _folder() / "model.ckpt-5"
+    prefix.with_name(f"{prefix.name}.index").write_bytes(data)
+    data_file = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
+    if not data_file.is_file():
+        data_file.write_bytes(_packed_golden("mesh_tensorflow", data_file.name))
+    try:
+        found = TensorFlowCheckpoint(prefix)
+        for name in found:
+            assert found[name].nbytes <= data_file.stat().st_size
+    except UserError as error:
+        _refused(error, prefix.name)
+
+
+def tokenizer_files(data: bytes) -> None:
+    """The reader of a Hugging Face tokenizer: what it reads gives text back, or it is refused."""
+    from t5xpg.token_models.huggingface_tokenizer import HuggingFaceTokenizer
+
+    path = _folder() / "tokenizer.json"
+    path.write_bytes(data)
+    try:
+        found = HuggingFaceTokenizer(str(path))
+        found.decode(found.encode("The dog sees."), follows=False).encode("utf-8")
+    except UserError as error:
+        _refused(error, path.name)
+
+
+def _packed_golden(case: str, name: str) -> bytes:
+    """A file of a packed checkpoint among the goldens."""
+    with zipfile.ZipFile(_CHECKPOINTS.parent / "t5x" / f"{case}.zip") as packed:
+        return packed.read(next(one for one in packed.namelist() if Path(one).name == name))
+
+
 _LINES = (
     b'{"text": "a \\u00e9 \\ud800", "n": 1}\n\n\xef\xbb\xbf{"text": ""}\r\n'  # good, empty, good
     b'[1]\n{"texts": null}\n{"text": 3}\n\0\n\xff\n'  # each bad in its way
 )
-_CHECKPOINTS = Path(__file__).resolve().parents[1] / "tests" / "goldens" / "families"
 SEEDS: dict[str, list[bytes]] = {
     "local_files": [
         bytes([0]) + _LINES,
@@ -246,6 +314,14 @@ SEEDS: dict[str, list[bytes]] = {
         b"--gin.A='it''s' --gin.A=",
     ],
     "torch_files": [(_CHECKPOINTS / name / "small.bin").read_bytes() for name in ("old_bin", "archive_bin")],
+    "t5x_checkpoints": [
+        *_t5x_seeds(),
+        b"0" + _packed_golden("t5_1_1", "checkpoint"),
+        b"1" + _packed_golden("t5_1_1_orbax", "_METADATA"),
+        b"0",
+    ],
+    "tensorflow_index": [_packed_golden("mesh_tensorflow", "model.ckpt-5.index"), b""],
+    "tokenizer_files": [(_CHECKPOINTS / "t5" / "tokenizer.json").read_bytes(), b"{}"],
 }
 TARGETS: dict[str, Target] = {
     "local_files": local_files,
@@ -254,4 +330,7 @@ TARGETS: dict[str, Target] = {
     "stream": stream,
     "overrides": overrides,
     "torch_files": torch_files,
+    "t5x_checkpoints": t5x_checkpoints,
+    "tensorflow_index": tensorflow_index,
+    "tokenizer_files": tokenizer_files,
 }

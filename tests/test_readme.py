@@ -125,7 +125,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gin = next(body for _, body in BLOCKS if body.startswith("from __gin__"))
     (folder / "experiments" / "mine").mkdir()
     (folder / "experiments" / "mine" / "mine.gin").write_text(gin)
-    run(folder, "make data DATASET=pydocs LIMIT=200")
+    for dataset in ("pydocs", "pycode"):
+        run(folder, f"make data DATASET={dataset} LIMIT=200")
     run(folder, 'make data DATASET=wikitext FILES="train=texts/train.txt validation=texts/validation.txt"')
     return folder
 

@@ -184,7 +184,9 @@ def _of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:
 
 
 def _of_name(folder: Path, name: str, driver: str) -> StoredArray:
-    """An array of orbax: in the folder's one store, or in a folder of its own."""
+    """An array of orbax: in the folder's one store, or in a folder of its own. Raises ValueError for no name."""
+    if not name.isprintable():
+        raise ValueError(f"an array is called {name!r}")
     if not (folder / _OCDBT).is_file():
         return _zarr(_inside(folder, name), None, None, driver)
     return _zarr(folder, None, name, driver)
@@ -193,7 +195,7 @@ def _of_name(folder: Path, name: str, driver: str) -> StoredArray:
 def _inside(folder: Path, name: str) -> Path:
     """A folder beside the file that names it. Raises ValueError for a name that leads elsewhere."""
     last = name.rstrip("/")
-    if not last or "/" in last or last in (".", ".."):
+    if not last.isprintable() or "/" in last or last in ("", ".", ".."):
         raise ValueError(f"an array is said to be in {name!r}")
     return folder / last
 

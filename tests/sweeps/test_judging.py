@@ -39,9 +39,9 @@ tasks = {json.dumps(JUDGED)}
 title = "Spans"
 candidates = ["MIXTURE_OR_TASK_NAME=small_span_corruption_bytes640"]
 
-[recipes.ul2]
-title = "UL2"
-candidates = ["MIXTURE_OR_TASK_NAME=small_ul2"]
+[recipes.prefix_lm]
+title = "Prefix LM"
+candidates = ["MIXTURE_OR_TASK_NAME=small_prefix_lm_bytes640"]
 """
 SETTINGS = """
 VOCAB_SIZE = 640
@@ -70,14 +70,14 @@ def test_every_run_is_measured_on_every_task_once(done: tuple[Workplace, str]) -
     place, printed = done
     folder = place.folder / "runs" / place.experiment.stem
     found = plan.read(place.experiment.parent / plan.FILE_NAME)
-    for run in found.final({"spans": found.recipes[0].candidates[0], "ul2": found.recipes[1].candidates[0]}):
+    for run in found.final({recipe.name: recipe.candidates[0] for recipe in found.recipes}):
         directory = RunDirectory(folder / run.folder)
         for task in JUDGED:
             measured = judging.of(run, task, folder)
             assert measured is not None
             assert (measured["task"], measured["split"], measured["step"]) == (task, "validation", 2)
             assert sorted(measured.get("tasks", {})) == (PARTS if task == "small_ul2" else [])
-        assert directory.evaluation_json.exists() == (run.recipe.name == "ul2"), "its own task is a judged one"
+        assert directory.evaluation_json.exists() == (run.recipe.name == "prefix_lm"), "its own task is a judged one"
     assert f"small after step 2 on validation of {JUDGED[0]}: loss " in printed
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("evaluation.json")}
     assert len(before) == 4
@@ -90,28 +90,28 @@ def test_every_run_is_measured_on_every_task_once(done: tuple[Workplace, str]) -
 
 def test_the_board_has_what_was_measured_and_read(done: tuple[Workplace, str]) -> None:
     board = collected(done[0])
-    spans, ul2 = (board["judged"]["recipes"][name] for name in ("spans", "ul2"))
-    assert (spans["task"], ul2["task"]) == (SPANS, JUDGED[0])
-    for one in (spans, ul2):
+    spans, prefix_lm = (board["judged"]["recipes"][name] for name in ("spans", "prefix_lm"))
+    assert (spans["task"], prefix_lm["task"]) == (SPANS, JUDGED[1])
+    for one in (spans, prefix_lm):
         assert (one["rows"], one["lengths"], one["seeds"]) == (4, {"inputs": 64, "targets": 64}, [0])
         assert all(one["loss"][task]["mean"] == one["loss"][task]["seeds"][0] > 0 for task in JUDGED)
     # 4 rows of 2 steps; the text of a row of span corruption is 73 tokens (one span of 11), bytes all but its end
-    assert 0.8 * 8 * 73 <= spans["text_bytes"] <= 8 * 73 < ul2["text_bytes"]
-    assert spans["target_tokens"] < ul2["target_tokens"] <= 8 * 64
+    assert 0.8 * 8 * 73 <= spans["text_bytes"] <= 8 * 73 < prefix_lm["text_bytes"]
+    assert spans["target_tokens"] < prefix_lm["target_tokens"] <= 8 * 64
 
 
 def test_different_validation_tasks_do_not_compare(done: tuple[Workplace, str]) -> None:
     board = collected(done[0])
-    assert [entry["validated_on"] for entry in board["final"]] == [SPANS, JUDGED[0]]
+    assert [entry["validated_on"] for entry in board["final"]] == [SPANS, JUDGED[1]]
     assert page.pictures(board) == {}
     assert board["final"][1]["steps_to_reference"] == [None]
     text = page.block(board)
     assert "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn." in text
     assert "reference |" not in text.replace("steps to the reference |", "")
     same = copy.deepcopy(board)
-    same["final"][0]["validated_on"] = JUDGED[0]
+    same["final"][0]["validated_on"] = JUDGED[1]
     assert set(page.pictures(same)) == {page.STEPS_FILE}
-    assert f"validation loss on {JUDGED[0]}, nats per target byte" in page.pictures(same)[page.STEPS_FILE]
+    assert f"validation loss on {JUDGED[1]}, nats per target byte" in page.pictures(same)[page.STEPS_FILE]
     assert "do not compare" not in page.block(same)
 
 
@@ -122,14 +122,14 @@ def test_the_page_marks_the_lowest_loss(done: tuple[Workplace, str]) -> None:
     assert sweeps.check_page(folder) == []
     board = json.loads((folder / sweeps.LEADERBOARD_FILE).read_text())
     text = (folder / sweeps.README_FILE).read_text(encoding="utf-8")
-    assert "| measured on | Spans | UL2 |" in text
+    assert "| measured on | Spans | Prefix LM |" in text
     for task in JUDGED:
-        cells = [board["judged"]["recipes"][name]["loss"][task]["mean"] for name in ("spans", "ul2")]
+        cells = [board["judged"]["recipes"][name]["loss"][task]["mean"] for name in ("spans", "prefix_lm")]
         shown = [f"**{one:.3f}**" if one == min(cells) else f"{one:.3f}" for one in cells]
         assert f"| `{task}` | {shown[0]} | {shown[1]} |" in text
     assert text.count("| &nbsp;&nbsp;`small_ul2_") == 7
-    read = board["judged"]["recipes"]["ul2"]
-    assert f"| UL2 | `small_ul2` | 4 x 64/64 | {read['target_tokens']:,.0f} | {read['text_bytes']:,.0f} |" in text
+    read = board["judged"]["recipes"]["prefix_lm"]
+    assert f"| Prefix LM | `{JUDGED[1]}` | 4 x 64/64 | {read['target_tokens']:,.0f} | {read['text_bytes']:,.0f} |" in text
 
 
 def test_what_is_missing_is_left_out(done: tuple[Workplace, str], tmp_path: Path) -> None:
@@ -137,13 +137,13 @@ def test_what_is_missing_is_left_out(done: tuple[Workplace, str], tmp_path: Path
     found = plan.read(place.experiment.parent / plan.FILE_NAME)
     folder = tmp_path / "runs"
     shutil.copytree(place.folder / "runs" / place.experiment.stem, folder)
-    run = found.final({"spans": found.recipes[0].candidates[0], "ul2": found.recipes[1].candidates[0]})[0]
+    run = found.final({recipe.name: recipe.candidates[0] for recipe in found.recipes})[0]
     shutil.rmtree(RunDirectory(folder / run.folder).evaluation / JUDGED[0])
     (folder / f"{run.folder}.text.json").unlink()
     board = leaderboard.collect("small", found, folder, None)
     spans = board["judged"]["recipes"]["spans"]
     assert (spans["loss"][JUDGED[0]], spans["text_bytes"]) == ({"seeds": [], "mean": None, "parts": {}}, None)
-    assert f"| `{JUDGED[0]}` | - | {board['judged']['recipes']['ul2']['loss'][JUDGED[0]]['mean']:.3f} |" in page.block(
+    assert f"| `{JUDGED[0]}` | - | {board['judged']['recipes']['prefix_lm']['loss'][JUDGED[0]]['mean']:.3f} |" in page.block(
         board
     )
 
@@ -181,8 +181,8 @@ def test_tasks_that_cannot_be_measured_are_refused_before_training(
 )
 def test_a_run_is_measured_on_tasks_of_its_ids_only(done: tuple[Workplace, str], options: list[str], said: str) -> None:
     place, _ = done
-    run = next((place.folder / "runs" / place.experiment.stem).glob("ul2,*/run.json")).parent
-    own = [f"--gin.{binding}" for binding in ("MIXTURE_OR_TASK_NAME=small_ul2", "TRAIN_STEPS=2", "RANDOM_SEED=0")]
+    run = next((place.folder / "runs" / place.experiment.stem).glob("prefix_lm,*/run.json")).parent
+    own = [f"--gin.{binding}" for binding in ("MIXTURE_OR_TASK_NAME=small_prefix_lm_bytes640", "TRAIN_STEPS=2", "RANDOM_SEED=0")]
     before = sorted(run.rglob("*"))
     printed = place.run("eval", str(place.experiment), *own, f"--run={run}", *options, code=1)
     assert said in printed
