@@ -323,6 +323,10 @@ def _import(options: argparse.Namespace) -> int:
     return exchange_commands.take(options)
 
 
+def _convert_gin(options: argparse.Namespace) -> int:
+    return exchange_commands.convert(options)
+
+
 def _report(options: argparse.Namespace) -> int:
     from t5xpg import matrix, report, sweeps
     from t5xpg.rundir import RunDirectory

@@ -110,6 +110,7 @@ def parser(functions: Mapping[str, Any]) -> argparse.ArgumentParser:
     exchange_commands.add_options(
         add("export", "_export", "write a run's checkpoint for another program"),
         add("import", "_import", "make a run of another program's checkpoint", common),
+        add("convert-gin", "_convert_gin", "write a gin file of T5X as an experiment", common),
     )
     add("report", "_report", "publish a run into its experiment's folder")
     clean = add("clean-runs", "_clean_runs", "list the run directories and delete them after a yes", common)
