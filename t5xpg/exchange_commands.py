@@ -95,9 +95,7 @@ def convert(options: argparse.Namespace) -> int:
     said = {
         "needed here no more": converted.unneeded,
         "not carried over": converted.unsupported,
-        "to be mended before it can be trained": [
-            problem.replace(str(file), str(output or "the experiment")) for problem in problems
-        ],
+        "to be mended before it can be trained": [one.replace(str(file), name) for one in problems],
     }
     for what, lines in said.items():
         if lines:
