@@ -2,8 +2,6 @@
 
 What T5X's own files of runs and models say is known here, so that T5X need not be there. Every binding of the file is
 carried over, or told to be of no use here, or named as not carried over: nothing is dropped without a word.
-
-Source: t5x/configs/runs/pretrain.gin and finetune.gin, t5x/examples/t5/t5_1_1 and byt5.
 """
 
 from __future__ import annotations
@@ -17,6 +15,19 @@ from typing import Any
 from t5xpg import paths
 from t5xpg.config.statements import Bound, Import, Include, Reference, statements
 from t5xpg.errors import UserError
+from t5xpg.importing.t5x_gin_names import (
+    ANY,
+    FACTORS,
+    MODEL,
+    OURS,
+    PARTITIONERS,
+    REMAT,
+    ROWS,
+    RUNS,
+    SCHEDULER,
+    UNNEEDED,
+    Key,
+)  # fmt: skip
 
 _MODEL_FILE = re.compile(r"(?:^|/)(t5_1_1|byt5)/(\w+)\.gin$")
 _OTHER_FAMILY = re.compile(r"(?:^|/)(t5_1_0|mt5|umt5|t5_1_1_lm100k|flan\w*)/\w+\.gin$")
@@ -24,160 +35,6 @@ _RUN_FILE = re.compile(r"(?:^|/)configs/runs/(\w+)\.gin$")
 _STEP = re.compile(r"(?:checkpoint_|model\.ckpt-)(\d+)/?$")
 _LIBRARIES = ("t5x", "seqio", "__main__", "__gin__", "jax", "flax", "optax", "functools")
 
-# A parameter of T5X by its scope, the class without its module, and its name; a macro is ("", "", NAME).
-Key = tuple[str, str, str]
-
-
-def _data(scope: str, **values: Any) -> dict[Key, Any]:
-    return {(scope, "DatasetConfig", name): value for name, value in values.items()}
-
-
-def _macros(**values: Any) -> dict[Key, Any]:
-    return {("", "", name): value for name, value in values.items()}
-
-
-_SCHEDULER = "create_learning_rate_scheduler"
-_OF_BOTH = {
-    "mixture_or_task_name": Reference("%MIXTURE_OR_TASK_NAME"),
-    "task_feature_lengths": Reference("%TASK_FEATURE_LENGTHS"),
-    "use_cached": Reference("%USE_CACHED_TASKS"),
-    "pack": True,
-}
-_PRETRAIN: Mapping[Key, Any] = {
-    ("", "train", "eval_steps"): 20,
-    ("", "train", "eval_period"): 1000,
-    **_macros(RANDOM_SEED=None, USE_CACHED_TASKS=True, SHUFFLE_TRAIN_EXAMPLES=True),
-    **_data("train", batch_size=128, split="train", **_OF_BOTH),
-    **_data("train_eval", batch_size=128, split="validation", **_OF_BOTH),
-    ("", "SaveCheckpointConfig", "period"): 1000,
-    ("", "SaveCheckpointConfig", "keep"): None,
-    ("", _SCHEDULER, "factors"): "constant * rsqrt_decay",
-    ("", _SCHEDULER, "base_learning_rate"): 1.0,
-    ("", _SCHEDULER, "warmup_steps"): 10000,
-}
-_FINETUNE: Mapping[Key, Any] = {
-    **_PRETRAIN,
-    **_macros(DROPOUT_RATE=0.1, BATCH_SIZE=128, EVAL_STEPS=20, EVAL_PERIOD=1000),
-    ("", "train", "eval_steps"): Reference("%EVAL_STEPS"),
-    ("", "train", "eval_period"): Reference("%EVAL_PERIOD"),
-    ("", "train", "infer_eval_dataset_cfg"): Reference("@infer_eval/utils.DatasetConfig()"),
-    ("train", "DatasetConfig", "batch_size"): Reference("%BATCH_SIZE"),
-    ("train_eval", "DatasetConfig", "batch_size"): Reference("%BATCH_SIZE"),
-    ("", "SaveCheckpointConfig", "period"): 5000,
-    ("", _SCHEDULER, "factors"): "constant",
-    ("", _SCHEDULER, "base_learning_rate"): 0.001,
-    ("", _SCHEDULER, "warmup_steps"): 1000,
-}
-_RUNS = {"pretrain": _PRETRAIN, "finetune": _FINETUNE}
-_MODEL: Mapping[Key, Any] = {
-    **_macros(Z_LOSS=0.0001, LABEL_SMOOTHING=0.0, LOSS_NORMALIZING_FACTOR=None),
-    ("", "T5Config", "dtype"): "bfloat16",
-}
-
-# Ours of T5X's: a macro, or a parameter where there is a dot.
-_SAME = (
-    "MIXTURE_OR_TASK_NAME", "TASK_FEATURE_LENGTHS", "TRAIN_STEPS", "USE_CACHED_TASKS", "SHUFFLE_TRAIN_EXAMPLES",
-    "RANDOM_SEED", "DROPOUT_RATE", "BATCH_SIZE", "EVAL_STEPS", "EVAL_PERIOD", "Z_LOSS", "LABEL_SMOOTHING",
-    "LOSS_NORMALIZING_FACTOR",
-)  # fmt: skip
-_WIDTHS = (
-    "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers", "mlp_activations",
-    "logits_via_embedding", "float32_attention_logits",
-)  # fmt: skip
-_ADAFACTOR = {
-    "decay_rate": "decay_rate", "step_offset": "step_offset", "clipping_threshold": "clipping_threshold",
-    "multiply_by_parameter_scale": "multiply_by_parameter_scale", "factored": "factored", "epsilon1": "epsilon1",
-    "epsilon2": "epsilon2", "min_dim_size_to_factor": "min_dim_size_to_factor", "beta1": "momentum",
-    "weight_decay_rate": "weight_decay", "weight_decay_rate_lr_exponent": "weight_decay_lr_exponent",
-    "global_norm_clip_threshold": "max_gradient_norm",
-}  # fmt: skip
-_OURS: Mapping[Key, str] = {
-    **{("", "", name): name for name in _SAME},
-    ("", "train", "total_steps"): "TRAIN_STEPS",
-    ("", "train", "eval_steps"): "EVAL_STEPS",
-    ("", "train", "eval_period"): "EVAL_PERIOD",
-    ("", "train", "stats_period"): "STATS_PERIOD",
-    ("", "train", "random_seed"): "RANDOM_SEED",
-    ("train", "DatasetConfig", "mixture_or_task_name"): "MIXTURE_OR_TASK_NAME",
-    ("train", "DatasetConfig", "task_feature_lengths"): "TASK_FEATURE_LENGTHS",
-    ("train", "DatasetConfig", "batch_size"): "BATCH_SIZE",
-    ("train", "DatasetConfig", "use_cached"): "USE_CACHED_TASKS",
-    ("train", "DatasetConfig", "shuffle"): "SHUFFLE_TRAIN_EXAMPLES",
-    ("train", "DatasetConfig", "pack"): "PACK",
-    ("train", "DatasetConfig", "split"): "train/spec.DatasetConfig.split",
-    **{
-        ("train_eval", "DatasetConfig", name): f"train_eval/spec.DatasetConfig.{name}"
-        for name in ("mixture_or_task_name", "task_feature_lengths", "batch_size", "use_cached", "pack", "split")
-    },
-    ("", "SaveCheckpointConfig", "period"): "CHECKPOINT_PERIOD",
-    ("", "SaveCheckpointConfig", "keep"): "KEEP_CHECKPOINTS",
-    ("", "Trainer", "num_microbatches"): "NUM_MICROBATCHES",
-    ("", "EncoderDecoderModel", "z_loss"): "Z_LOSS",
-    ("", "EncoderDecoderModel", "label_smoothing"): "LABEL_SMOOTHING",
-    ("", "EncoderDecoderModel", "loss_normalizing_factor"): "LOSS_NORMALIZING_FACTOR",
-    ("", "EncoderDecoderModel.predict_batch_with_aux", "num_decodes"): "decoding.DecodingConfig.num_decodes",
-    ("", "T5Config", "dropout_rate"): "DROPOUT_RATE",
-    ("", "T5Config", "dtype"): "DTYPE",
-    ("", "T5Config", "vocab_size"): "VOCAB_SIZE",
-    ("", "T5Config", "scan_layers"): "SCAN_LAYERS",
-    ("", "T5Config", "remat_policy"): "REMAT_POLICY",
-    **{("", "T5Config", name): f"encoder_decoder.T5Config.{name}" for name in _WIDTHS},
-    **{("", "Adafactor", name): f"optimizers.Adafactor.{ours}" for name, ours in _ADAFACTOR.items()},
-    ("", "standard_logical_axis_rules", "activation_partitioning_dims"): (
-        "partitioning.standard_logical_axis_rules.activation_partitioning_dims"
-    ),
-    ("", "standard_logical_axis_rules", "parameter_partitioning_dims"): (
-        "partitioning.standard_logical_axis_rules.parameter_partitioning_dims"
-    ),
-}
-
-# What nobody needs to set here, and why.
-_DATASET, _PARTS = "the experiment says it once, for training and validation", "the included files say it"
-_ANY = "*"
-_UNNEEDED: Mapping[Key, str] = {
-    ("", "", "MODEL_DIR"): "RUN= of `make train`",
-    ("", "", "VOCABULARY"): "the vocabulary is the task's",
-    ("", "", "USE_HARDWARE_RNG"): "random numbers are those of the seed on every device",
-    ("", "", "EVALUATOR_USE_MEMORY_CACHE"): "the evaluator's examples are kept in memory",
-    ("", "", "JSON_WRITE_N_RESULTS"): "`make eval` writes all predictions",
-    ("", "train", "use_hardware_rng"): "random numbers are those of the seed on every device",
-    ("", "train", "model_dir"): "RUN= of `make train`",
-    **{
-        ("", "train", name): _PARTS
-        for name in (
-            "model", "train_dataset_cfg", "train_eval_dataset_cfg", "checkpoint_cfg", "partitioner", "trainer_cls",
-            "summarize_config_fn", "inference_evaluator_cls",
-        )
-    },
-    ("train", "DatasetConfig", "seed"): "RANDOM_SEED decides the order of the data, too",
-    ("train_eval", "DatasetConfig", "seed"): "RANDOM_SEED decides the order of the data, too",
-    ("train_eval", "DatasetConfig", "shuffle"): "validation is not shuffled",
-    ("infer_eval", "DatasetConfig", _ANY): "metrics of tasks are computed on the validation dataset",
-    ("", "Evaluator", _ANY): "metrics go to metrics.jsonl and TensorBoard",
-    ("", "JSONLogger", _ANY): "`make eval` writes all predictions",
-    ("", "SentencePieceVocabulary", _ANY): "the vocabulary is the task's",
-    ("", "ByteVocabulary", _ANY): "the vocabulary is the task's",
-    ("", "CheckpointConfig", _ANY): _PARTS,
-    ("", "SaveCheckpointConfig", "save_dataset"): "the position in the data is always kept",
-    ("", "SaveCheckpointConfig", "dtype"): "parameters are kept in float32",
-    ("", "RestoreCheckpointConfig", "mode"): "INITIAL_CHECKPOINT names the step",
-    ("", "RestoreCheckpointConfig", "dtype"): "parameters are kept in float32",
-    ("", "Trainer", "learning_rate_fn"): "SCHEDULE",
-    ("", "Trainer", "weight_metrics_computer"): "norms of weights and gradients are recorded with the steps",
-    **{("", "EncoderDecoderModel", name): _PARTS for name in ("module", "input_vocabulary", "output_vocabulary",
-                                                              "optimizer_def")},
-    ("", "Transformer", "config"): _PARTS,
-    ("", "Adafactor", "logical_factor_rules"): "for arrays of two axes T5X's rules are those of the sizes",
-}  # fmt: skip
-_PARTITIONERS = ("PjitPartitioner", "ModelBasedPjitPartitioner")
-_FACTORS = {
-    "constant * rsqrt_decay": ("@schedules.InverseSquareRoot()", False),
-    "constant * linear_warmup * rsqrt_decay": ("@schedules.InverseSquareRoot()", True),
-    "constant": ("@schedules.Constant()", False),
-    "constant * linear_warmup": ("@schedules.Constant()", True),
-}
-_ROWS = {"t5_1_1": 32128, "byt5": 384}  # of the embedding, as gin/models/ has them
-_REMAT = {"none": "none", "minimal": "dots", "full": "full"}
 _MODULES = {
     "encoder_decoder": "from t5xpg.models import encoder_decoder",
     "spec": "from t5xpg.data import spec",
@@ -262,12 +119,12 @@ class _Conversion:
             name = f"{match[1]}_{match[2]}"
             if (paths.GIN / "models" / f"{name}.gin").is_file():
                 self._model = name
-                self._known.update(_MODEL)
+                self._known.update(MODEL)
                 return
         if match := _RUN_FILE.search(one.file):
-            if match[1] in _RUNS:
+            if match[1] in RUNS:
                 self._run = match[1]
-                self._known.update(_RUNS[match[1]])
+                self._known.update(RUNS[match[1]])
                 return
             doing = {"eval": "`make eval` and", "infer": "`make infer` and"}.get(match[1], "")
             raise UserError(f"{one.file} ({one.place}) is no training: {doing} `make help` say what does that here.")
@@ -294,11 +151,11 @@ class _Conversion:
     def _carry(self, key: Key, value: Any) -> None:
         """Carry one parameter over, or say why not."""
         scope, kind, parameter = key
-        if kind in _PARTITIONERS:
+        if kind in PARTITIONERS:
             self._partitioner(key, value)
         elif key == ("", "train", "infer_eval_dataset_cfg"):
             self._ours["INFER_EVAL_PERIOD"] = None if value is None else Reference("%EVAL_PERIOD")
-        elif kind == _SCHEDULER or key in (
+        elif kind == SCHEDULER or key in (
             ("", "", "INITIAL_CHECKPOINT_PATH"),
             ("", "RestoreCheckpointConfig", "path"),
         ):
@@ -306,11 +163,11 @@ class _Conversion:
         elif parameter in ("MIXTURE_OR_TASK_MODULE", "module") and kind in ("", "DatasetConfig"):
             if isinstance(value, str) and value not in self._modules:
                 self._modules.append(value)
-        elif key in _OURS:
-            self._set(key, _OURS[key], value)
-        elif (scope, kind, parameter) in _UNNEEDED or (scope, kind, _ANY) in _UNNEEDED:
+        elif key in OURS:
+            self._set(key, OURS[key], value)
+        elif (scope, kind, parameter) in UNNEEDED or (scope, kind, ANY) in UNNEEDED:
             if key in self._bound:
-                why = _UNNEEDED.get(key) or _UNNEEDED[scope, kind, _ANY]
+                why = UNNEEDED.get(key) or UNNEEDED[scope, kind, ANY]
                 self._converted.unneeded.append(f"{self._bound[key].text}: {why}")
         elif not kind and parameter in self._referenced:
             return  # a macro of the file's own, whose value stands where it is used
@@ -325,11 +182,11 @@ class _Conversion:
                 self._unsupported(bound.text, bound.place, "its value is not known")
             return
         if name == "REMAT_POLICY":
-            if value not in _REMAT:
-                known = ", ".join(_REMAT.values())
+            if value not in REMAT:
+                known = ", ".join(REMAT.values())
                 self._unsupported(self._bound[key].text, self._bound[key].place, f"REMAT_POLICY is one of {known}")
                 return
-            value = _REMAT[value]
+            value = REMAT[value]
         elif name == "NUM_MICROBATCHES" and value is None:
             value = 1
         elif name == "KEEP_CHECKPOINTS" and value is None:
@@ -344,7 +201,7 @@ class _Conversion:
                 self._converted.unneeded.append(f"{self._bound[key].text}: every run has a seed here, 0")
         elif name == "EVAL_STEPS" and isinstance(value, int) and value < 1:
             value = None
-        elif name == "VOCAB_SIZE" and self._model is not None and value == _ROWS[self._model.rpartition("_")[0]]:
+        elif name == "VOCAB_SIZE" and self._model is not None and value == ROWS[self._model.rpartition("_")[0]]:
             return
         self._ours[name] = value
 
@@ -357,20 +214,20 @@ class _Conversion:
             self._unsupported(bound.text, bound.place, "gin/partitioning/ says what lies where (docs/partitioning.md)")
 
     def _schedule(self, values: Mapping[Key, Any]) -> None:
-        given = {name: self._resolved(values.get(("", _SCHEDULER, name)), values)
+        given = {name: self._resolved(values.get(("", SCHEDULER, name)), values)
                  for name in ("factors", "base_learning_rate", "warmup_steps")}  # fmt: skip
-        own = [bound for key, bound in self._bound.items() if key[1] == _SCHEDULER]
+        own = [bound for key, bound in self._bound.items() if key[1] == SCHEDULER]
         if given["factors"] is None:
             return
         factors = " * ".join(part.strip() for part in str(given["factors"]).split("*"))
-        if factors not in _FACTORS:
+        if factors not in FACTORS:
             for bound in own:
-                self._unsupported(bound.text, bound.place, f"schedules are those of {', '.join(map(repr, _FACTORS))}")
+                self._unsupported(bound.text, bound.place, f"schedules are those of {', '.join(map(repr, FACTORS))}")
             return
         for bound in own:
             if bound.parameter not in given:
                 self._unsupported(bound.text, bound.place, "nothing here is known to be the same")
-        schedule, warms_up = _FACTORS[factors]
+        schedule, warms_up = FACTORS[factors]
         self._ours["SCHEDULE"] = Reference(schedule)
         self._ours["LEARNING_RATE"] = given["base_learning_rate"]
         constant = schedule == "@schedules.Constant()"
