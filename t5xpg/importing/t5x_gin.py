@@ -27,7 +27,7 @@ from t5xpg.importing.t5x_gin_names import (
     SCHEDULER,
     UNNEEDED,
     Key,
-)  # fmt: skip
+)
 
 _MODEL_FILE = re.compile(r"(?:^|/)(t5_1_1|byt5)/(\w+)\.gin$")
 _OTHER_FAMILY = re.compile(r"(?:^|/)(t5_1_0|mt5|umt5|t5_1_1_lm100k|flan\w*)/\w+\.gin$")
