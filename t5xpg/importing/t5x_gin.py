@@ -32,6 +32,7 @@ from t5xpg.importing.t5x_gin_names import (
 _MODEL_FILE = re.compile(r"(?:^|/)(t5_1_1|byt5)/(\w+)\.gin$")
 _OTHER_FAMILY = re.compile(r"(?:^|/)(t5_1_0|mt5|umt5|t5_1_1_lm100k|flan\w*)/\w+\.gin$")
 _RUN_FILE = re.compile(r"(?:^|/)configs/runs/(\w+)\.gin$")
+_NO_TRAINING = {"eval": "`make eval`", "infer": "`make infer`", "export": "`make export`"}
 _STEP = re.compile(r"(?:checkpoint_|model\.ckpt-)(\d+)/?$")
 _LIBRARIES = ("t5x", "seqio", "__main__", "__gin__", "jax", "flax", "optax", "functools")
 
@@ -64,7 +65,8 @@ def convert(file: Path, search: Sequence[Path] = ()) -> Converted:
 
 def _finder(search: Sequence[Path]) -> Callable[[str, Path], Path | None]:
     def found(name: str, including: Path) -> Path | None:
-        if _MODEL_FILE.search(name) or _RUN_FILE.search(name) or _OTHER_FAMILY.search(name):
+        run = _RUN_FILE.search(name)
+        if _MODEL_FILE.search(name) or (run and run[1] in (*RUNS, *_NO_TRAINING)):
             return None
         places = [folder / name for folder in (*search, including.parent, Path())]
         return next((place for place in places if place.is_file()), None)
@@ -101,6 +103,8 @@ class _Conversion:
 
     def written(self) -> Converted:
         """The experiment."""
+        if evaluation := next((bound for key, bound in self._bound.items() if key[1] == "evaluate"), None):
+            raise UserError(f"{evaluation.text} ({evaluation.place}) is no training: here `make eval` does that.")
         if self._model is None and ("", "T5Config", "emb_dim") not in self._bound:
             raise UserError(
                 f"{self._file} says of no model that is known here: expected an include of a file of t5_1_1 or byt5, "
@@ -119,6 +123,7 @@ class _Conversion:
             name = f"{match[1]}_{match[2]}"
             if (paths.GIN / "models" / f"{name}.gin").is_file():
                 self._model = name
+                self._scalable |= "scalable_t5/" in one.file
                 self._known.update(MODEL)
                 return
         if match := _RUN_FILE.search(one.file):
@@ -126,8 +131,8 @@ class _Conversion:
                 self._run = match[1]
                 self._known.update(RUNS[match[1]])
                 return
-            doing = {"eval": "`make eval` and", "infer": "`make infer` and"}.get(match[1], "")
-            raise UserError(f"{one.file} ({one.place}) is no training: {doing} `make help` say what does that here.")
+            if match[1] in _NO_TRAINING:
+                raise UserError(f"{one.file} ({one.place}) is no training: here {_NO_TRAINING[match[1]]} does that.")
         if match := _OTHER_FAMILY.search(one.file):
             self._unsupported(f"include {one.file!r}", one.place, f"import a checkpoint of {match[1]} (`make import`), "
                               "and include the model.gin that this writes")  # fmt: skip
@@ -153,6 +158,11 @@ class _Conversion:
         scope, kind, parameter = key
         if kind in PARTITIONERS:
             self._partitioner(key, value)
+        elif key == ("", "", "OPTIMIZER") and repr(value).endswith("Adafactor()"):
+            return  # it is included
+        elif key == ("", "", "OPTIMIZER"):
+            known = ", ".join(sorted(file.stem for file in (paths.GIN / "optimizers").glob("*.gin")))
+            self._unsupported(self._bound[key].text, self._bound[key].place, f"gin/optimizers/ has {known}")
         elif key == ("", "train", "infer_eval_dataset_cfg"):
             self._ours["INFER_EVAL_PERIOD"] = None if value is None else Reference("%EVAL_PERIOD")
         elif kind == SCHEDULER or key in (

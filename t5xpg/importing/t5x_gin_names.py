@@ -121,12 +121,18 @@ OURS: Mapping[Key, str] = {
 _DATASET, _PARTS = "the experiment says it once, for training and validation", "the included files say it"
 ANY = "*"
 UNNEEDED: Mapping[Key, str] = {
+    ("", "", "MODEL"): _PARTS,
     ("", "", "MODEL_DIR"): "RUN= of `make train`",
     ("", "", "VOCABULARY"): "the vocabulary is the task's",
     ("", "", "USE_HARDWARE_RNG"): "random numbers are those of the seed on every device",
     ("", "", "EVALUATOR_USE_MEMORY_CACHE"): "the evaluator's examples are kept in memory",
     ("", "", "JSON_WRITE_N_RESULTS"): "`make eval` writes all predictions",
     ("", "train", "use_hardware_rng"): "random numbers are those of the seed on every device",
+    ("", "train", "run_eval_before_training"): "every run is measured at its step 0",
+    ("", "train", "actions"): "a loss that is not finite ends every run (SKIP_NONFINITE)",
+    ("", "TerminateOnNanAction", ANY): "a loss that is not finite ends every run (SKIP_NONFINITE)",
+    ("train", "DatasetConfig", "use_custom_packing_ops"): "there is one way to pack",
+    ("train_eval", "DatasetConfig", "use_custom_packing_ops"): "there is one way to pack",
     ("", "train", "model_dir"): "RUN= of `make train`",
     **{
         ("", "train", name): _PARTS

@@ -98,6 +98,7 @@ network.T5Config.experts = 8
 adafactor.Adafactor.beta1 = 0.9
 partitioning.ModelBasedPjitPartitioner.num_partitions = 2
 NOBODY_READS_THIS = 1
+OPTIMIZER = @optimizers.chain()
 """,
     )
     train, held_out = experiment.train_dataset, experiment.eval_dataset
@@ -119,6 +120,7 @@ NOBODY_READS_THIS = 1
         "utils.SaveCheckpointConfig.checkpoint_steps = [3]",
         "network.T5Config.experts = 8",
         "NOBODY_READS_THIS = 1",
+        "OPTIMIZER = @optimizers.chain()",
     ]
     assert all(f"# Not carried over: {line}" in found.text for line in found.unsupported)
 
@@ -172,6 +174,13 @@ def test_a_network_that_is_spelled_out(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_the_scalable_network_of_a_size(tmp_path: Path) -> None:
+    found, experiment = converted(tmp_path, PRETRAINING.replace("examples/t5/t5_1_1", "examples/scalable_t5/t5_1_1"))
+    assert found.unsupported == []
+    config = experiment.model.config
+    assert (config.relpos_bias_in_every_layer, config.scan_layers, config.emb_dim) == (True, True, 512)
+
+
 def test_other_files_that_are_included(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "mine.gin").write_text("TRAIN_STEPS = 11\n")
@@ -189,7 +198,8 @@ def test_other_files_that_are_included(tmp_path: Path) -> None:
         ("A = ", r"gin cannot read .*theirs\.gin, line 1"),
         ("A = 1\n", "says of no model that is known here: expected an include of a file of t5_1_1 or byt5"),
         ("include 'theirs.gin'\n", "includes itself"),
-        ("include 't5x/configs/runs/infer.gin'\n", "is no training: `make infer`"),
+        ("include 't5x/configs/runs/infer.gin'\n", "is no training: here `make infer` does that"),
+        ("import __main__ as e\ne.evaluate.output_dir = 'a'\n", "is no training: here `make eval` does that"),
     ],
 )
 def test_what_cannot_be_converted(tmp_path: Path, text: str, said: str) -> None:
