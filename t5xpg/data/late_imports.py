@@ -1,7 +1,8 @@
 """Libraries that are imported when they are first used, and not because TensorFlow and t5 import them.
 
 TensorFlow loads Keras, which loads scikit-learn and Matplotlib where they are there; t5's metrics load scikit-learn,
-NLTK and more. A stream of batches uses none of it, and it is almost half of the time until the first batch.
+NLTK and more; SeqIO loads PyGlove for one question. A stream of batches uses none of it, nor TensorFlow Text where its
+ids are bytes, and it is more than half of the time until the first batch.
 
 While such a library is imported, stand-ins take the place of what it imports. They are taken away again: what is
 imported later, by a user's module for instance, is the real thing. What has kept a stand-in gets the real thing through
@@ -16,6 +17,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 # What t5 computes metrics with: modules, and those of whose functions it uses some.
@@ -23,12 +25,18 @@ _OF_METRICS = ("sacrebleu", "scipy", "scipy.stats", "sklearn", "sklearn.metrics"
 
 
 class LateModule(types.ModuleType):
-    """Stands for a module that is imported when one of its names is asked for."""
+    """Stands for a module that is imported, inside of `around`, when one of its names is asked for."""
+
+    def __init__(self, name: str, around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> None:
+        super().__init__(name)
+        self._around = around
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked for by the import itself
             raise AttributeError(name)
-        return getattr(importlib.import_module(self.__name__), name)
+        with self._around():
+            module = importlib.import_module(self.__name__)
+        return getattr(module, name)
 
 
 class LateFunctions(LateModule):
@@ -44,6 +52,18 @@ class LateFunctions(LateModule):
         late.__name__ = late.__qualname__ = name
         late.__module__ = self.__name__
         return late
+
+
+class _OfPyGlove(type):
+    """A class of which something can be an instance only once PyGlove itself has been imported."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        real = sys.modules.get("pyglove")
+        return real is not None and isinstance(value, real.hyper.HyperPrimitive)
+
+
+class _HyperPrimitive(metaclass=_OfPyGlove):
+    """SeqIO asks of each rate of a mixture whether it is one, and nothing else of PyGlove."""
 
 
 @contextlib.contextmanager
@@ -62,6 +82,16 @@ def late_keras() -> Iterator[None]:
     keras.__path__ = list(spec.submodule_search_locations or [])
     layers = LateModule("tensorflow_text.python.keras")
     with _in_place({"keras": keras, "keras.src": None, layers.__name__: layers}):
+        yield
+
+
+@contextlib.contextmanager
+def late_seqio() -> Iterator[None]:
+    """A block that imports SeqIO: TensorFlow Text is loaded when a vocabulary of pieces is used, PyGlove never."""
+    pyglove = LateModule("pyglove")
+    pyglove.hyper = types.SimpleNamespace(HyperPrimitive=_HyperPrimitive)  # type: ignore[attr-defined]
+    text = LateModule("tensorflow_text", late_keras)
+    with _in_place({"pyglove": pyglove, text.__name__: text}):
         yield
 
 

@@ -77,8 +77,7 @@ class Streams:
             tf.config.set_visible_devices([], "GPU")
             tf.config.threading.set_intra_op_parallelism_threads(1)
             tf.config.threading.set_inter_op_parallelism_threads(2)
-            import tensorflow_text  # noqa: F401
-        with late_imports.late_metrics():
+        with late_imports.late_seqio(), late_imports.late_metrics():
             import t5.data  # noqa: F401
         import t5xpg.data.pipeline
         import t5xpg.tasks  # noqa: F401
