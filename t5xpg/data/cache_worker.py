@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from t5xpg.data import late_imports
 from t5xpg.data.cache_process import BEAM, LOCAL, says_no_room
 from t5xpg.errors import UserError
 
@@ -67,6 +68,8 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
 
     Raises UserError where caches are not what they say, or were made from something else: all of them in one.
     """
+    if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
+        late_imports.import_libraries()
     import t5xpg.tasks  # noqa: F401
     from t5xpg.data import cache_record
     from t5xpg.data.import_watch import watching

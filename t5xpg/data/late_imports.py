@@ -107,6 +107,14 @@ def late_metrics() -> Iterator[None]:
         yield
 
 
+def import_libraries() -> None:
+    """Import TensorFlow, SeqIO and t5, without what they would load besides."""
+    with late_keras():
+        import tensorflow  # noqa: F401
+    with late_seqio(), late_metrics():
+        import t5.data  # noqa: F401
+
+
 @contextlib.contextmanager
 def _in_place(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
     """Put modules where an import finds them; those that are there already stay. None: importing it fails."""

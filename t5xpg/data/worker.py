@@ -71,14 +71,12 @@ class Streams:
     """The requests, one method each: they take a message's values and arrays, and give those of the answer."""
 
     def __init__(self) -> None:
-        with late_imports.late_keras():
-            import tensorflow as tf
+        late_imports.import_libraries()
+        import tensorflow as tf
 
-            tf.config.set_visible_devices([], "GPU")
-            tf.config.threading.set_intra_op_parallelism_threads(1)
-            tf.config.threading.set_inter_op_parallelism_threads(2)
-        with late_imports.late_seqio(), late_imports.late_metrics():
-            import t5.data  # noqa: F401
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(2)
         import t5xpg.data.pipeline
         import t5xpg.tasks  # noqa: F401
 
