@@ -207,7 +207,7 @@ def test_commands_run_in_the_order_of_the_readme(copy: Path) -> None:
 
 EXPERIMENTS = sorted(path.name for path in paths.EXPERIMENTS.iterdir() if path.is_dir())
 # Recipes that nobody has run to their end; their pages say so.
-NOT_RUN = {"norwegian_t5", "translate_ende", "byt5_small_wikitext_gpu", "t5_1_1_base_c4"}
+NOT_RUN = {"norwegian_t5", "byt5_small_wikitext_gpu", "t5_1_1_base_c4"}
 
 
 # the pages of many runs: sweeps/test_sweep.py, matrix/test_matrix.py
