@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
 import pytest
 
 from tests.workplace import FAST_COMPILATION, Workplace, make_workplace
 
+PROGRAMS = "T5XPG_COMPILE_CACHE"
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
+
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are processors: a test that starts programs waits for them."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One folder for what the programs of this run of the tests compile: many train the same small model."""
+    if not hasattr(config, "workerinput"):  # workers of xdist are given their environment
+        os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="t5xpg-programs-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(PROGRAMS), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -20,11 +20,14 @@ NO_ROOM = ("No space left on device", "File too large", "There is no room ")
 # What programs note for themselves beside their files: locks, remembered digests, the log of caching that failed.
 NOTES = re.compile(r"(.*/)?(\.t5xpg/.*|\.t5xpg_digests\.json|\.([^/]*\.)?lock|[^/]*\.log)")
 
+# Of the user's cache folder, and of no command's making: what killed processes left there goes with the next start.
+KEPT_PROGRAMS = "programs/"
+
 
 @pytest.fixture(scope="module")
 def content(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What lies on the disk before it is full: data, a cache, and a run that was killed after its first checkpoint."""
-    place = Workplace(tmp_path_factory.mktemp("content"))
+    place = on_disk(tmp_path_factory.mktemp("content"))
     for part in (f"cache/{TASK}", "data/small"):
         shutil.copytree(workplace.folder / part, place.folder / part)
     experiment = place.folder / "experiments" / "small" / "small.gin"
@@ -43,8 +46,13 @@ def content(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> P
     return place.folder
 
 
+def on_disk(folder: Path) -> Workplace:
+    """A workplace that keeps its programs with it, too."""
+    return Workplace(folder, programs=folder / KEPT_PROGRAMS)
+
+
 def run(content: Path, scratch: Path, *arguments: str, room: int, largest: int) -> Ended:
-    place = Workplace(scratch / "disk")
+    place = on_disk(scratch / "disk")
     return run_on_small_disk(
         content,
         place.command(*(argument.replace("DISK", str(place.folder)) for argument in arguments)),
@@ -58,10 +66,6 @@ def run(content: Path, scratch: Path, *arguments: str, room: int, largest: int) 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-# Of the user's cache folder, and of no command's making: what killed processes left there goes with the next start.
-KEPT_PROGRAMS = "programs/"
 
 
 def assert_nothing_happened(content: Path, ended: Ended, *, may_change: str = "nothing") -> None:
@@ -118,7 +122,7 @@ def test_checkpoint(content: Path, tmp_path: Path) -> None:
     assert [path.name for path in (ended.disk / checkpoints).iterdir()] == ["4"]
     assert files(ended.disk / checkpoints / "4") == files(content / checkpoints / "4")
     # With room it goes on.
-    printed = Workplace(ended.disk).run("train", str(ended.disk / "experiments" / "small" / "small.gin"))
+    printed = on_disk(ended.disk).run("train", str(ended.disk / "experiments" / "small" / "small.gin"))
     assert "continues after step 4" in printed
     assert (ended.disk / checkpoints / "12").is_dir()
 

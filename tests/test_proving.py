@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -25,7 +26,8 @@ STEPS = 12
 def proof(workplace: Workplace) -> tuple[Path, str]:
     """The folder of a proof with a kill in each phase, and what was printed."""
     folder = workplace.folder / "proof"
-    with workplace.start("prove-resume", str(workplace.experiment), "--kills=5", f"--run={folder}") as prover:
+    place = dataclasses.replace(workplace, programs=workplace.folder / "programs of the proof")  # none at first
+    with place.start("prove-resume", str(workplace.experiment), "--kills=5", f"--run={folder}") as prover:
         assert prover.stdout is not None
         printed = prover.stdout.read()  # eight starts: no limit of time would suit every machine
         assert prover.wait() == 0, printed

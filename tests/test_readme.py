@@ -16,6 +16,7 @@ import pytest
 
 from t5xpg import config, matrix, paths, preparation, report, sweeps
 from t5xpg.run_identity import run_identity
+from tests.conftest import PROGRAMS
 from tests.workplace import REPOSITORY, sentences
 
 READMES = [REPOSITORY / "README.md", *sorted(paths.EXPERIMENTS.glob("*/README.md"))]
@@ -136,6 +137,7 @@ def run(folder: Path, command: str, code: int = 0) -> str:
     values = " ".join(re.findall(r"^VALUES [:+]= (.*)$", MAKEFILE, re.MULTILINE)).split()
     dropped = {"PYTHONPATH", "VIRTUAL_ENV", "MACHINE", *values}
     environment = {n: v for n, v in os.environ.items() if not n.startswith(outer) and n not in dropped}
+    environment[PROGRAMS] = os.environ[PROGRAMS]
     environment["HF_HUB_OFFLINE"] = "1"  # a network would make `make data` download half a gigabyte
     done = subprocess.run(
         ["sh", "-c", command], cwd=folder, env=environment, text=True,

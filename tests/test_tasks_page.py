@@ -66,7 +66,6 @@ def run(place: Path, command: str, *more: str, code: int = 0) -> str:
             **os.environ,
             **folders,
             "PYTHONPATH": f"{place}{os.pathsep}{REPOSITORY}",
-            "T5XPG_COMPILE_CACHE": str(place / "programs"),
             "XLA_FLAGS": FAST_COMPILATION,
         },
         stdout=subprocess.PIPE,

@@ -63,6 +63,7 @@ class Workplace:
 
     folder: Path
     fast_compilation: bool = True
+    programs: Path | None = None  # where compiled programs are kept; None: with those of the other tests
 
     @property
     def experiment(self) -> Path:
@@ -74,10 +75,11 @@ class Workplace:
             "T5XPG_DATA_DIR": str(self.folder / "data"),
             "T5XPG_CACHE_DIR": str(self.folder / "cache"),
             "T5XPG_RUNS_DIR": str(self.folder / "runs"),
-            "T5XPG_COMPILE_CACHE": str(self.folder / "programs"),
             "PYTHONPATH": str(self.folder),
             "PYTHONUNBUFFERED": "1",
         }
+        if self.programs:
+            own["T5XPG_COMPILE_CACHE"] = str(self.programs)
         return {**os.environ, **own, "XLA_FLAGS": FAST_COMPILATION if self.fast_compilation else ""}
 
     def command(self, *arguments: str) -> list[str]:
