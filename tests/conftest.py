@@ -15,7 +15,6 @@ PROGRAMS = "T5XPG_COMPILE_CACHE"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
 
 
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more than there are processors: a test that starts programs waits for them."""
