@@ -1,4 +1,4 @@
-"""Weights & Biases: LOGGER=wandb. The package is an optional one, and imported when a run starts."""
+"""Weights & Biases: LOGGER=wandb. The package is imported when a run starts."""
 
 from __future__ import annotations
 
