@@ -95,7 +95,6 @@ def wait_for(path: Path, seconds: float = 300) -> None:
 
 
 def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
     (tmp_path / "many_files.py").write_text(TASK)
     for number in range(4):
         (tmp_path / f"part-{number}.txt").write_text(sentences(40, seed=number))
