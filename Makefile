@@ -19,7 +19,7 @@ endif
 VALUES := EXP DATASET TASK GIN FILES FIELDS LIMIT ON_BAD_LINE FORCE RUNNER BEAM_OPTIONS STAGING MODULE_IMPORT PROMPT INPUT OUTPUT SPLIT RUN
 VALUES += JOBS STEP STEPS RECORDED KILLS KILL_SEED PRICE_PER_HOUR SKIP_NONFINITE SECONDS TESTS ROWS REPEATS
 VALUES += HUB CONFIG REVISION SELECT MAX_MB
-VALUES += MESH DEVICE DEVICES
+VALUES += MESH DEVICE DEVICES CELLS
 VALUES += CHECKPOINT NAME FORMAT SENTINELS ENGINE INITIAL LOGGER PIP_CONF
 VALUES += COORDINATOR PROCESSES PROCESS
 VALUES += SIZE EXTRA_IDS MODEL SAMPLE SEED CHARACTER_COVERAGE NORMALIZATION VOCAB TOKENIZER EOS_TOKEN PAD_TOKEN TEXT IDS
@@ -132,8 +132,8 @@ prove-resume: $(INSTALLED) ## kill a run again and again, and compare it with on
 prove-hosts: $(INSTALLED) ## train on 1, 2 and 4 processes of this machine, kill one, go on with another number, and compare (EXP=, PROCESSES=4, GIN=, RUN=)
 	@$(PROGRAM) prove-hosts "$$EXP" $(GIN_OPTION) $(RUN_OPTION) $${PROCESSES:+"--processes=$$PROCESSES"}
 
-sweep: $(INSTALLED) ## train the runs of a sweep or a matrix, or those that are left (EXP=optimizers_tiny, JOBS=1, RUN=; TIMES=1: measure steps of a sweep)
-	@$(PROGRAM) sweep "$$EXP" $(RUN_OPTION) $${JOBS:+"--jobs=$$JOBS"} $(if $(filter-out 0 no false,$(TIMES)),--times)
+sweep: $(INSTALLED) ## train the runs of a sweep or a matrix, or those that are left (EXP=optimizers_tiny, JOBS=1, RUN=, CELLS='*,lm,*' of a matrix; TIMES=1: measure steps of a sweep)
+	@$(PROGRAM) sweep "$$EXP" $(RUN_OPTION) $${JOBS:+"--jobs=$$JOBS"} $${CELLS:+"--cells=$$CELLS"} $(if $(filter-out 0 no false,$(TIMES)),--times)
 
 test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
 	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $$TESTS

@@ -247,7 +247,9 @@ def _sweep(options: argparse.Namespace) -> int:
     if matrix.is_matrix(options.experiment):
         if options.times:
             raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
-        return matrix.train(options.experiment, folder, jobs=options.jobs)
+        return matrix.train(options.experiment, folder, jobs=options.jobs, only=options.cells or "*")
+    if options.cells:
+        raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
     if options.times:
         return sweeps.time_steps(options.experiment, folder)
     return sweeps.sweep(options.experiment, folder, jobs=options.jobs)

@@ -89,6 +89,7 @@ def parser(functions: Mapping[str, Any]) -> argparse.ArgumentParser:
     train.add_argument("--initial", metavar="FOLDER", help="the checkpoint of T5X that it starts from (t5x)")
     sweep = add("sweep", "_sweep", "train the runs of a sweep or a matrix, or those that are left of it")
     sweep.add_argument("--jobs", type=_positive, default=1, metavar="N", help="runs at a time, sharing the cores")
+    sweep.add_argument("--cells", metavar="PATTERN", help="only these cells of a matrix: 'encoder_decoder,*,bytes'")
     sweep.add_argument("--times", action="store_true", help="only measure what a step of each recipe takes")
     reproduce = add("reproduce", "_reproduce", "train again and compare with the published results")
     reproduce.add_argument("--steps", type=_positive, metavar="N", help="only so many updates of it")

@@ -92,6 +92,12 @@ def test_options_of_a_vocabulary_arrive(folder: Path) -> None:
     assert make(folder, "tokens", "TOKENIZER=a.model", "IDS=1,2")[2:] == ["tokens", "a.model", "--ids=1,2"]
 
 
+def test_options_of_a_sweep_arrive(folder: Path) -> None:
+    assert make(folder, "sweep", "EXP=many", "JOBS=2", "CELLS=*,a b,*")[2:] == [
+        "sweep", "many", "--jobs=2", "--cells=*,a b,*",
+    ]  # fmt: skip
+
+
 def test_options_of_an_export_arrive(folder: Path) -> None:
     assert make(folder, "data", "DATASET=pycode", "SELECT=a* 'b c/*'")[2:] == ["data", "pycode", "--select=a* 'b c/*'"]
     hub = ["HUB=some/where", "CONFIG=nob_Latn", "REVISION=v1.0", "MAX_MB=0.5"]

@@ -6,6 +6,7 @@ they have to beat, `board` what was found, `page` the tables, `checks` what `mak
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from t5xpg import config, locks, paths
@@ -26,17 +27,22 @@ def is_matrix(experiment: str) -> bool:
     return (config.find_experiment(experiment)[1].parent / plan.FILE_NAME).exists()
 
 
-def train(experiment: str, folder: Path, *, jobs: int = 1) -> int:
+def train(experiment: str, folder: Path, *, jobs: int = 1, only: str = "*") -> int:
     """Train what is left of a matrix, each cell in a folder of its own in `folder`, and measure what it has to beat.
 
     Exports, vocabularies and caches are made where they are missing. jobs: runs at a time; they share the cores.
-    Returns 0 when every cell is done. Raises UserError for what the user can mend: a mistake in the plan, a run with
-    other settings than the plan has now.
+    only: a pattern of the names of cells, such as "*,lm,*". Returns 0 when every cell is done. Raises UserError for
+    what the user can mend: a mistake in the plan, a pattern of no cell, a run with other settings than the plan.
     """
     name, what = _plan(experiment)
+    if not any(fnmatchcase(cell.name, only) for cell in what.cells()):
+        raise UserError(
+            f"CELLS={only} is no cell of {name}: they are called {what.cells()[0].name}, or * for any part."
+        )
     with locks.hold(folder / ".lock", doing=f"working in {folder}", instead="Wait for it, or name another with RUN=…"):
         making.make_vocabularies(what)
-        wanted = cells.load(experiment, what)
+        every = cells.load(experiment, what)
+        wanted = [run for run in every if fnmatchcase(run.cell.name, only)]
         making.make_caches(wanted)
         for run in wanted:
             runs.check(experiment, run, folder)
@@ -58,13 +64,16 @@ def publish(experiment: str, folder: Path) -> Path:
     """Write matrix.json and the README's block into the experiment's folder, and the short table into the README of the
     repository where that has a place for it; the path of the former.
 
-    What is not done yet is left out, and the page says so. Raises UserError where nothing is done.
+    A cell that has no run in `folder` stays as it was published, if it has the same settings, text and vocabulary; what
+    else is not done is left out, and the page says so. Raises UserError where nothing is done.
     """
     name, what = _plan(experiment)
     found = board.collect(name, what, cells.load(experiment, what), folder)
     if not found["runs_done"]:
         raise UserError(f"No cell of {name} is done in {shown(folder)}. Train first: make sweep EXP={name}")
     readme, kept = what.file.parent / README_FILE, what.file.parent / BOARD_FILE
+    if kept.exists():
+        found = board.with_published(found, read_json(kept), folder)
     text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {name}\n"
     texts = {readme: with_block(text, page.block(found), page.BEGIN, page.END, readme)}
     for top, old in _top_block(what.file.parent, name):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5xpg.errors import UserError
+from t5xpg.experiment import Experiment
 from t5xpg.matrix import comparison, making
 from t5xpg.matrix.cells import CellRun
 from t5xpg.matrix.plan import Entry, Plan
 from t5xpg.results import training_seconds
+from t5xpg.run_identity import deciding_settings
 from t5xpg.rundir import RunDirectory
 from t5xpg.sweeps.runs import Outcome, outcome
 from t5xpg.sweeps.sources import sources
@@ -41,16 +45,89 @@ def collect(experiment: str, plan: Plan, runs: Sequence[CellRun], folder: Path) 
         "architectures": [_axis(entry) for entry in plan.architectures],
         "objectives": [_axis(entry) for entry in plan.objectives],
         "vocabularies": [
-            {**_axis(entry), "command": making.command(plan, entry), "ids": _ids(entry.name, cells)}
+            {
+                **_axis(entry),
+                "command": making.command(plan, entry),
+                "ids": _ids(entry.name, cells),
+                "model_sha256": _model(entry.name, directories),
+            }
             for entry in plan.vocabularies
         ],
         "left_out": _left_out(plan),
-        "runs": len(cells),
-        "runs_done": sum(cell["done"] for cell in cells),
-        "learned": sum(bool(cell["learned"]) for cell in cells),
+        **_counts(cells),
         "cells": cells,
         "sources": sources(directory.path for directory in directories),
     }
+
+
+def with_published(found: Board, published: Board, folder: Path) -> Board:
+    """A board in which cells that have no run in `folder` are those of an earlier one, where they are done there.
+
+    They have to belong together: the same settings, text and vocabulary. Of other ones nothing is taken.
+    """
+    if found["dataset"]["sha256"] not in (None, published["dataset"]["sha256"]):
+        return found
+    earlier = {_name(cell): cell for cell in published["cells"] if cell["done"]}
+    models = {entry["name"]: entry.get("model_sha256") for entry in published["vocabularies"]}
+    changed = {
+        entry["name"]
+        for entry in found["vocabularies"]
+        if entry["model_sha256"] not in (None, models.get(entry["name"]))
+    }
+    cells, taken = [], False
+    for cell in found["cells"]:
+        other = earlier.get(_name(cell))
+        begun = RunDirectory(folder / ",".join(_name(cell))).exists()
+        if begun or other is None or cell["vocabulary"] in changed or other.get("settings") != cell["settings"]:
+            cells.append(cell)
+        else:
+            cells.append(other)
+            taken = True
+    if not taken:
+        return found
+    return {
+        **found,
+        "dataset": published["dataset"],
+        "vocabularies": [
+            {
+                **entry,
+                "ids": _ids(entry["name"], cells),
+                "model_sha256": entry["model_sha256"] or models.get(entry["name"]),
+            }
+            for entry in found["vocabularies"]
+        ],
+        **_counts(cells),
+        "cells": cells,
+        "sources": {
+            fact: [*values, *(one for one in found["sources"][fact] if one not in values)]
+            for fact, values in published["sources"].items()
+        },
+    }
+
+
+def _counts(cells: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {
+        "runs": len(cells),
+        "runs_done": sum(cell["done"] for cell in cells),
+        "learned": sum(bool(cell["learned"]) for cell in cells),
+    }
+
+
+def _name(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(cell[axis] for axis in ("architecture", "objective", "vocabulary"))
+
+
+def _model(vocabulary: str, directories: Iterable[RunDirectory]) -> str | None:
+    """The digest of a vocabulary's model, as runs with it have noted it; None for bytes, and where there is no run."""
+    for directory in directories:
+        if directory.exists() and directory.path.name.rpartition(",")[2] == vocabulary:
+            return (directory.read()["identity"].get("vocabulary") or {}).get("model_sha256")
+    return None
+
+
+def settings_digest(experiment: Experiment) -> str:
+    """The SHA-256 of all settings that make a cell's run the run it is."""
+    return hashlib.sha256(json.dumps(deciding_settings(experiment), sort_keys=True).encode()).hexdigest()
 
 
 def _check_same_text(plan: Plan, directories: Iterable[RunDirectory]) -> None:
@@ -105,6 +182,7 @@ def _cell(run: CellRun, folder: Path) -> dict[str, Any]:
         "task": cell.task,
         "done": done,
         "diverged_at": found.step if found.diverged else None,
+        "settings": settings_digest(experiment),
         "steps": run.steps,
         "seed": experiment.random_seed,
         "rows": experiment.train_dataset.batch_size,

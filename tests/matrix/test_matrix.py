@@ -12,7 +12,7 @@ import pytest
 
 from t5xpg import config, matrix, paths
 from t5xpg.batch_trail import LINE
-from t5xpg.matrix import page, plan, reading
+from t5xpg.matrix import board, page, plan, reading
 from t5xpg.writers import read_jsonl, whole_split
 from tests.workplace import Workplace, make_workplace
 
@@ -124,7 +124,9 @@ def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[st
             held_out[-1]["loss"] * held_out[-1]["target_tokens"]
         )
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.suffix in (".jsonl", ".json")}
-    place.run("sweep", str(place.experiment))  # nothing is left to do
+    printed = place.run("sweep", str(place.experiment), "--cells=*,bytes")  # nothing is left to do
+    assert [cell for cell in CELLS if f"{cell}: " in printed] == CELLS[:2]
+    assert "of 2 cells have learned" in printed
     after = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.suffix in (".jsonl", ".json")}
     assert after == before
 
@@ -153,6 +155,36 @@ def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str
     assert matrix.check_page(folder) == []
     readme.write_text(text.replace("BPE", "PBE"), encoding="utf-8")
     assert matrix.check_page(folder) == [f"{readme}: the block is not that of {matrix.BOARD_FILE}"]
+
+
+def test_a_cell_that_was_not_trained_here_stays_as_published(place: Workplace, done: dict[str, str]) -> None:
+    place.run("report", str(place.experiment))
+    file = place.experiment.parent / matrix.BOARD_FILE
+    published = file.read_text(encoding="utf-8")
+    folder = place.folder / "runs" / place.experiment.stem
+    away = folder.with_name("away")
+    # every cell with pieces, so that no run says which vocabulary it was
+    gone = [path for path in folder.iterdir() if path.name.partition(".")[0].endswith(",bpe")]
+    away.mkdir()
+    try:
+        for path in gone:
+            path.rename(away / path.name)
+        place.run("report", str(place.experiment))
+        assert file.read_text(encoding="utf-8") == published
+        # of a cell with other settings it says nothing about what they give
+        other = json.loads(published)
+        other["cells"][-1]["settings"] = "0" * 64
+        file.write_text(json.dumps(other), encoding="utf-8")
+        place.run("report", str(place.experiment))
+        found = json.loads(file.read_text(encoding="utf-8"))
+    finally:
+        for path in gone:
+            (away / path.name).rename(path)
+    assert [cell["done"] for cell in found["cells"]] == [True, True, True, False]
+    assert found["runs_done"] == 3
+    assert [entry["model_sha256"] for entry in found["vocabularies"]] == [
+        entry["model_sha256"] for entry in json.loads(published)["vocabularies"]
+    ]
 
 
 def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict[str, str]) -> None:
@@ -204,6 +236,7 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
         "sweep", str(place.experiment), "--gin.TRAIN_STEPS=2", code=1
     )
     assert "TIMES=1 is for the recipes" in place.run("sweep", str(place.experiment), "--times", code=1)
+    assert "CELLS=*,pieces is no cell of small" in place.run("sweep", str(place.experiment), "--cells=*,pieces", code=1)
 
 
 def test_published_pages_are_those_of_their_boards() -> None:
@@ -227,6 +260,9 @@ def test_the_published_matrix_is_that_of_its_plan() -> None:
                 assert told["steps"] == experiment.total_steps
                 assert told["num_params"] == experiment.model.num_params
                 assert told["lengths"] == dict(experiment.lengths)
+                assert told["settings"] == board.settings_digest(experiment), (
+                    "train it again: the gin files have changed"
+                )
 
 
 def test_an_experiment_with_a_plan_is_a_matrix() -> None:
