@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 WIDTH, HEIGHT = 880, 430
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 190, 74, 54
+_BEFORE_NAME, _LETTER = 98, 8.5  # at the right of the plot: a label's line and value, and a letter of its name at most
 _LABEL_DISTANCE = 21.0  # between the labels at the ends of the curves
 _MARKED_POINTS = 40  # more points than this stand for themselves
 _TICKS = 7
@@ -71,13 +72,14 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
     if not shown:
         raise ValueError("no curve has a value")
     values = [value for curve in shown for value in curve.values if value is not None]
+    right = max(_RIGHT, math.ceil(_BEFORE_NAME + _LETTER * max(len(curve.name) for curve in shown)))
     x_end = float(max(1, *(step for curve in shown for step in curve.steps)))
     x_ticks = ticks(0.0, x_end, whole=True)
     y_ticks = ticks(min(values), max(values))
     y_low, y_high = min(y_ticks[0], min(values)), max(y_ticks[-1], max(values))
 
     def x(step: float) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * step / x_end
+        return _LEFT + (WIDTH - _LEFT - right) * step / x_end
 
     def y(value: float) -> float:
         return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - y_low) / (y_high - y_low)
@@ -92,15 +94,15 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
         _text(_LEFT - 40, 50, y_label),
     ]
     for tick in y_ticks:
-        parts.append(_rule("grid", _LEFT, y(tick), WIDTH - _RIGHT, y(tick)))
+        parts.append(_rule("grid", _LEFT, y(tick), WIDTH - right, y(tick)))
         parts.append(_text(_LEFT - 10, y(tick) + 4.5, _tick_text(tick, y_ticks), "tick", "end"))
     bottom = HEIGHT - _BOTTOM
-    parts.append(_rule("axis", _LEFT, bottom, WIDTH - _RIGHT, bottom))
+    parts.append(_rule("axis", _LEFT, bottom, WIDTH - right, bottom))
     for tick in x_ticks:
         if tick <= x_end:
             parts.append(_rule("axis", x(tick), bottom, x(tick), bottom + 5))
             parts.append(_text(x(tick), bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
-    parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 9, x_label, anchor="middle"))
+    parts.append(_text((_LEFT + WIDTH - right) / 2, HEIGHT - 9, x_label, anchor="middle"))
 
     for kind in ("wide", "thin", "own", *reversed(COMPARED)):
         for curve in shown:
@@ -110,7 +112,7 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
     ends = [(curve, curve.last[1]) for curve in shown if curve.last is not None]
     heights = spread([y(value) for _, value in ends], _LABEL_DISTANCE, _TOP, HEIGHT - _BOTTOM)
     for (curve, value), height in zip(ends, heights, strict=True):
-        start = WIDTH - _RIGHT + 14
+        start = WIDTH - right + 14
         parts.append(f'<path class="line {curve.kind}" d="M{start} {_number(height)}h20"/>')
         if curve.kind == "own":
             parts.append(f'<circle class="mark" cx="{start + 10}" cy="{_number(height)}" r="3"/>')

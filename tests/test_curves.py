@@ -61,6 +61,14 @@ def test_everything_lies_within_the_picture() -> None:
         assert 0 <= float(circle.attrib["cy"]) <= height
 
 
+def test_a_long_name_has_room() -> None:
+    name = "a recipe with a long name"
+    root = ElementTree.fromstring(draw("t", "x", "y", [Curve(name, "own", [0, 10], [2.0, 1.0])]))
+    label = next(text for text in root.iter(f"{SVG}text") if name in "".join(text.itertext()))
+    value_and_name = 0.6 * 14 * (len("1.000") + len(name)) + 6  # a wide font's letters
+    assert float(label.attrib["x"]) + value_and_name <= float(root.attrib["width"])
+
+
 def test_one_point_and_equal_values_can_be_drawn() -> None:
     for curve in (Curve("v", "own", [0], [2.0]), Curve("v", "thin", [0], [2.0]), Curve("v", "own", [1, 2], [0.0, 0.0])):
         ElementTree.fromstring(draw("t", "x", "y", [curve]))

@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +243,23 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
 def test_published_pages_are_those_of_their_boards() -> None:
     for file in paths.EXPERIMENTS.glob(f"*/{matrix.BOARD_FILE}"):
         assert matrix.check_page(file.parent) == []
+
+
+def test_only_cells_of_the_same_text_and_vocabulary_are_kept(tmp_path: Path) -> None:
+    text = (paths.EXPERIMENTS / "matrix_tiny" / matrix.BOARD_FILE).read_text(encoding="utf-8")
+    published, empty = json.loads(text), json.loads(text)
+    for cell in empty["cells"]:
+        cell["done"] = False
+    for entry, other in zip(published["vocabularies"], empty["vocabularies"], strict=True):
+        entry["model_sha256"], other["model_sha256"] = "0" * 64, None
+    assert board.with_published(empty, published, tmp_path)["cells"] == published["cells"]
+    for entry in empty["vocabularies"]:
+        entry["model_sha256"] = "1" * 64 if entry["name"] == "bpe" else None
+    found = board.with_published(empty, published, tmp_path)
+    assert [cell["done"] for cell in found["cells"]] == [cell["vocabulary"] != "bpe" for cell in published["cells"]]
+    assert found["runs_done"] == 28
+    empty["dataset"]["sha256"]["train"] = "2" * 64
+    assert board.with_published(empty, published, tmp_path) is empty
 
 
 def test_the_published_matrix_is_that_of_its_plan() -> None:
