@@ -8,6 +8,7 @@ from typing import Any
 
 from t5xpg.exporting.transformers_check import Checked
 from t5xpg.interop.architectures import SEQ2SEQ, Exported
+from t5xpg.interop.tokenizer_files import tokenizer_type
 from t5xpg.markdown import escape
 from t5xpg.models.config import T5Config
 from t5xpg.results_block import sections
@@ -18,7 +19,7 @@ MARK = "<!-- written by t5xpg export -->"  # tells an export, which may be repla
 _SEQ2SEQ_USE = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{path}")
+tokenizer = AutoTokenizer.from_pretrained("{path}"{tokenizer_type})
 model = AutoModelForSeq2SeqLM.from_pretrained("{path}")
 inputs = tokenizer({text!r}, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs)[0]))
@@ -27,7 +28,7 @@ _PROMPTED_USE = """\
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{path}")
+tokenizer = AutoTokenizer.from_pretrained("{path}"{tokenizer_type})
 model = AutoModelForSeq2SeqLM.from_pretrained("{path}")
 prompt = torch.tensor([[0, *tokenizer({text!r}, add_special_tokens=False).input_ids]])
 print(tokenizer.decode(model.generate(torch.ones(1, 1, dtype=int), decoder_input_ids=prompt)[0]))
@@ -35,7 +36,7 @@ print(tokenizer.decode(model.generate(torch.ones(1, 1, dtype=int), decoder_input
 _TOKENS_USE = """\
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{path}")
+tokenizer = AutoTokenizer.from_pretrained("{path}"{tokenizer_type})
 model = AutoModelForTokenClassification.from_pretrained("{path}")
 inputs = tokenizer({text!r}, return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0].argmax(-1)))
@@ -61,13 +62,15 @@ def model_card(
     text = "The <extra_id_0> ruined my sleep" if is_filling else "The owl"
     if exported.auto_class != SEQ2SEQ:
         text = "[CLS]The [MASK]wl"
+    tokenizer = tokenizer_type(exported.config["model_type"], vocabulary)
+    told = "" if tokenizer is None else f', tokenizer_type="{tokenizer}"'
     parts = [
         _front_matter(name, exported, results),
         f"# {escape(name)}",
         MARK,
         _what(exported, config, num_params, vocabulary, step, imported),
         *(escape(note) for note in (*exported.notes, *notes)),
-        "```python\n" + use.format(path="path/to/this/folder", text=text) + "```",
+        "```python\n" + use.format(path="path/to/this/folder", tokenizer_type=told, text=text) + "```",
         *([f"Compared when it was exported: {escape(str(checked))}."] if checked else []),
     ]
     if results is not None:

@@ -3,9 +3,10 @@
     python transformers_answers.py FOLDER QUESTIONS ANSWERS
 
 QUESTIONS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
-decoder, and as metadata `auto_class`, `prompted`, `max_new_tokens` and `texts` (JSON). ANSWERS gets `logits`, where the
-model has a decoder `generated` [B, max_new_tokens], and as metadata the ids of the texts by AutoTokenizer, the names of
-the classes that were loaded, and the versions. Imports nothing of t5xpg, which that environment lacks.
+decoder, and as metadata `auto_class`, `prompted`, `max_new_tokens`, `texts` and `tokenizer_type` (JSON). ANSWERS gets
+`logits`, where the model has a decoder `generated` [B, max_new_tokens], and as metadata the ids of the texts by
+AutoTokenizer, the names of the classes that were loaded, and the versions. Imports nothing of t5xpg, which that
+environment lacks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main(folder: str, questions: str, answers: str) -> None:
         said = file.metadata()
     model = getattr(transformers, said["auto_class"]).from_pretrained(folder, attn_implementation="eager")
     model = model.float().eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, tokenizer_type=json.loads(said["tokenizer_type"]))
     found: dict[str, Any] = {}
     with torch.no_grad():
         inputs = asked["inputs"]

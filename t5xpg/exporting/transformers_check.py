@@ -27,7 +27,7 @@ from t5xpg import paths
 from t5xpg.decoding import greedy
 from t5xpg.errors import UserError
 from t5xpg.interop.architectures import Exported
-from t5xpg.interop.tokenizer_files import expected_ids, sample_texts
+from t5xpg.interop.tokenizer_files import expected_ids, sample_texts, tokenizer_type
 from t5xpg.models.model import Model
 from t5xpg.vocabularies import Vocabulary
 
@@ -97,6 +97,7 @@ def check_in_transformers(
         "prompted": json.dumps(exported.prompted),
         "max_new_tokens": str(_ANSWER),
         "texts": json.dumps(texts),
+        "tokenizer_type": json.dumps(tokenizer_type(exported.config["model_type"], vocabulary)),
     }
     asked = {"inputs": inputs.astype(np.int64)}
     if generated is not None:

@@ -41,6 +41,14 @@ SAMPLES = (
 )
 
 
+def tokenizer_type(model_type: str, vocabulary: Vocabulary) -> str | None:
+    """What `AutoTokenizer` has to be told besides the folder; None where it finds out.
+
+    For every umT5 it takes the class that reads tokenizer.json, whatever class the folder names (transformers 5.23).
+    """
+    return "byt5" if model_type == "umt5" and vocabulary.kind == BYTES else None
+
+
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> None:
     """Write the tokenizer's files. longest: tokens of an input. It puts the end token behind a text, as T5's do.
 

@@ -18,7 +18,7 @@ from t5xpg.errors import UserError
 from t5xpg.exporting import transformers_check
 from t5xpg.exporting.generation import generation_config
 from t5xpg.importing import import_checkpoint
-from t5xpg.interop.tokenizer_files import SAMPLES, expected_ids
+from t5xpg.interop.tokenizer_files import SAMPLES, expected_ids, tokenizer_type
 from t5xpg.vocabularies import Vocabulary
 
 FAMILIES = Path(__file__).parent.parent / "goldens" / "families"
@@ -58,8 +58,21 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
     card = (folder / "README.md").read_text()
     assert card.startswith('---\nlibrary_name: "transformers"\n')
     assert "Nothing was measured in the run" in card
+    assert 'AutoTokenizer.from_pretrained("path/to/this/folder")' in card
     assert not (folder / "results.json").exists()
     assert transformers_check.NOT_CHECKED in capsys.readouterr().out
+
+
+def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5.23 would load the class of tokenizer.json, which bytes have not."""
+    assert tokenizer_type("umt5", Vocabulary()) == "byt5"
+    assert tokenizer_type("t5", Vocabulary()) is None
+    card_module = sys.modules["t5xpg.exporting.model_card"]  # the package has a function of this name
+    monkeypatch.setattr(
+        card_module, "tokenizer_type", lambda model_type, vocabulary: tokenizer_type("umt5", vocabulary)
+    )
+    card = (export(runs, "byt5") / "README.md").read_text()
+    assert 'AutoTokenizer.from_pretrained("path/to/this/folder", tokenizer_type="byt5")' in card
 
 
 def test_an_export_is_imported_as_it_was(runs: Path) -> None:
