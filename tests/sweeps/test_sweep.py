@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg import sweeps
+from t5xpg.cli import main
 from t5xpg.sweeps import leaderboard, page, plan, runs
 from tests.workplace import Workplace, make_workplace
 
@@ -134,3 +135,8 @@ def test_a_sweep_half_done_says_so(done: tuple[Workplace, str], tmp_path: Path) 
     board = leaderboard.collect("small", found, folder, None)
     assert (board["runs"], board["runs_done"]) == (4, 1)
     assert page.pictures(board) == {}
+
+
+def test_a_sweep_has_no_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "optimizers_tiny", "--cells=*,lm,*"]) == 1
+    assert "CELLS=… chooses cells of a matrix.toml" in capsys.readouterr().err
