@@ -135,7 +135,7 @@ prove-hosts: $(INSTALLED) ## train on 1, 2 and 4 processes of this machine, kill
 sweep: $(INSTALLED) ## train the runs of a sweep or a matrix, or those that are left (EXP=optimizers_tiny, JOBS=1, RUN=, CELLS='*,lm,*' of a matrix; TIMES=1: measure steps of a sweep)
 	@$(PROGRAM) sweep "$$EXP" $(RUN_OPTION) $${JOBS:+"--jobs=$$JOBS"} $${CELLS:+"--cells=$$CELLS"} $(if $(filter-out 0 no false,$(TIMES)),--times)
 
-test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/test_step.py" for a part)
+test: $(INSTALLED) ## run the tests (TESTS="tests/models tests/optim/test_step.py" for a part)
 	@set -f; .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $$TESTS
 
 bench: $(INSTALLED) ## measure speeds beside those of other programs, about 25 minutes (ROWS="step caching" for some, REPEATS=n)

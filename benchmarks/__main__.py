@@ -18,8 +18,8 @@ from benchmarks.harness import Found, Row, say
 from benchmarks.results import RESULTS, publish
 from benchmarks.table import text
 from t5xpg.__main__ import TUNABLES
-from t5xpg.errors import UserError, nearest
-from t5xpg.progress import duration
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.progress import duration
 
 # Modules of rows, in the order of the table.
 MODULES = (

@@ -33,13 +33,13 @@ sys.path.insert(0, str(REPOSITORY))
 
 from benchmarks import memory  # noqa: E402
 from benchmarks.harness import Found, Goal, Row, alternate  # noqa: E402
-from t5xpg import paths  # noqa: E402
-from t5xpg.data import caching  # noqa: E402
-from t5xpg.data.cache_process import BEAM, LOCAL, CacheProcess  # noqa: E402
-from t5xpg.data.export import export_dataset  # noqa: E402
-from t5xpg.data.manifest import read_manifest  # noqa: E402
-from t5xpg.data.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
-from t5xpg.files import sha256_of_file  # noqa: E402
+from t5xpg.base import paths  # noqa: E402
+from t5xpg.base.files import sha256_of_file  # noqa: E402
+from t5xpg.data.cache import command  # noqa: E402
+from t5xpg.data.cache.command import BEAM, LOCAL, CacheProcess  # noqa: E402
+from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
+from t5xpg.data.text.export import export_dataset  # noqa: E402
+from t5xpg.data.text.manifest import read_manifest  # noqa: E402
 
 MEGABYTES, MANY_MEGABYTES = 10, 200  # of text, in `make bench`
 REPEATS = 2
@@ -51,7 +51,7 @@ class Measured:
     """One caching: seconds of the whole command and of the caching alone, the largest memory in bytes."""
 
     whole: float
-    caching: float
+    command: float
     memory: int
 
 
@@ -107,7 +107,7 @@ def measure(task: str, runner: str, folder: Path) -> tuple[Measured, dict[str, s
     """Cache a task; the digests of the files that were written."""
     began = time.perf_counter()
     cache = folder / "cache"
-    caching.cache_task(
+    command.cache_task(
         task, cache_dir=cache, data_dir=folder / "data", runner=runner, force=True, log=lambda line: None
     )
     measured = Measured(time.perf_counter() - began, TimedProcess.seconds, TimedProcess.peak.total)
@@ -141,7 +141,7 @@ def made(dataset: str, megabytes: int, folder: Path) -> tuple[str, int, int]:
 
 def rows(repeats: int | None) -> list[Row]:
     """Documents a second of a small text beside Beam; the memory for that and for a text of many times the size."""
-    caching.CacheProcess = TimedProcess  # type: ignore[misc]
+    command.CacheProcess = TimedProcess  # type: ignore[misc]
     largest: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as here:
         folder = Path(here)
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--beam-up-to", type=int, default=200, metavar="MEGABYTES", help="the largest text for Beam")
     parser.add_argument("--folder", type=Path, help="where to work (default: the folder for temporary files)")
     arguments = parser.parse_args()
-    caching.CacheProcess = TimedProcess  # type: ignore[misc]
+    command.CacheProcess = TimedProcess  # type: ignore[misc]
     lines = [
         f"{'text':14} {'MB':>8} {'documents':>10} {'runner':12} {'command s':>9} {'caching s':>9} {'documents/s':>12} "
         f"{'memory MiB':>10}"

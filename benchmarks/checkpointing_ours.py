@@ -27,8 +27,10 @@ def main() -> None:
     import jax.numpy as jnp
     import numpy as np
 
-    from t5xpg import config, nonfinite, state
-    from t5xpg.checkpoints import CheckpointConfig, Checkpointer
+    from t5xpg.experiment import config
+    from t5xpg.optim import state
+    from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+    from t5xpg.train import nonfinite
 
     files = ["gin/models/t5_1_1_base.gin", "gin/optimizers/adafactor.gin"]
     experiment = config.load("byt5_tiny_demo", [], files).experiment

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Goal, Row, alternate, output_of
-from t5xpg import paths
+from t5xpg.base import paths
 
 MEGABYTES = 200
 REPEATS = 3

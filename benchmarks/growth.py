@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.growth_picture import Panel, Series, draw
 from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, in_process, number, say
 from benchmarks.jobs import JOBS, Job
-from t5xpg.files import write_json, write_text
+from t5xpg.base.files import write_json, write_text
 
 POINTS, PICTURE = REPOSITORY / "bench" / "growth.json", REPOSITORY / "bench" / "growth.svg"
 BASE = dataclasses.replace(JOBS["small"], batch=8)

@@ -36,7 +36,8 @@ def measure(job: Job, chunk: int | None) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from t5xpg import assembly, partitioning
+    from t5xpg import distributed
+    from t5xpg.experiment import assembly
     from t5xpg.models.encoder_decoder import EncoderDecoderModel
 
     plain = experiment(job, "float32")
@@ -47,7 +48,7 @@ def measure(job: Job, chunk: int | None) -> dict[str, Any]:
     compiled = time.perf_counter() - began
     state = parts.new_state()
     batch = parts.on_devices(job.batches()[0])
-    token_bytes = jax.device_put(np.ones(job.vocabulary, np.int32), partitioning.replicated(parts.mesh))
+    token_bytes = jax.device_put(np.ones(job.vocabulary, np.int32), distributed.replicated(parts.mesh))
     forget_peak()
 
     seconds: list[float] = []

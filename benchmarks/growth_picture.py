@@ -1,7 +1,8 @@
 """How cost grows, as one SVG: a panel for each size that is varied, seconds a step above, memory below.
 
-All axes are logarithmic, so that what grows like the arithmetic runs along its line. Written by hand, as the loss
-curves are (`t5xpg.curves`): the same bytes for the same numbers, transparent, in the reader's light or dark colours.
+All axes are logarithmic, so that what grows like the arithmetic runs along its line. Written by hand, as the
+loss curves are (`t5xpg.base.curves`): the same bytes for the same numbers, transparent, in the reader's light or dark
+colours.
 """
 
 from __future__ import annotations

@@ -22,12 +22,13 @@ import jax
 import numpy as np
 from safetensors.numpy import load_file
 
-from t5xpg import assembly, config, exporting
-from t5xpg.decoding import greedy
-from t5xpg.exporting.transformers_check import python_with_torch
-from t5xpg.importing import import_checkpoint
-from t5xpg.rundir import RunDirectory
-from t5xpg.trained import parameters_and_vocabulary
+from t5xpg.evaluate.trained_model import parameters_and_vocabulary
+from t5xpg.exchange import exporting
+from t5xpg.exchange.huggingface.transformers_check import python_with_torch
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.experiment import assembly, config
+from t5xpg.models.decoding import greedy
+from t5xpg.run.directory import RunDirectory
 
 THEIRS = Path(__file__).with_name("interop_transformers.py")
 FAMILIES = Path(__file__).parent.parent / "tests" / "goldens" / "families"

@@ -21,18 +21,17 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.step import T5X_MISSING, T5X_PYTHON
-from t5xpg import assembly, config
-from t5xpg.exporting import to_t5x
-from t5xpg.importing import import_checkpoint
-from t5xpg.interop.t5x_gin import model_gin
-from t5xpg.interop.t5x_networks import in_t5x
-from t5xpg.interop.t5x_write import write_checkpoint
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.trained_model import parameters_and_vocabulary
+from t5xpg.exchange import to_t5x
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.exchange.t5x.networks import in_t5x, model_gin
+from t5xpg.exchange.t5x.params import write_checkpoint
+from t5xpg.experiment import assembly, config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.model import Model
-from t5xpg.rundir import RunDirectory
-from t5xpg.trained import parameters_and_vocabulary
-from t5xpg.vocabularies import Vocabulary
+from t5xpg.run.directory import RunDirectory
 
 THEIRS = Path(__file__).with_name("interop_t5x_theirs.py")
 LAYOUTS = ("tensorstore", "orbax")

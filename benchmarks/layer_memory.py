@@ -29,7 +29,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     given = parser.parse_args()
     set_cpu_flags()  # before jax is imported
-    from t5xpg import assembly, config, memory
+    from t5xpg.check.plan import memory
+    from t5xpg.experiment import assembly, config
 
     print("| | state | at once besides | ours for all | seconds to compile |\n|---|---|---|---|---|")
     for row, overrides, mesh in rows(given.meshes):

@@ -20,8 +20,9 @@ def main() -> None:
     import jax
     import numpy as np
 
-    from t5xpg import assembly, config, partitioning
-    from t5xpg.batch import BatchSpec
+    from t5xpg import distributed
+    from t5xpg.data.batch import BatchSpec
+    from t5xpg.experiment import assembly, config
 
     settings, files = config.split_overrides(overrides)
     experiment = config.load(name, settings, files).experiment
@@ -32,7 +33,7 @@ def main() -> None:
     ones = {feature: np.ones(shape, dtype) for feature, (shape, dtype) in spec.features().items()}
     batch = parts.on_devices(ones)
     vocabulary = np.ones(experiment.model.config.vocab_size, np.int32)
-    token_bytes = jax.device_put(vocabulary, partitioning.replicated(parts.mesh))
+    token_bytes = jax.device_put(vocabulary, distributed.replicated(parts.mesh))
     state = parts.new_state()
     for _ in range(WARM_UP):
         state, metrics = update(state, batch, token_bytes)

@@ -11,8 +11,8 @@ import time
 from typing import Any
 
 from benchmarks.harness import NotMeasuredError, in_process
-from t5xpg import environment
 from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base import environment
 
 DTYPES = ("float32", "bfloat16")
 SIZE, SECONDS = 2048, 2.0
@@ -38,7 +38,7 @@ def describe() -> dict[str, Any]:
 
 def main() -> None:
     set_cpu_flags()
-    from t5xpg.hardware import measured_peak_flops
+    from t5xpg.distributed.hardware import measured_peak_flops
 
     print(json.dumps({dtype: measured_peak_flops(dtype, size=SIZE, seconds=SECONDS) for dtype in DTYPES}))
 

@@ -28,12 +28,12 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from benchmarks.harness import Found, Row  # noqa: E402
-from t5xpg.data.caching import cache_task  # noqa: E402
-from t5xpg.data.client import DataService, Stream  # noqa: E402
-from t5xpg.data.export import export_dataset  # noqa: E402
+from t5xpg.base.progress import Progress  # noqa: E402
+from t5xpg.data.cache.command import cache_task  # noqa: E402
 from t5xpg.data.spec import DatasetConfig  # noqa: E402
-from t5xpg.data.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
-from t5xpg.progress import Progress  # noqa: E402
+from t5xpg.data.stream.client import DataService, Stream  # noqa: E402
+from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
+from t5xpg.data.text.export import export_dataset  # noqa: E402
 
 EARLY = 100
 APART = 100

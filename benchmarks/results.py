@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.harness import REPOSITORY, Found, Goal, Row
 from benchmarks.table import command, markdown
-from t5xpg.errors import UserError
-from t5xpg.files import read_json, write_json, write_text
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json, write_text
 
 RESULTS = REPOSITORY / "bench" / "results.json"
 README = REPOSITORY / "README.md"

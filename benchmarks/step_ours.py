@@ -15,9 +15,10 @@ def main() -> None:
     import jax
     import numpy as np
 
-    from t5xpg import assembly, partitioning
-    from t5xpg.interop.huggingface import params_from_transformers
-    from t5xpg.state import TrainState
+    from t5xpg import distributed
+    from t5xpg.exchange.huggingface.params import params_from_transformers
+    from t5xpg.experiment import assembly
+    from t5xpg.optim.state import TrainState
 
     job = JOBS[given.job]
     parts = assembly.assemble(experiment(job, given.dtype))
@@ -30,7 +31,7 @@ def main() -> None:
 
     state = fresh()
     batches = [parts.on_devices(batch) for batch in job.batches()]
-    token_bytes = jax.device_put(np.ones(job.vocabulary, np.int32), partitioning.replicated(parts.mesh))
+    token_bytes = jax.device_put(np.ones(job.vocabulary, np.int32), distributed.replicated(parts.mesh))
 
     def step(number: int) -> float:
         nonlocal state
@@ -42,11 +43,11 @@ def main() -> None:
 
 def experiment(job: Job, dtype: str):  # type: ignore[no-untyped-def]  # t5xpg is imported after its flags are set
     """The published demo with the job's sizes, packed, and the job's optimiser."""
-    from t5xpg import config
-    from t5xpg.losses import LossConfig
+    from t5xpg.experiment import config
     from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
-    from t5xpg.optimizers import AdamW
-    from t5xpg.schedules import Constant
+    from t5xpg.models.losses import LossConfig
+    from t5xpg.optim.optimizers import AdamW
+    from t5xpg.optim.schedules import Constant
 
     model = T5Config(
         vocab_size=job.vocabulary, emb_dim=job.emb, num_heads=job.heads, head_dim=job.head_dim, mlp_dim=job.mlp,

@@ -23,16 +23,16 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.step import T5X_MISSING, T5X_PYTHON
-from t5xpg import assembly, config, paths
-from t5xpg.data.client import DataService
+from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.engines.t5x_macros import experiment_gin
-from t5xpg.exporting.to_t5x import new_param_states
-from t5xpg.interop.t5x_networks import in_t5x
-from t5xpg.interop.t5x_params import flat
-from t5xpg.interop.t5x_write import write_checkpoint
-from t5xpg.preparation import prepare
-from t5xpg.run_identity import data_config
+from t5xpg.data.stream.client import DataService
+from t5xpg.exchange.t5x.engine import experiment_gin
+from t5xpg.exchange.t5x.networks import in_t5x
+from t5xpg.exchange.t5x.params import flat, write_checkpoint
+from t5xpg.exchange.to_t5x import new_param_states
+from t5xpg.experiment import assembly, config
+from t5xpg.experiment.identity import data_config
+from t5xpg.experiment.prepare import prepare
 
 THEIRS = Path(__file__).with_name("t5x_agreement_theirs.py")
 STEPS, TOLERANCE = 10, 1e-4

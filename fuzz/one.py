@@ -17,9 +17,9 @@ def main() -> None:
     with atheris.instrument_imports(include=["t5xpg", "gin"]):
         targets = importlib.import_module("fuzz.targets")
         if name == "overrides":
-            importlib.import_module("t5xpg.config")
+            importlib.import_module("t5xpg.experiment.config")
         if name == "prompts":
-            importlib.import_module("t5xpg.inference")
+            importlib.import_module("t5xpg.evaluate.infer")
     corpus = Path(sys.argv[-1])
     for seed in targets.SEEDS[name]:
         (corpus / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)

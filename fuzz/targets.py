@@ -26,14 +26,14 @@ import numpy as np
 import zstandard
 from flax import serialization
 
-from t5xpg.data.lines import BadLines
-from t5xpg.data.local_files import texts
-from t5xpg.data.manifest import Manifest, SplitRecord, canonical_line, read_manifest
-from t5xpg.errors import UserError
-from t5xpg.filling import blanks_of, fill
-from t5xpg.interop.t5x_files import MESSAGE, METADATA, open_checkpoint
-from t5xpg.interop.tensorflow_files import TensorFlowCheckpoint
-from t5xpg.interop.torch_files import TorchFile
+from t5xpg.base.errors import UserError
+from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.local_files import texts
+from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
+from t5xpg.data.vocab.sentinels import blanks_of, fill
+from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint
+from t5xpg.exchange.formats.tensorflow_files import TensorFlowCheckpoint
+from t5xpg.exchange.formats.torch_files import TorchFile
 
 Target = Callable[[bytes], None]
 
@@ -90,7 +90,7 @@ def local_files(data: bytes) -> None:
 
 def prompts(data: bytes) -> None:
     """The reader of a file of prompts, and what is done with a prompt before and after a model sees it."""
-    from t5xpg.inference import read_records
+    from t5xpg.evaluate.infer import read_records
 
     path = _folder() / "prompts.jsonl"
     path.write_bytes(data)
@@ -123,8 +123,8 @@ def manifest(data: bytes) -> None:
 def overrides(data: bytes) -> None:
     """The splitting of GIN="…", and the reading of each value as gin would."""
     from gin import config as gin
-    from t5xpg import config
-    from t5xpg.config.reading import Reader
+    from t5xpg.experiment import config
+    from t5xpg.experiment.gin_reading import Reader
 
     text = data.decode("utf-8", errors="surrogateescape")
     try:
@@ -153,8 +153,8 @@ def stream(data: bytes) -> None:
     The input is laid out as a file that somebody made to deceive would be: its checksums are put right where the first
     byte is even, so that what lies behind them is reached.
     """
-    from t5xpg.batch import hash_batch, validate
-    from t5xpg.data import stream_format
+    from t5xpg.data.batch import hash_batch, validate
+    from t5xpg.data.recording import format as stream_format
 
     folder = _folder()
     index, batches = _stream_files(data)
@@ -198,8 +198,8 @@ def _with_checksums(index: bytes, batches_size: int) -> bytes:
 
 
 def _stream_seed() -> bytes:
-    from t5xpg.batch import BatchSpec
-    from t5xpg.data.stream_format import StreamWriter, batches_path, index_path
+    from t5xpg.data.batch import BatchSpec
+    from t5xpg.data.recording.format import StreamWriter, batches_path, index_path
 
     spec = BatchSpec(2, {"inputs": 4, "targets": 3}, False, 384)
     with tempfile.TemporaryDirectory() as name:
@@ -274,7 +274,7 @@ def tensorflow_index(data: bytes) -> None:
 
 def tokenizer_files(data: bytes) -> None:
     """The reader of a Hugging Face tokenizer: what it reads gives text back, or it is refused."""
-    from t5xpg.token_models.huggingface_tokenizer import HuggingFaceTokenizer
+    from t5xpg.data.vocab.tokenizers import HuggingFaceTokenizer
 
     path = _folder() / "tokenizer.json"
     path.write_bytes(data)

@@ -4,12 +4,6 @@ The text is looked for in the folder T5XPG_DATA_DIR, or `data` of the checkout; 
 the checkout, beside the cache folders that SeqIO is told of otherwise.
 """
 
-from __future__ import annotations
+from t5xpg.data.tasks.registered import TASKS
 
-import seqio
-
-from t5xpg.data.task_table import register_tasks
-from t5xpg.paths import cache_directory, data_directory
-
-TASKS = register_tasks(data_directory())
-seqio.add_global_cache_dirs([str(cache_directory())])
+__all__ = ["TASKS"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from t5xpg.checkpoints import CheckpointConfig, Checkpointer
-from t5xpg.state import TrainState
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 
 
 def state(step: int, size: int) -> TrainState:

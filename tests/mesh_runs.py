@@ -18,16 +18,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from t5xpg import state as state_lib
-from t5xpg.checkpoints import CheckpointConfig, Checkpointer
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.decoding import DecodingConfig
-from t5xpg.infer_eval import model_outputs
-from t5xpg.losses import LossConfig
-from t5xpg.models.config import T5Config
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params
-from t5xpg.optimizers import Adafactor, AdamW, AdamWScale, Muon, Optimizer
-from t5xpg.partitioning import (
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.distributed import (
     MeshConfig,
     jit_create,
     jit_eval_step,
@@ -39,10 +32,17 @@ from t5xpg.partitioning import (
     state_shardings,
     with_shardings,
 )
-from t5xpg.rng import stream_key
-from t5xpg.state import TrainState
-from t5xpg.step import make_eval_step, make_train_step
-from t5xpg.vocabularies import Vocabulary
+from t5xpg.evaluate.predicting import model_outputs
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoding import DecodingConfig
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params
+from t5xpg.models.losses import LossConfig
+from t5xpg.models.rng import stream_key
+from t5xpg.optim import state as state_lib
+from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon, Optimizer
+from t5xpg.optim.state import TrainState
+from t5xpg.optim.step import make_eval_step, make_train_step
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 
 V, D, B, S, T = 32, 8, 16, 6, 4
 STEPS, SAVED = 20, 10

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5xpg.filling import fill
+from t5xpg.data.vocab.sentinels import fill
 from tests.workplace import REPOSITORY, Workplace, assert_same_run
 
 

@@ -9,188 +9,65 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 import t5xpg
 
 PACKAGE = Path(t5xpg.__file__).parent
 
-# One way: a part imports parts of earlier layers, or of its own without a circle. A part is a module of t5xpg, or a
-# package of it as a whole; a new one is placed here.
-LAYERS: list[tuple[str, set[str]]] = [
-    (
-        "ground",
-        {
-            "errors",
-            "files",
-            "paths",
-            "seeds",
-            "signals",
-            "filling",
-            "named_tokens",
-            "metrics",
-            "progress",
-            "environment",
-            "locks",
-            "phases",
-            "digests",
-            "metric_values",
-            "metrics_of_tasks",
-            "markdown",
-            "selection",
-            "tables",
-        },
-    ),
-    (
-        "records",
-        {
-            "writers",
-            "loggers",
-            "rundir",
-            "curves",
-            "marked_blocks",
-            "results",
-            "results_block",
-            "results_tasks",
-            "report",
-        },
-    ),
-    (
-        "pieces",
-        {
-            "batch",
-            "batch_rows",
-            "token_models",
-            "vocabularies",
-            "vocabulary_files",
-            "rng",
-            "losses",
-            "schedules",
-            "hardware",
-            "hosts",
-        },
-    ),
-    ("models", {"models"}),
-    ("optimizers and what uses a model", {"optimizers", "layerwise", "decoding", "interop"}),
-    ("state", {"state"}),
-    ("step", {"step", "partitioning"}),
-    (
-        "loop",
-        {
-            "loop",
-            "checkpoints",
-            "checkpoint_digests",
-            "checkpoint_items",
-            "checkpoint_layers",
-            "checkpoint_retention",
-            "initial_checkpoint",
-        },
-    ),
-    ("data", {"data", "tasks"}),
-    ("experiment", {"experiment", "config"}),
-    (
-        "parts put together",
-        {
-            "assembly",
-            "preparation",
-            "validation",
-            "infer_eval",
-            "predicting",
-            "measurements",
-            "observer",
-            "memory",
-            "batch_trail",
-            "background",
-            "baselines",
-            "compile_cache",
-            "first_update",
-            "heap",
-            "initial_state",
-            "nonfinite",
-            "profiling",
-            "run_agreement",
-            "run_header",
-            "run_identity",
-            "trained",
-        },
-    ),
-    (
-        "what a user asks for",
-        {
-            "training",
-            "training_run",
-            "inference",
-            "evaluation",
-            "checking",
-            "demo",
-            "recording",
-            "reproduction",
-            "proving",
-            "estimate",
-            "planning",
-            "sweeps",
-            "matrix",
-            "vocabulary_commands",
-            "exporting",
-            "importing",
-            "exchange_commands",
-            "command_line",
-            "engines",
-        },
-    ),
-    ("root", {"cli", "__main__"}),
+# One way: a room imports rooms of lower floors, and its own without a circle. Rooms of one floor are strangers.
+FLOORS: list[set[str]] = [
+    {"base"},
+    {"data", "models"},
+    {"optim", "tasks"},
+    {"distributed"},
+    {"run"},
+    {"experiment"},
+    {"evaluate"},
+    {"train", "exchange"},
+    {"check"},
+    {"study"},
+    {"cli"},
+    {"__main__"},
 ]
-LAYER_OF = {part: index for index, (_, parts) in enumerate(LAYERS) for part in parts}
-
-# What the layers alone do not say: these parts import nothing else of t5xpg.
-ONLY: dict[str, set[str]] = {
-    "batch": {"errors"},
-    "losses": {"errors"},
-    "models": {"errors"},
-    "schedules": {"errors"},
-    "optimizers": {"errors", "layerwise", "schedules", "models"},
-    "layerwise": set(),
-    "decoding": {"errors", "losses", "models", "rng", "seeds"},
-    "metrics_of_tasks": set(),
-    "interop": {"errors", "files", "models", "token_models", "vocabularies"},
-    "state": {"errors", "rng", "models", "optimizers"},
-    "step": {"batch", "errors", "losses", "rng", "models", "optimizers", "state"},
-    "partitioning": {"errors", "models", "optimizers", "state"},
-    "loop": {"metrics"},
-    "checkpoints": {
-        "checkpoint_digests", "checkpoint_items", "checkpoint_layers", "checkpoint_retention", "digests", "errors",
-        "files", "hosts", "models", "partitioning", "phases", "state",
-    },
-    "data": {
-        "batch", "digests", "environment", "errors", "files", "locks", "metric_values", "metrics_of_tasks",
-        "named_tokens", "paths", "progress", "seeds", "signals", "tasks", "token_models", "vocabularies",
-        "vocabulary_files",
-    },
-    "tasks": {"data", "errors", "paths"},
-}  # fmt: skip
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# What the floors alone do not say: these know no room but the ground.
+ONLY_BASE = {"data", "models"}
 
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "tfds"}
-# Modules that import TensorFlow with them, or that reach it through others; all other modules do without.
-MAY_LOAD_TENSORFLOW = {"t5xpg.tasks", "t5xpg.engines.t5x_tasks"}  # and these modules of t5xpg.data
-TENSORFLOW_DATA = {
-    "beam_dask", "cache_beam", "cache_sample", "cache_worker", "evaluator", "feature_converters", "function_sources",
-    "hugging_face_source", "line_steps", "local_cache", "local_cache_lines", "masked_lm_converter", "objective_steps",
-    "pipeline", "preprocessors", "providers", "seqio_vocabularies", "shared_cache", "source_files", "steady_paths",
-    "supervised_tasks", "task_definition", "task_table", "tfds_sources", "worker",
-}  # fmt: skip
+# Modules that import TensorFlow with them, or that reach it through others. All other modules do without, at module
+# level and inside their functions.
+WITH_TENSORFLOW = {
+    "t5xpg.tasks",
+    "t5xpg.exchange.t5x.engine_tasks",
+    "t5xpg.data.preprocessors",
+    "t5xpg.data.cache.beam",
+    "t5xpg.data.cache.beam_dask",
+    "t5xpg.data.cache.definition",
+    "t5xpg.data.cache.local",
+    "t5xpg.data.cache.local_format",
+    "t5xpg.data.cache.sample",
+    "t5xpg.data.cache.worker",
+    "t5xpg.data.stream.evaluator",
+    "t5xpg.data.stream.pipeline",
+    "t5xpg.data.stream.source_files",
+    "t5xpg.data.stream.worker",
+    "t5xpg.data.tasks.feature_converters",
+    "t5xpg.data.tasks.labelled",
+    "t5xpg.data.tasks.providers",
+    "t5xpg.data.tasks.registered",
+    "t5xpg.data.tasks.seqio_vocabularies",
+    "t5xpg.data.tasks.shared_cache",
+    "t5xpg.data.tasks.sources",
+    "t5xpg.data.tasks.steps",
+    "t5xpg.data.tasks.table",
+}
 # Inside a function: texts among the numbers of a metric, which the evaluator asks for; what loads the libraries.
-LATE_TENSORFLOW = {"t5xpg.data.late_imports", "t5xpg.metrics_of_tasks.translation"}
+LATE_TENSORFLOW = {"t5xpg.data.late_imports", "t5xpg.data.metrics"}
 # They import TensorFlow (the first three), are of the goldens only, or belong to another framework.
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch", "transformers")
 # A program of the other environment, which asks transformers what it makes of an export.
-ELSEWHERE = "t5xpg.exporting.transformers_answers"
-WITHOUT_JAX = {
-    "batch", "batch_rows", "batch_trail", "curves", "data", "digests", "environment", "errors", "files", "filling",
-    "locks", "loggers", "loop",
-    "markdown", "marked_blocks", "metric_values", "metrics", "metrics_of_tasks", "named_tokens", "paths", "phases",
-    "progress", "report", "results", "results_block", "results_tasks", "rundir", "seeds", "selection", "signals",
-    "tables", "tasks", "token_models", "vocabularies", "vocabulary_files", "writers",
-}  # fmt: skip
+ELSEWHERE = "t5xpg.exchange.huggingface.transformers_answers"
+WITHOUT_JAX = ("base", "data", "tasks")
+RUN_WITH_JAX = {f"t5xpg.run.checkpoint.{name}" for name in ("checkpointer", "initial_checkpoint", "items")}
 
 
 @dataclass(frozen=True)
@@ -201,7 +78,7 @@ class Import:
 
 
 def modules() -> dict[str, ast.Module]:
-    """{"t5xpg.data.client": its syntax tree, …}; a package by its own name."""
+    """{"t5xpg.data.stream.client": its syntax tree, …}; a package by its own name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -232,7 +109,7 @@ MODULES = modules()
 IMPORTS = {name: list(imports(tree)) for name, tree in MODULES.items()}
 
 
-def part_of(module: str) -> str:
+def room_of(module: str) -> str:
     return module.removeprefix("t5xpg.").split(".")[0]
 
 
@@ -257,23 +134,21 @@ def matches(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix + ".")
 
 
-def test_every_part_has_its_place() -> None:
-    parts = {part_of(name) for name in MODULES if name != "t5xpg"}
-    assert parts <= set(LAYER_OF), f"place in LAYERS: {sorted(parts - set(LAYER_OF))}"
-
-
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_go_one_way(module: str) -> None:
-    part = part_of(module)
-    for one, target in internal(module):
-        other = part_of(target)
-        if other == part or other not in LAYER_OF or part not in LAYER_OF:
-            continue
-        where = f"{module}, line {one.line}, imports {target}"
-        assert LAYER_OF[other] <= LAYER_OF[part], (
-            f"{where}: {LAYERS[LAYER_OF[part]][0]!r} comes before {LAYERS[LAYER_OF[other]][0]!r}"
-        )
-        assert part not in ONLY or other in ONLY[part], f"{where}: {part} may import {sorted(ONLY[part])}"
+def test_imports_go_one_way() -> None:
+    rooms = {room_of(name) for name in MODULES if name != "t5xpg"}
+    assert rooms == set(FLOOR_OF), f"place in FLOORS: {sorted(rooms ^ set(FLOOR_OF))}"
+    wrong = []
+    for module in MODULES:
+        room = room_of(module)
+        for one, target in internal(module):
+            other = room_of(target)
+            upwards = other != room and FLOOR_OF[other] >= FLOOR_OF[room]
+            if upwards or (room in ONLY_BASE and other not in (room, "base")):
+                wrong.append(f"{module}, line {one.line}, imports {target}")
+        for one in IMPORTS[module]:
+            if matches(one.name, "experiments"):
+                wrong.append(f"{module}, line {one.line}, imports an experiment")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_there_are_no_circles() -> None:
@@ -294,59 +169,39 @@ def test_there_are_no_circles() -> None:
         visit(module, ())
 
 
-def test_nothing_imports_the_root_or_experiments() -> None:
+def test_libraries_stay_where_they_are() -> None:
+    """gin in the modules that read gin files; JAX out of data and records; some libraries nowhere."""
+    wrong = []
     for module in MODULES:
+        forbidden = [] if module == ELSEWHERE else [*FORBIDDEN]
+        if not matches(module, "t5xpg.experiment") or not module.rpartition(".")[2].startswith(("gin_", "config")):
+            forbidden.append("gin")
+        if room_of(module) in WITHOUT_JAX or (room_of(module) == "run" and module not in RUN_WITH_JAX):
+            forbidden += ["jax", "flax", "optax", "orbax"]
         for one in IMPORTS[module]:
-            where = f"{module}, line {one.line}"
-            assert not matches(one.name, "experiments"), where
-            assert not matches(one.name, "t5xpg.cli") or module == "t5xpg.__main__", where
-            assert not matches(one.name, "t5xpg.__main__"), where
+            if any(matches(one.name, name) for name in forbidden):
+                wrong.append(f"{module}, line {one.line}, imports {one.name}")
+    assert not wrong, "\n".join(wrong)
 
 
-def test_only_config_knows_gin() -> None:
-    for module in MODULES:
-        if not matches(module, "t5xpg.config"):
-            for one in IMPORTS[module]:
-                assert not matches(one.name, "gin"), f"{module}, line {one.line}, imports gin"
-
-
-def test_what_nobody_may_import() -> None:
-    for module in MODULES:
-        for one in IMPORTS[module]:
-            for forbidden in FORBIDDEN:
-                if module == ELSEWHERE and not one.at_module_level:
-                    continue
-                assert not matches(one.name, forbidden), f"{module}, line {one.line}, imports {one.name}"
-
-
-def may_load_tensorflow(module: str) -> bool:
-    if part_of(module) == "data":
-        return module.removeprefix("t5xpg.data").removeprefix(".") in TENSORFLOW_DATA
-    return module in MAY_LOAD_TENSORFLOW
-
-
-@pytest.mark.parametrize("module", sorted(module for module in MODULES if not may_load_tensorflow(module)))
-def test_tensorflow_stays_where_it_is(module: str) -> None:
+def test_tensorflow_stays_where_it_is() -> None:
     """No import of it, at module level or through other modules; inside functions of metrics only."""
-    seen: set[str] = set()
-    waiting = [(module, module)]
-    while waiting:
-        current, way = waiting.pop()
-        seen.add(current)
-        for one in IMPORTS[current]:
-            if one.name.split(".")[0] in TENSORFLOW:
+    wrong = []
+    for module in sorted(set(MODULES) - WITH_TENSORFLOW):
+        seen: set[str] = set()
+        waiting = [(module, module)]
+        while waiting:
+            current, way = waiting.pop()
+            seen.add(current)
+            for one in IMPORTS[current]:
                 late = current in LATE_TENSORFLOW and not one.at_module_level
-                if one.at_module_level or (current == module and not late):
-                    pytest.fail(f"{way}, line {one.line}, imports {one.name}")
-        for one, target in internal(current):
-            if one.at_module_level and target in MODULES and target not in seen:
-                waiting.append((target, f"{way} -> {target}"))
-
-
-@pytest.mark.parametrize("module", sorted(module for module in MODULES if part_of(module) in WITHOUT_JAX))
-def test_jax_stays_where_it_is(module: str) -> None:
-    for one in IMPORTS[module]:
-        assert one.name.split(".")[0] not in ("jax", "flax", "optax", "orbax"), f"{module}, line {one.line}"
+                counts = one.at_module_level or (current == module and not late)
+                if one.name.split(".")[0] in TENSORFLOW and counts:
+                    wrong.append(f"{way}, line {one.line}, imports {one.name}")
+            for one, target in internal(current):
+                if one.at_module_level and target in MODULES and target not in seen:
+                    waiting.append((target, f"{way} -> {target}"))
+    assert not wrong, "\n".join(wrong)
 
 
 def loaded(names: list[str], unwanted: tuple[str, ...]) -> str:
@@ -367,14 +222,18 @@ def loaded(names: list[str], unwanted: tuple[str, ...]) -> str:
 
 
 def test_a_fresh_process_trains_without_tensorflow() -> None:
-    names = [name for name in MODULES if not may_load_tensorflow(name) and name != "t5xpg.__main__"]
-    assert {"t5xpg.models", "t5xpg.step", "t5xpg.loop", "t5xpg.checkpoints", "t5xpg.config"} <= set(names)
+    names = sorted(set(MODULES) - WITH_TENSORFLOW - {"t5xpg.__main__"})
+    assert {"t5xpg.optim.step", "t5xpg.train.training", "t5xpg.run.checkpoint.checkpointer"} <= set(names)
     unwanted = (*TENSORFLOW, "keras", "torch", "clu", "flax.training.checkpoints", "apache_beam", "matplotlib")
     assert loaded(names, unwanted) == ""
 
 
 def test_a_fresh_process_without_jax() -> None:
-    names = [name for name in MODULES if part_of(name) in WITHOUT_JAX - {"tasks"} and not may_load_tensorflow(name)]
+    names = [
+        name
+        for name in MODULES
+        if room_of(name) in (*WITHOUT_JAX, "run") and name not in WITH_TENSORFLOW | RUN_WITH_JAX
+    ]
     assert loaded(names, (*TENSORFLOW, "jax", "flax", "optax", "orbax")) == ""
 
 

@@ -8,9 +8,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from t5xpg import checking, config, paths, preparation
-from t5xpg.data.text_sources import HuggingFace
-from t5xpg.data.vocabulary_training import VocabularySettings
+from t5xpg.base import paths
+from t5xpg.check import checks
+from t5xpg.data.text.sources import HuggingFace
+from t5xpg.data.vocab.training import VocabularySettings
+from t5xpg.experiment import config, prepare
 from tests.workplace import sentences
 
 CARD = "---\nconfigs:\n- config_name: nob_Latn\n  data_files:\n  - split: train\n    path: data/nob_Latn/train/*\n---\n"
@@ -32,14 +34,14 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HuggingFace:
 def test_the_base_recipe_can_be_trained_once_its_text_is_there(
     corpus: HuggingFace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert checking.check("norwegian_t5", [], [], None) == 1
+    assert checks.check("norwegian_t5", [], [], None) == 1
     assert "type: make vocab DATASET=norwegian SIZE=32000" in capsys.readouterr().out
-    manifest = preparation.export_dataset("norwegian", hub=corpus, max_bytes=20_000)
+    manifest = prepare.export_dataset("norwegian", hub=corpus, max_bytes=20_000)
     assert 15_000 < sum(split.bytes for split in manifest.splits.values()) < 25_000
-    preparation.train_vocabulary("norwegian", VocabularySettings())
+    prepare.train_vocabulary("norwegian", VocabularySettings())
     printed = capsys.readouterr().out
     assert "32,000 were asked for" in printed
-    assert checking.check("norwegian_t5", [], [], None) == 0
+    assert checks.check("norwegian_t5", [], [], None) == 0
     printed = capsys.readouterr().out
     assert "568 tokens of text give 28 spans and 114 target tokens of 114" in printed
     assert "of the vocabulary, 32,128 of the model" in printed

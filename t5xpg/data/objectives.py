@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from t5xpg.errors import UserError
+from t5xpg.base.errors import UserError
 
 
 @dataclass(frozen=True)

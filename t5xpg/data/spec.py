@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t5xpg.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of
+from t5xpg.base.errors import UserError
+from t5xpg.base.seeds import check_seed
 from t5xpg.data import objectives
+from t5xpg.data.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of
 from t5xpg.data.objectives import Objective, SpanCorruption
-from t5xpg.errors import UserError
-from t5xpg.seeds import check_seed
 
 # SpanCorruption: gin files know it as `spec.SpanCorruption`
 __all__ = ["DatasetConfig", "SpanCorruption"]
@@ -28,7 +28,7 @@ class DatasetConfig:
     `batch_size` is the global batch: rows over all virtual shards. Each of `num_virtual_shards` shards of the data
     gives `batch_size / num_virtual_shards` rows of every batch, so a batch does not depend on how many processes read.
     `num_epochs=None` repeats for ever; with a number the stream ends, and its last batch is padded with rows of zeros.
-    `feature_converter` is SeqIO's, by its name, or one of `t5xpg.batch.add_layout`; None for what the model takes.
+    `feature_converter` is SeqIO's, by its name, or one of `t5xpg.data.batch.add_layout`; None for what the model takes.
     `loss_on_targets_only` is what `seqio.PrefixLMFeatureConverter` means by it. Raises UserError for values that cannot
     be.
     """

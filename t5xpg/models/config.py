@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t5xpg.errors import UserError, nearest
+from t5xpg.base.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
 REMAT_POLICIES = ("none", "dots", "full")

@@ -8,9 +8,7 @@ import jax
 from flax import nnx
 
 from t5xpg.models.config import T5Config
-from t5xpg.models.dropout import OFF, Dropout
-from t5xpg.models.keys import named_key
-from t5xpg.models.layers import Embed
+from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
 from t5xpg.models.prompted import PromptedModel
 from t5xpg.models.stacks import DecoderOnly

@@ -23,9 +23,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.dropout import OFF
-from t5xpg.models.layers import Embed
-from t5xpg.models.masks import as_bias, visible_keys
+from t5xpg.models.biases import as_bias, visible_keys
+from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.positions import RelativePositionBias
 from t5xpg.models.stacks import Decoder, DecoderLayer
 

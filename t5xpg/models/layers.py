@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
+import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +23,58 @@ from jax.nn import initializers
 
 from t5xpg.models import activations
 from t5xpg.models.config import T5Config
-from t5xpg.models.dropout import Dropout
-from t5xpg.models.keys import named_key
+
+
+def named_key(key: jax.Array, name: str) -> jax.Array:
+    """The key for `name` under `key`.
+
+    Deriving by name instead of by splitting leaves all other keys as they are when a layer is added or when layers
+    are made in another order. CRC-32 is the same on every machine and Python.
+    """
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """The dropout of one place in the network.
+
+    rate: share of the values that are set to zero, in [0, 1).
+    key: a jax key, or None where nothing is dropped (evaluation, decoding).
+    """
+
+    rate: float
+    key: jax.Array | None = None
+
+    def at(self, name: str) -> Dropout:
+        """The dropout of the part called `name`: same rate, a key of its own."""
+        if not self.active:
+            return OFF
+        assert self.key is not None
+        return Dropout(self.rate, named_key(self.key, name))
+
+    @property
+    def active(self) -> bool:
+        return self.key is not None and self.rate > 0.0
+
+    def __call__(self, x: jax.Array, shared_axis: int | None = -2) -> jax.Array:
+        """Zeroes values of `x` and scales the others by 1 / (1 - rate).
+
+        shared_axis: the axis along which one decision holds for all (T5X: -2, the length; in attention weights the
+        queries); None decides for each value.
+        """
+        if not self.active:
+            return x
+        assert self.key is not None
+        shape = list(x.shape)
+        if shared_axis is not None:
+            shape[shared_axis] = 1
+        keep_probability = 1.0 - self.rate
+        keep = jax.random.bernoulli(self.key, keep_probability, tuple(shape))
+        return jnp.where(keep, x / keep_probability, jnp.zeros((), x.dtype))
+
+
+OFF = Dropout(0.0, None)
+
 
 PRODUCT = "product"  # what a remat policy knows the result of a product with a weight by
 Initializer = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]

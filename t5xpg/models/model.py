@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import jax
 from flax import nnx
 
-from t5xpg.errors import UserError
+from t5xpg.base.errors import UserError
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LayerStack
 
@@ -69,7 +69,7 @@ class Model(abc.ABC):
         """
 
     def for_decoding(self, feature_converter: str) -> Any | None:
-        """What `t5xpg.decoding` decodes (its `Decodable`), of a model that was trained on a converter's batches.
+        """What `t5xpg.models.decoding` decodes (its `Decodable`), of a model that was trained on a converter's batches.
 
         None for one that writes nothing.
         """

@@ -13,8 +13,7 @@ from jax import lax
 from jax.nn import initializers
 
 from t5xpg.models.config import T5Config
-from t5xpg.models.keys import named_key
-from t5xpg.models.layers import Initializer, parameter
+from t5xpg.models.layers import Initializer, named_key, parameter
 
 _position_init: Initializer = initializers.variance_scaling(1.0, "fan_avg", "uniform")
 

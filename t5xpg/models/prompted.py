@@ -21,11 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.biases import Pairs
-from t5xpg.models.dropout import OFF
+from t5xpg.models.biases import Pairs, as_bias
 from t5xpg.models.incremental import advance, by_rows, own_cache, own_visible, remember, reorder
-from t5xpg.models.layers import Embed
-from t5xpg.models.masks import as_bias
+from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.model import Model, Params
 from t5xpg.models.positions import RelativePositionBias
 from t5xpg.models.stacks import DecoderOnly, DecoderOnlyLayer, feed_forward, own_biases
@@ -39,7 +37,7 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True)
 class PromptedModel:
-    """What `t5xpg.decoding` needs, of a decoder-only model. All methods are pure.
+    """What `t5xpg.models.decoding` needs, of a decoder-only model. All methods are pure.
 
     sees_itself: whether every position of a prompt sees all of it, as in a prefix LM; else those before it alone.
     """

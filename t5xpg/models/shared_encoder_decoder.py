@@ -5,13 +5,11 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from t5xpg.errors import UserError
+from t5xpg.base.errors import UserError
 from t5xpg.models.biases import Pairs
 from t5xpg.models.config import T5Config
-from t5xpg.models.dropout import OFF, Dropout
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.models.keys import named_key
-from t5xpg.models.layers import Embed
+from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.positions import RelativePositionBias
 from t5xpg.models.stacks import Decoder, DecoderLayer, feed_forward, own_biases, self_attention
 

@@ -17,10 +17,8 @@ from flax import nnx
 from t5xpg.models.attention import Attention
 from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
 from t5xpg.models.config import T5Config
-from t5xpg.models.dropout import OFF, Dropout
-from t5xpg.models.keys import named_key
 from t5xpg.models.layer_stack import LayerStack
-from t5xpg.models.layers import Dense, Embed, Mlp, RMSNorm
+from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
 from t5xpg.models.positions import PositionTable, RelativePositionBias
 
 Bias = WholeBias | ChunkedBias

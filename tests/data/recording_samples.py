@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.batch import Batch, BatchSpec, hash_batch
-from t5xpg.data.client import SpanLengths, TaskDescription
-from t5xpg.data.recording_manifest import Recording, StreamRecord, files_of, model_path, write_recording
+from t5xpg.data.batch import Batch, BatchSpec, hash_batch
+from t5xpg.data.recording.format import StreamWriter
+from t5xpg.data.recording.manifest import Recording, StreamRecord, files_of, model_path, write_recording
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
-from t5xpg.data.stream_format import StreamWriter
-from t5xpg.vocabularies import Vocabulary
+from t5xpg.data.stream.client import SpanLengths, TaskDescription
+from t5xpg.data.vocab.vocabulary import Vocabulary
 
 LENGTHS = {"inputs": 12, "targets": 8}
 TRAIN = DatasetConfig("some_task", LENGTHS, batch_size=6, num_virtual_shards=3, seed=5, objective=SpanCorruption())

@@ -24,8 +24,8 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from t5xpg.data import objective_steps
-from t5xpg.data.hugging_face_source import hugging_face_source
+from t5xpg.data.tasks import steps
+from t5xpg.data.tasks.sources import hugging_face_source
 from t5xpg.data.objectives import SpanCorruption
 
 HERE = pathlib.Path(__file__).parent
@@ -79,9 +79,9 @@ def add(name, source, *first, placeholder=seqio.CacheDatasetPlaceholder()):
             lambda dataset: seqio.preprocessors.rekey(dataset, {"targets": "text"}),
             seqio.preprocessors.tokenize,
             *([placeholder] if placeholder else []),
-            *objective_steps.steps(OBJECTIVE),
+            *steps.steps(OBJECTIVE),
         ],
-        output_features=objective_steps.output_features(OBJECTIVE, VOCABULARY),
+        output_features=steps.output_features(OBJECTIVE, VOCABULARY),
         shuffle_buffer_size=20,
     )
 

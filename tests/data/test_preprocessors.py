@@ -10,8 +10,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5xpg.data.manifest import canonical_line
 from t5xpg.data.preprocessors import _parse_line, parse_jsonl
+from t5xpg.data.text.manifest import canonical_line
 
 _parse = tf.function(_parse_line, input_signature=[tf.TensorSpec([], tf.string)])
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, PrefixLM, SpanCorruption
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.errors import UserError
 
 LENGTHS = {"inputs": 64, "targets": 32}
 

@@ -10,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.errors import UserError
-from t5xpg.models.attention import attend_whole
-from t5xpg.models.attention_chunks import attend_by_chunks
-from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias, join_queries, split_queries
-from t5xpg.models.dropout import OFF
+from t5xpg.base.errors import UserError
+from t5xpg.models.attention import attend_by_chunks, attend_whole
+from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias, causal, join_queries, split_queries
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
-from t5xpg.models.masks import causal
+from t5xpg.models.layers import OFF
 
 SIZES: dict[str, Any] = {
     "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 1,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,13 +16,14 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from t5xpg.decoding import Rule, beam_search, greedy
-from t5xpg.interop.huggingface import config_from_transformers, params_from_transformers
+from t5xpg.exchange.huggingface.params import config_from_transformers, params_from_transformers
+from t5xpg.models.decoding import Rule, beam_search, greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.workplace import REPOSITORY
 
 # compiling takes most of the time of these tests; only LLVM's optimisations are left out
 QUICK = {"xla_backend_optimization_level": 0}
-FOLDER = Path(__file__).parent.parent / "goldens" / "beams"
+FOLDER = REPOSITORY / "tests" / "goldens" / "beams"
 MODELS = ["tied_relu", "untied_gated_gelu"]
 SEARCHES = [
     "penalty_0", "penalty_0_never", "penalty_1", "penalty_1_early", "penalty_1_never", "penalty_2_of_3",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.batch import LM, MASKED_LM, PREFIX_LM, layout_of
+from t5xpg.data.batch import LM, MASKED_LM, PREFIX_LM, layout_of
 from t5xpg.models.decoder_only import DecoderOnlyModel, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.errors import UserError
+from t5xpg.base.errors import UserError
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 
 SIZES: dict[str, Any] = {

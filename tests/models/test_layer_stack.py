@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5xpg import decoding
-from t5xpg.decoding import DecodingConfig
-from t5xpg.errors import UserError
+from t5xpg.base.errors import UserError
+from t5xpg.models import decoding
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
-from t5xpg.models.layer_layout import layers_as_in
+from t5xpg.models.layer_stack import layers_as_in
 from t5xpg.models.layers import RMSNorm
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 

@@ -11,12 +11,9 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.biases import WholeBias
+from t5xpg.models.biases import WholeBias, as_bias, causal, visible_keys
 from t5xpg.models.config import T5Config
-from t5xpg.models.dropout import OFF, Dropout
-from t5xpg.models.keys import named_key
-from t5xpg.models.layers import Dense, Embed, Mlp, RMSNorm
-from t5xpg.models.masks import as_bias, causal, visible_keys
+from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
 from t5xpg.models.positions import RelativePositionBias, relative_position_bucket
 
 CONFIG = T5Config(vocab_size=13, emb_dim=6, num_heads=2, head_dim=5, mlp_dim=7)

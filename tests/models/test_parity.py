@@ -16,14 +16,15 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from t5xpg.decoding import greedy
-from t5xpg.interop.huggingface import config_from_transformers, params_from_transformers, params_to_transformers
-from t5xpg.losses import LossConfig, loss_and_metrics
+from t5xpg.exchange.huggingface.params import config_from_transformers, params_from_transformers, params_to_transformers
+from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.losses import LossConfig, loss_and_metrics
+from tests.workplace import REPOSITORY
 
 # compiling takes most of the time of these tests; only LLVM's optimisations are left out
 QUICK = {"xla_backend_optimization_level": 0}
-GOLDENS = sorted((Path(__file__).parent.parent / "goldens").glob("*.safetensors"))
+GOLDENS = sorted((REPOSITORY / "tests" / "goldens").glob("*.safetensors"))
 
 
 def relative_l2(got, expected) -> float:

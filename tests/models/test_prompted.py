@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.batch import LM, PREFIX_LM
-from t5xpg.decoding import DecodingConfig, decode
+from t5xpg.data.batch import LM, PREFIX_LM
 from t5xpg.models.decoder_only import DecoderOnlyModel, T5Config
+from t5xpg.models.decoding import DecodingConfig, decode
 
 CONFIG = {
     "vocab_size": 23, "emb_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 1,

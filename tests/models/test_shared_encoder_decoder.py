@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from t5xpg.errors import UserError
+from t5xpg.base.errors import UserError
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 

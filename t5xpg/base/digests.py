@@ -1,0 +1,146 @@
+"""SHA-256 of files, remembered: a file is read again only when its size or its times say that it may be another.
+
+What is remembered lies beside the files, in `.t5xpg_digests.json` of their folder, unless told otherwise. It saves
+reading, and nothing else depends on it: it may be deleted, and where it cannot be written every start reads the files.
+T5XPG_VERIFY=1 in the environment (`--verify`, `make … VERIFY=1`) has every file read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, sha256_of_file, write_json
+
+VERIFY_VARIABLE = "T5XPG_VERIFY"
+MEMORY = ".t5xpg_digests.json"
+_FORMAT = 1
+# A file that changed so shortly before it was read could change again without a later time: it is not remembered.
+_SETTLED_NS = 2_000_000_000
+_SHOWN = 4  # files that a message names
+_DIGITS = 12  # of a digest in a message
+
+
+def verifying() -> bool:
+    """Whether remembered digests are not to be believed."""
+    return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
+
+
+def digest(path: Path) -> str:
+    """Hex SHA-256 of a file. Raises OSError where it cannot be read."""
+    found = digests(path.parent, [path.name])
+    if path.name not in found:
+        raise FileNotFoundError(f"{path} is not a file")
+    return found[path.name]
+
+
+def digests(folder: Path, names: Iterable[str], memory: Path | None = None) -> dict[str, str]:
+    """Hex SHA-256 of files below `folder` by their names ("a.txt", "b/c.txt"); what is not a file is left out.
+
+    memory: the file that remembers them, where it is not to lie in the folder itself, because that is not ours.
+    Raises OSError where a file cannot be read.
+    """
+    memory = memory or folder / MEMORY
+    known = _remembered(memory)
+    believed = {} if verifying() else known
+    found: dict[str, str] = {}
+    learnt: dict[str, list[Any]] = {}
+    for name in names:
+        path = folder / name
+        marks = _marks(path)
+        if marks is None:
+            continue
+        if name in believed and believed[name][:-1] == marks:
+            found[name] = believed[name][-1]
+            continue
+        found[name] = sha256_of_file(path)
+        settled = time.time_ns() - marks[2] > _SETTLED_NS
+        if settled and _marks(path) == marks and known.get(name) != [*marks, found[name]]:
+            learnt[name] = [*marks, found[name]]
+    if learnt:
+        _remember(memory, folder, learnt)
+    return found
+
+
+def differences(folder: Path, expected: Mapping[str, str]) -> list[str]:
+    """What is wrong with the files of `folder`, a phrase for each whose SHA-256 is not the expected one."""
+    inside = [name for name in expected if _is_inside(name)]
+    try:
+        found = digests(folder, inside)
+    except OSError as error:
+        return [f"{error.filename or folder} cannot be read ({error.strerror})"]
+    return [
+        _difference(folder / name, found.get(name), wanted, name in inside)
+        for name, wanted in expected.items()
+        if found.get(name) != wanted
+    ]
+
+
+def check(folder: Path, expected: Mapping[str, str], what: str, remedy: str) -> None:
+    """Raise UserError where a file of `folder` is missing or has another SHA-256 than expected.
+
+    what: the sentence that stands before the list of files ("The export mine is damaged"). remedy: what to type, a
+    sentence.
+    """
+    wrong = differences(folder, expected)
+    if wrong:
+        more = f"; and {len(wrong) - _SHOWN} more files" if len(wrong) > _SHOWN else ""
+        raise UserError(f"{what}: {'; '.join(wrong[:_SHOWN])}{more}. {remedy}")
+
+
+def short(sha256: str) -> str:
+    """A digest as messages show it."""
+    return sha256[:_DIGITS] + "…" if len(sha256) > _DIGITS else sha256
+
+
+def _difference(path: Path, found: str | None, wanted: str, inside: bool) -> str:
+    if not inside:
+        return f"{path} lies outside of its folder"
+    if found is None:
+        return f"{path} is {'not a file' if path.exists() else 'missing'}"
+    if path.stat().st_size == 0:
+        return f"{path} is empty"
+    return f"{path} holds something else (sha256 {short(found)}, recorded {short(wanted)})"
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts
+
+
+def _marks(path: Path) -> list[int] | None:
+    """What tells that a file may have changed: size, time of its text, time of its record, number; None: no file.
+
+    The last two also change where somebody puts the time of the text back.
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _remembered(memory: Path) -> dict[str, list[Any]]:
+    try:
+        recorded = read_json(memory)
+        if recorded["format"] != _FORMAT:
+            return {}
+        entries = {str(name): list(entry) for name, entry in recorded["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # not there, or not ours: the files are read
+    return {name: entry for name, entry in entries.items() if len(entry) == 5 and isinstance(entry[-1], str)}
+
+
+def _remember(memory: Path, folder: Path, learnt: Mapping[str, list[Any]]) -> None:
+    # read again: another process may have added something in the meantime
+    entries = {name: entry for name, entry in _remembered(memory).items() if _marks(folder / name) is not None}
+    with contextlib.suppress(OSError):  # a folder of others, or a full disk: read again next time
+        write_json(memory, {"format": _FORMAT, "files": {**entries, **learnt}})

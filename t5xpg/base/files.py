@@ -1,0 +1,179 @@
+"""Writing files and folders so that an interruption leaves the earlier ones whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from t5xpg.base.errors import UserError
+
+_TEMPORARY, _REPLACED = ".tmp", ".old"
+_ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P<kind>\.tmp|\.old)")
+
+
+@contextlib.contextmanager
+def write_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` for writing bytes; renamed to `path` when the block ends without an error.
+
+    On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # writing to a full disk does not say where
+        raise
+
+
+@contextlib.contextmanager
+def replaced_together(*paths: Path) -> Iterator[None]:
+    """Put the files back as they were if the block ends with an error; those that were not there are removed.
+
+    Until then they have a second name, so that putting them back needs no room.
+    """
+    kept = []
+    try:
+        for path in paths:
+            aside = path.with_name(f"{temporary_prefix(path.name)}kept{_TEMPORARY}") if path.exists() else None
+            if aside is not None:
+                aside.unlink(missing_ok=True)
+                try:
+                    os.link(path, aside)
+                except OSError:  # a file system without such names
+                    shutil.copy2(path, aside)
+            kept.append((path, aside))
+        yield
+    except BaseException:
+        for path, aside in kept:
+            if aside is None:
+                path.unlink(missing_ok=True)
+            else:
+                os.replace(aside, path)
+        raise
+    finally:
+        for _, aside in kept:
+            if aside is not None:
+                aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def directory_atomically(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent))
+    try:
+        os.chmod(temporary, 0o777 & ~_umask())
+        yield temporary
+        if path.exists():
+            old = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_REPLACED, dir=path.parent))
+            os.replace(path, old / path.name)
+            os.replace(temporary, path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with write_atomically(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def json_object_of(path: Path, saying: str = "") -> Mapping[str, Any]:
+    """The object in a JSON file of another program; an empty one where there is no file, or another value in it.
+
+    saying: what the file is read for, to be named in a message. Raises UserError for what is not JSON.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = read_json(path)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}{f', which says {saying},' if saying else ''} is not JSON ({error}).") from None
+    return value if isinstance(value, Mapping) else {}
+
+
+def temporary_prefix(name: str) -> str:
+    """What the names of this process's temporary files for `name` start with: they tell whose they are."""
+    return f".{name}.{_host()}-{os.getpid()}."
+
+
+def remove_abandoned(folder: Path) -> list[str]:
+    """Remove the temporary files and folders that killed processes of this machine left in `folder`; their names.
+
+    A folder that had been moved aside to be replaced, and whose replacement never came, is put back.
+    """
+    removed = []
+    for path in sorted(folder.glob(".*")) if folder.is_dir() else []:
+        match = _ABANDONED.fullmatch(path.name)
+        if match is None or match["host"] != _host() or _lives(int(match["process"])):
+            continue
+        target = folder / match["name"]
+        if match["kind"] == _REPLACED and not target.exists() and (path / match["name"]).exists():
+            os.replace(path / match["name"], target)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        removed.append(path.name)
+    return removed
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", platform.node())
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,74 @@
+"""Locks on folders: one process at a time, and the others are told who has it.
+
+A lock is a file that a process holds with flock, so that it goes with the process however that ends: a lock that a dead
+process left is taken over without a word. What the file says of its holder serves the message alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from t5xpg.base.errors import UserError
+
+
+@contextlib.contextmanager
+def hold(
+    path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | None = None, poll_seconds: float = 0.2
+) -> Iterator[None]:
+    """Hold the lock file `path` for the block.
+
+    doing: what the holder does, for the messages of others ("training in runs/x"). instead: what they can do but wait.
+    wait: called once with a line that names the holder, after which this process waits for it; None to raise UserError
+    at once. A file system without locks goes without.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if wait is None:
+                    raise UserError(f"{_holder(file)} {instead}") from error
+            except OSError:  # this file system has no locks
+                break
+            if not told:
+                wait(f"{_holder(file)} Waiting for it …")
+                told = True
+            time.sleep(poll_seconds)
+        _sign(file, doing)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                file.truncate(0)
+
+
+def _sign(file: IO[str], doing: str) -> None:
+    record = {"process": os.getpid(), "host": platform.node(), "doing": doing, "since": time.time()}
+    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+        file.seek(0)
+        file.truncate(0)
+        file.write(json.dumps(record))
+        file.flush()
+
+
+def _holder(file: IO[str]) -> str:
+    """A sentence that names the process which holds the lock, as far as it has said."""
+    try:
+        file.seek(0)
+        record = json.loads(file.read())
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["since"]))
+        where = "" if record["host"] == platform.node() else f" on {record['host']}"
+        return f"Process {record['process']}{where} is {record['doing']}, since {since}."
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"Another process holds {file.name}."

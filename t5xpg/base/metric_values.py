@@ -1,0 +1,127 @@
+"""What a metric can be, without SeqIO: a number, a text, or something that only a picture shows.
+
+`t5xpg.data.stream.evaluator` makes them of `seqio.metrics.MetricValue`s, in the process that has TensorFlow; records
+take them as JSON (`to_record`), `run.records.TensorBoardWriter` as what they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+
+_SHOWN_NUMBERS = 32  # of an array in a record, as in SeqIO's own; larger ones are described
+_BINS = 30  # of a histogram that does not say how many, as in TensorFlow
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The distribution of `values` (of any shape) in so many equal bins."""
+
+    values: np.ndarray
+    bins: int | None = None
+
+    def finite(self) -> np.ndarray:
+        """The values that are finite: float64 [number]."""
+        values = np.asarray(self.values, np.float64).reshape(-1)
+        return values[np.isfinite(values)]
+
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        """The finite values counted: int64 [bins] and the edges, float64 [bins + 1]; two empty arrays of none."""
+        finite = self.finite()
+        if not finite.size:
+            return np.zeros(0, np.int64), np.zeros(0)
+        return np.histogram(finite, bins=self.bins or _BINS)
+
+
+@dataclass(frozen=True)
+class Image:
+    """Pictures, [number, height, width, channels], uint8 or floats from 0 to 1; at most `max_outputs` are shown."""
+
+    pictures: np.ndarray
+    max_outputs: int = 3
+
+
+@dataclass(frozen=True)
+class Generic:
+    """An array of any meaning. summary: TensorBoard's `Summary.Value` of it, serialised, with its plugin; or empty."""
+
+    tensor: np.ndarray
+    summary: bytes = b""
+
+
+MetricValue = int | float | str | None | Histogram | Image | Generic
+
+
+def to_record(value: MetricValue) -> Any:
+    """The value as JSON: numbers and texts as they are, of pictures their shape and digest."""
+    if isinstance(value, Histogram):
+        counts, edges = value.counted()
+        return {"histogram": {"counts": counts.tolist(), "edges": edges.tolist()}}
+    if isinstance(value, Image):
+        return {"image": _described(value.pictures)}
+    if isinstance(value, Generic):
+        small = value.tensor.size <= _SHOWN_NUMBERS
+        return {"tensor": value.tensor.tolist() if small else _described(value.tensor)}
+    return value
+
+
+def is_number(value: MetricValue) -> TypeGuard[int | float]:
+    """Whether it is one number."""
+    return isinstance(value, int | float)
+
+
+def shown(value: MetricValue) -> str:
+    """The value for people, on one line: a number with four digits, a text, or of what kind it is."""
+    if value is None or isinstance(value, str):
+        return "-" if value is None else value
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e6):
+        return f"{int(value):,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    array = {Histogram: "values", Image: "pictures", Generic: "tensor"}[type(value)]
+    shape = " x ".join(map(str, getattr(value, array).shape))
+    return f"{type(value).__name__.lower()} of {shape}"
+
+
+def pack(values: Mapping[str, MetricValue]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The values as a JSON object and arrays under their names: what `unpack` makes them of."""
+    message: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in values.items():
+        if isinstance(value, Histogram):
+            message[name], arrays[name] = {"kind": "histogram", "bins": value.bins}, value.values
+        elif isinstance(value, Image):
+            message[name], arrays[name] = {"kind": "image", "max_outputs": value.max_outputs}, value.pictures
+        elif isinstance(value, Generic):
+            summary = base64.b64encode(value.summary).decode("ascii")
+            message[name], arrays[name] = {"kind": "generic", "summary": summary}, value.tensor
+        else:
+            message[name] = {"kind": "plain", "value": value}
+    return message, arrays
+
+
+def unpack(message: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, np.ndarray]) -> dict[str, MetricValue]:
+    """The values that `pack` was called on."""
+    return {name: _unpacked(facts, arrays.get(name)) for name, facts in message.items()}
+
+
+def _unpacked(facts: Mapping[str, Any], array: np.ndarray | None) -> MetricValue:
+    if array is None:
+        value: int | float | str | None = facts["value"]
+        return value
+    if facts["kind"] == "histogram":
+        return Histogram(array, facts["bins"])
+    if facts["kind"] == "image":
+        return Image(array, facts["max_outputs"])
+    return Generic(array, base64.b64decode(facts["summary"]))
+
+
+def _described(array: np.ndarray) -> dict[str, Any]:
+    contiguous = np.ascontiguousarray(array)
+    digest = hashlib.sha256(contiguous.tobytes()).hexdigest()
+    return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": digest}

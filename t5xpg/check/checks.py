@@ -1,0 +1,193 @@
+"""`make check`: everything that can be known before anything expensive is done; before `make train` by itself.
+
+Nothing is compiled, exported, cached or written. TensorFlow is started only for tasks that users registered, of which
+nothing is known without it. What `make train` would make first is no problem.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+from jax.sharding import AbstractMesh, Mesh
+
+from t5xpg import distributed
+from t5xpg.base import environment, paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import shown
+from t5xpg.check import data as data_checks
+from t5xpg.check import run as run_checks
+from t5xpg.check import start as start_checks
+from t5xpg.check.finding import Finding
+from t5xpg.check.plan import memory
+from t5xpg.check.plan.devices import USABLE_MEMORY, Device
+from t5xpg.distributed import hardware
+from t5xpg.experiment import Experiment, config
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.optim import state
+from t5xpg.run.directory import RunDirectory
+
+_GIB = 2**30
+
+
+def check(
+    name: str, overrides: Sequence[str], gin_files: Sequence[str], run: Path | None, device: Device | None = None
+) -> int:
+    """Print what an experiment needs and whether it is there; returns 0 where it can be trained, 1 otherwise.
+
+    overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own.
+    device: what is to train it, where that is not here; the devices that are here pass for it.
+    Mistakes in the configuration do not keep the rest from being looked at, where it can be built without them.
+    """
+    loaded, mistakes = config.examine(name, overrides, gin_files)
+    found = [Finding("gin", mistake, problem=True) for mistake in mistakes]
+    if loaded is None:
+        found.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
+    else:
+        if not mistakes:
+            found.append(Finding("gin", f"{shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
+        directory = RunDirectory(run or _own_run(loaded))
+        found += findings(loaded, directory, device=device)
+    found = list(dict.fromkeys(found))  # two datasets have much in common
+    for finding in found:
+        print(finding.shown)
+    count = sum(finding.problem for finding in found)
+    print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
+    return 1 if count else 0
+
+
+def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> None:
+    """Raise one UserError with everything that stands in the way of training `loaded` in `directory`.
+
+    data: whether the task's text is looked at; a run from a recording needs none. Users' tasks are left to the data
+    process, which says as much of them.
+    """
+    found = dict.fromkeys(findings(loaded, directory, data=data, quick=True))
+    problems = [each.text for each in found if each.problem]
+    if len(problems) == 1:
+        raise UserError(problems[0])
+    if problems:
+        indented = [problem.replace("\n", "\n    ") for problem in problems]
+        raise UserError("\n  ".join([f"{len(problems)} things stand in the way of training {loaded.name}:", *indented]))
+
+
+def findings(
+    loaded: LoadedConfig,
+    directory: RunDirectory,
+    *,
+    data: bool = True,
+    quick: bool = False,
+    device: Device | None = None,
+) -> Iterator[Finding]:
+    """What there is to say of an experiment and the directory of its run. data: as of `require`.
+
+    quick: without what only informs, and without TensorFlow. device: as of `check`.
+    """
+    experiment = loaded.experiment
+    mesh, finding = _mesh(experiment)
+    yield finding
+    yield from _batch(experiment, mesh)
+    yield from _model(experiment, mesh, quick, device)
+    if data:
+        for dataset in (experiment.train_dataset, experiment.eval_dataset):
+            yield from data_checks.look_at(dataset, experiment, quick=quick)
+    yield from _loggers(experiment)
+    yield from start_checks.look_at(loaded, directory, data=data, quick=quick)
+    yield from run_checks.look_at(loaded, directory, data=data)
+
+
+def _own_run(loaded: LoadedConfig) -> Path:
+    chosen = loaded.experiment.model_dir or loaded.name
+    return Path(chosen) if os.sep in chosen else paths.runs_directory() / chosen
+
+
+def _loggers(experiment: Experiment) -> Iterator[Finding]:
+    for logger in experiment.loggers:
+        name = type(logger).__name__
+        try:
+            logger.check()
+        except UserError as error:
+            yield Finding("logger", str(error), problem=True)
+        else:
+            yield Finding("logger", f"TensorBoard and {name}")
+
+
+def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
+    """The mesh, or where devices are lacking its sizes alone, which is what the rest is looked at with."""
+    wanted = experiment.mesh
+    try:
+        mesh = distributed.make_mesh(wanted)
+    except (UserError, RuntimeError) as error:  # the latter from a backend that does not start
+        shape = wanted.shape(wanted.devices or 1)
+        absent = AbstractMesh(tuple(shape.values()), tuple(shape))
+        return cast(Mesh, absent), Finding("devices", str(error).splitlines()[0], problem=True)
+    first = mesh.devices.flat[0]
+    axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+    cpu = f" ({environment.cpu_model()})" if first.platform == "cpu" else ""
+    return mesh, Finding("devices", f"{mesh.devices.size} x {first.device_kind}{cpu}, mesh {axes}")
+
+
+def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
+    rows, parts = experiment.train_dataset.batch_size, experiment.num_microbatches
+    try:
+        distributed.check_batch_size(rows, mesh, parts)
+    except UserError as error:
+        yield Finding("batch", str(error), problem=True)
+    else:
+        lengths = "/".join(str(length) for length in experiment.lengths.values())
+        yield Finding("batch", f"{rows} x {lengths} tokens in {parts} part{'s' if parts > 1 else ''}")
+    devices = distributed.batch_parts(mesh)
+    if experiment.eval_dataset.batch_size != rows and experiment.eval_dataset.batch_size % devices:
+        yield Finding(
+            "batch",
+            f"The batch of the evaluation, {experiment.eval_dataset.batch_size} rows, does not divide into "
+            f"{devices} data-parallel devices.",
+            problem=True,
+        )
+
+
+def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | None) -> Iterator[Finding]:
+    model = experiment.model
+    flops = experiment.train_dataset.batch_size * model.flops_per_example(experiment.lengths)
+    yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
+    abstract = state.abstract(model, experiment.optimizer)
+    try:
+        shardings = distributed.state_shardings(model.logical_axes(), abstract, mesh, experiment.mesh.rules)
+    except UserError as error:
+        yield Finding("model", str(error), problem=True)
+        return
+    if quick:
+        needed = memory.least(experiment, abstract, shardings)
+    else:
+        needed = memory.estimate(experiment, abstract, shardings, mesh)
+    yield _memory(needed, mesh, device)
+
+
+def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding:
+    """What a step takes, against what there is. A problem only where it cannot fit: the estimate is one."""
+    kinds = {"state": needed.state, "gradients": needed.gradients, "activations": needed.activations}
+    parts = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in kinds.items())
+    text = f"about {needed.total / 2**20:,.0f} MiB a device ({parts})"
+    first = None if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
+    available = hardware.device_memory(first) if first is not None else None
+    if device is not None:
+        available = int(device.memory * USABLE_MEMORY)
+    if first is None or available is None:
+        return Finding("memory", text)
+    # devices simulated on one CPU
+    sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
+    exact = (needed.state + needed.gradients + needed.batch) * sharing
+    least = exact + needed.activations * sharing * memory.BAND[0]
+    if max(exact, least) > available:
+        return Finding(
+            "memory",
+            f"A step takes {text}{f' on each of {sharing}' if sharing > 1 else ''}, and there are "
+            f"{available / _GIB:,.1f} GiB. Lower BATCH_SIZE or TASK_FEATURE_LENGTHS, raise NUM_MICROBATCHES, or split "
+            "the model over more devices.",
+            problem=True,
+        )
+    tight = " and may not suffice" if needed.total * sharing * memory.BAND[1] > available else ""
+    where = "are there" if device is None else f"of a {device.name} can be used"
+    return Finding("memory", f"{text}; {available / _GIB:,.1f} GiB {where}{tight}")

@@ -1,0 +1,238 @@
+"""`make estimate`: what a whole run takes, from a start as training makes it and a few timed steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base import environment, paths
+from t5xpg.base.progress import duration
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService
+from t5xpg.distributed import hardware
+from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.identity import data_config
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpointer import Checkpointer
+
+PROBE_SECONDS = 10.0  # of timed updates, after those that warm up
+_WARM_UP, _FEWEST, _MOST = 2, 5, 200
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of the parts of a run, and how often each comes. start: from the command to the first update."""
+
+    start: float
+    update: float
+    updates: int
+    evaluation: float
+    evaluations: int
+    save: float
+    saves: int
+
+    @property
+    def total(self) -> float:
+        parts = (self.update * self.updates, self.evaluation * self.evaluations, self.save * self.saves)
+        return self.start + sum(parts)
+
+
+def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
+    """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine.
+
+    Nothing is kept. Where the text is there, its data process is started beside, as in training; the timed steps are
+    on made-up batches. price_per_hour: of the machine, in any currency. Returns 0. Raises UserError as training would.
+    """
+    experiment = loaded.experiment
+    before = _seconds_since_the_command()
+    began = time.perf_counter()
+    built = assembly.assemble(experiment)
+    batches, (train_step, eval_step) = _start(built)
+    state = built.new_state()
+    jax.block_until_ready(state)
+    start = before + time.perf_counter() - began
+
+    update, state = _time_updates(built, train_step, state)
+    save = _time_save(experiment, state)
+    evaluation = _time_evaluation(built, eval_step, state)
+    total, period = experiment.total_steps, experiment.checkpoints.period
+    times = Times(
+        start=start,
+        update=update,
+        updates=total,
+        evaluation=evaluation * (batches or 0),
+        evaluations=1 + _periods(total, experiment.eval_period),
+        save=save,
+        saves=_periods(total, period),
+    )
+    _print(loaded, built, times, batches, train_step.memory_analysis(), price_per_hour)
+    return 0
+
+
+def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
+    """Batches of one evaluation where that is known, and the compiled steps; the time it takes is that of training."""
+    experiment = built.experiment
+    train_config, eval_config = (
+        data_config(dataset, experiment.random_seed) for dataset in (experiment.train_dataset, experiment.eval_dataset)
+    )
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
+        compiling = pool.submit(lambda: (built.compile_train_step(), built.compile_eval_step()))
+        batches = experiment.eval_dataset.max_batches
+        if _is_there(train_config) and _is_there(eval_config):
+            service = stack.enter_context(
+                DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory())
+            )
+            assembly.check_vocabulary(service.describe(train_config).vocabulary, experiment)
+            stream, eval_stream = service.open(train_config), service.open(eval_config)
+            next(stream)
+            if batches is None:
+                batches = sum(1 for _ in eval_stream)
+        return batches, compiling.result()
+
+
+def _is_there(dataset: DatasetConfig) -> bool:
+    """Whether a stream can be read without making something first."""
+    known = prepare.dataset_of(dataset.mixture_or_task_name) is not None
+    return known and not prepare.missing(dataset) and not prepare.problems(dataset)
+
+
+def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
+    """Seconds of an update: the median, between the loop's waits for the metrics of the one before."""
+    token_bytes = _token_bytes(built)
+    batches = made_up(built.experiment, built.experiment.train_dataset)
+    seconds: list[float] = []
+    pending: Any = None
+    end = float("inf")
+    while len(seconds) < _WARM_UP + _FEWEST or (time.perf_counter() < end and len(seconds) < _MOST):
+        began = time.perf_counter()
+        state, metrics = step(state, built.on_devices(next(batches)), token_bytes)
+        if pending is not None:
+            jax.device_get(pending)
+        pending = metrics
+        seconds.append(time.perf_counter() - began)
+        if len(seconds) == _WARM_UP:
+            end = time.perf_counter() + PROBE_SECONDS
+    jax.block_until_ready(state)
+    return statistics.median(seconds[_WARM_UP:]), state
+
+
+def _time_evaluation(built: Assembly, step: Callable[..., Any], state: TrainState) -> float:
+    """Seconds of one batch of an evaluation."""
+    token_bytes = _token_bytes(built)
+    batches = made_up(built.experiment, built.experiment.eval_dataset)
+    seconds = []
+    for _ in range(_WARM_UP + _FEWEST):
+        began = time.perf_counter()
+        jax.device_get(step(state.params, built.on_devices(next(batches)), token_bytes))
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[_WARM_UP:])
+
+
+def _time_save(experiment: Experiment, state: TrainState) -> float:
+    """Seconds of writing a checkpoint where runs lie. Training goes on meanwhile, but not as fast."""
+    runs = paths.runs_directory()
+    runs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".estimate-", dir=runs) as folder:
+        with Checkpointer(Path(folder) / "checkpoints", experiment.checkpoints) as checkpointer:
+            seconds = []
+            for step in (1, 2):
+                began = time.perf_counter()
+                checkpointer.save(step, state, {"position": np.zeros(0, np.uint8)}, {})
+                checkpointer.wait()
+                seconds.append(time.perf_counter() - began)
+        return seconds[-1]
+
+
+def made_up(experiment: Experiment, dataset: DatasetConfig) -> Iterator[dict[str, np.ndarray]]:
+    """Batches of the right shapes without padding: random ids, one document a row."""
+    draw = np.random.default_rng(0)
+    features = dataset.batch_spec().features()
+    high = experiment.model.config.vocab_size
+    while True:
+        yield {
+            name: draw.integers(1, high, shape, dtype)
+            if name.endswith("_tokens")
+            else np.broadcast_to(np.arange(shape[-1], dtype=dtype), shape)
+            if name.endswith("_positions")
+            else np.ones(shape, dtype)
+            for name, (shape, dtype) in features.items()
+        }
+
+
+def _token_bytes(built: Assembly) -> jax.Array:
+    counts = np.ones(built.experiment.model.config.vocab_size, np.int32)
+    return jax.device_put(counts, jax.sharding.NamedSharding(built.mesh, jax.sharding.PartitionSpec()))
+
+
+def _periods(total: int, period: int) -> int:
+    """How often something happens that happens every `period` updates and at the end."""
+    return -(-total // period)
+
+
+def _seconds_since_the_command() -> float:
+    """What starting the program and reading the configuration took; 0 where the system does not say."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, AttributeError, IndexError):  # not Linux
+        return 0.0
+
+
+def _print(
+    loaded: LoadedConfig,
+    built: Assembly,
+    times: Times,
+    batches: int | None,
+    memory: Any,
+    price_per_hour: float | None,
+) -> None:
+    experiment, devices = loaded.experiment, built.devices
+    flops = experiment.train_dataset.batch_size * experiment.model.flops_per_example(experiment.lengths)
+    share = hardware.share_of_peak(
+        flops / times.update, hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
+    )
+    of_peak = f", {share:.0%} of the peak" if share is not None else ""
+    cpu = f" ({environment.cpu_model()})" if devices["platform"] == "cpu" else ""
+    print(f"{loaded.name} on {devices['count']} x {devices['kind']}{cpu}")
+    print(f"parameters   {experiment.model.num_params:,}")
+    print(f"operations   {flops / 1e9:,.1f} GFLOP an update, {flops * times.updates:.3g} in all{of_peak}")
+    if memory is not None:
+        size = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
+        print(f"memory       {size:,.0f} MiB a device")
+    print(f"start        {duration(times.start)}")
+    print(f"updates      {times.updates:,} x {times.update:.3f} s = {duration(times.updates * times.update)}")
+    if batches is None:
+        print(f"evaluations  {times.evaluations} over a whole split of unknown length: not counted")
+    else:
+        print(
+            f"evaluations  {times.evaluations} x {times.evaluation:.2f} s ({batches} batches) = "
+            f"{duration(times.evaluations * times.evaluation)}"
+        )
+    if experiment.infer_eval_period is not None:
+        number = _periods(times.updates, experiment.infer_eval_period)
+        print(f"metrics      {number} x INFER_EVAL_STEPS batches of every task, predicted: not counted")
+    print(f"checkpoints  {times.saves} x {times.save:.2f} s = {duration(times.saves * times.save)}")
+    selection = experiment.selection
+    if selection is not None and selection.keep:
+        print(f"             and {times.save:.2f} s for each evaluation that is the best so far, out of their turn")
+    if selection is not None and selection.patience is not None:
+        print(f"early stop   as soon as {selection.metric} has not been better for {selection.patience} evaluations")
+    print(f"in all       {duration(times.total)} ({times.total:,.0f} s)")
+    if price_per_hour is not None:
+        print(f"cost         {times.total / 3600 * price_per_hour:,.2f} at {price_per_hour:g} an hour")
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > 1.5 * environment.usable_cores():
+        print(f"other programs are running (load {load:.0f}): alone on the machine it would be faster")

@@ -1,0 +1,115 @@
+"""A process of its own that compiles a training step for devices that are not there, and says what is in it.
+
+`python -m t5xpg.check.plan.compiling` reads {"experiment", "overrides", "gin_files"} from its input and writes one line
+of JSON. XLA_FLAGS say how many devices the CPU passes for; nothing of the model is allocated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from t5xpg.base.errors import UserError
+
+# The machine code is thrown away, so the compiler need not do its best; bfloat16 stays as the model writes it.
+FLAGS = (
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_allow_excess_precision=false",
+)
+
+
+def compile_step(experiment: str, overrides: Sequence[str], gin_files: Sequence[str], devices: int) -> dict[str, Any]:
+    """What `describe` says of an experiment, from another process with that many devices.
+
+    Raises UserError as that does, RuntimeError where the process fails otherwise.
+    """
+    asked = {"experiment": experiment, "overrides": list(overrides), "gin_files": list(gin_files)}
+    flags = (f"--xla_force_host_platform_device_count={devices}", *FLAGS)
+    done = subprocess.run(
+        [sys.executable, "-m", "t5xpg.check.plan.compiling"],
+        input=json.dumps(asked),
+        env={**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-12:])
+        raise RuntimeError(f"The process that compiles the step ended with {done.returncode}:\n{last}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if "error" in answer:
+        raise UserError(answer["error"])
+    return answer
+
+
+def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]) -> dict[str, Any]:
+    """The training step of an experiment on the devices that there are, compiled: see the keys."""
+    import jax
+
+    from t5xpg.check.plan import hlo, memory
+    from t5xpg.experiment import assembly, config
+
+    loaded = config.load(experiment, overrides, gin_files).experiment
+    built = assembly.assemble(loaded)
+    needed = memory.estimate(loaded, built.abstract_state, built.shardings, built.mesh)
+    compiled = built.compile_train_step()
+    read = hlo.read(compiled.as_text() or "")
+    mesh = {str(axis): int(size) for axis, size in built.mesh.shape.items()}
+    dtype = loaded.model.config.dtype
+
+    def on_one_device(tree: Any) -> int:
+        leaves = jax.tree.leaves(tree)
+        return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+    analysis, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    found = hlo.operations(read, dtype)
+    sent = hlo.collectives(read, mesh)
+    return {
+        "mesh": mesh,
+        "devices": math.prod(mesh.values()),
+        "dtype": dtype,
+        "parameters": loaded.model.num_params,
+        "rows": loaded.train_dataset.batch_size,
+        "lengths": dict(loaded.lengths),
+        "microbatches": loaded.num_microbatches,
+        "model_flops": loaded.train_dataset.batch_size * loaded.model.flops_per_example(loaded.lengths),
+        "memory": {
+            "parameters": on_one_device(built.abstract_state.params),
+            "optimizer": on_one_device(built.abstract_state.opt_state),
+            "gradients": needed.gradients,
+            "activations": needed.activations,
+            "batch": needed.batch,
+            "total": needed.total,
+            "compiled": None if analysis is None else analysis.argument_size_in_bytes + analysis.temp_size_in_bytes,
+        },
+        "flops": {
+            "products": sum(one.flops * times for one, times in found.items()),
+            "cost_analysis": cost.get("flops"),
+        },
+        "bytes": sum(one.bytes * times for one, times in found.items()),
+        "operations": [[one.flops, one.bytes, times] for one, times in found.items()],
+        "collectives": [{**dataclasses.asdict(one), "times": times} for one, times in sent.items()],
+        "unknown_loops": read.unknown_loops,
+    }
+
+
+def main() -> int:
+    """Answer what stands in the input."""
+    asked = json.loads(sys.stdin.read())
+    try:
+        answer = describe(asked["experiment"], asked["overrides"], asked["gin_files"])
+    except UserError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Accelerators as their makers describe them, and what share of that a training step can count on.
+
+Peaks of matrix products are those of `hardware.PEAK_TERAFLOPS`. All rates are of one jax device: of TPUs a chip,
+but of the v3 one of a chip's two cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.page import aligned
+from t5xpg.distributed.hardware import PEAK_TERAFLOPS
+
+# What a step can count on, of the published rates.
+#
+# Matrix products: the fastest of all shapes reach 86% of the peak on an A100 and 80% on an H100 and an H200 (measured
+# by mamf-finder.py, https://github.com/stas00/ml-engineering, compute/accelerator); a model's own shapes are not those.
+# Memory and links: the usual share of long copies and of long rings. All three were chosen before anything was
+# compared, and are the same for all devices; docs/scaling.md has what they miss by.
+REACHED = {"compute": 0.75, "memory": 0.8, "links": 0.8}
+# Of the memory; the rest is the runtime's own, and what gets lost between arrays.
+USABLE_MEMORY = 0.92
+
+GB, GBIT = 1e9, 1e9 / 8
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator.
+
+    peak: matrix products a second, by the dtype that they are computed in. memory: bytes. bandwidth: of the memory,
+    bytes a second. links: bytes a second that it sends to others of its domain in one collective. domain: how many
+    devices are joined so (a machine's GPUs, a pod's TPUs); network: bytes a second that each sends beyond it.
+    """
+
+    name: str
+    peak: dict[str, float]
+    memory: float
+    bandwidth: float
+    links: float
+    domain: int
+    network: float
+    sources: tuple[str, ...]
+
+
+def _peak(name: str) -> dict[str, float]:
+    return {dtype: tera * 1e12 for dtype, tera in dict(PEAK_TERAFLOPS)[name].items()}
+
+
+_NVIDIA = "https://www.nvidia.com/en-us/data-center"
+_TPU = "https://cloud.google.com/tpu/docs"
+_BOOK = "https://jax-ml.github.io/scaling-book/tpus (network: 25 GB/s a host)"
+_DGX_A100 = f"{_NVIDIA}/dgx-a100 (8 GPUs, 8 x 200 Gb/s)"
+_DGX_H100 = f"{_NVIDIA}/dgx-h100 (8 GPUs, 8 x 400 Gb/s)"
+
+# NVLink is published as the sum of both directions; a collective sends one of them. A collective along one axis of a
+# mesh uses the links of one axis of a TPU's torus: a half of those of a chip in a 2D torus, a third in a 3D torus.
+DEVICES: tuple[Device, ...] = (
+    Device(
+        "a100-40gb", _peak("A100"), 40 * GB, 1555 * GB, 600 * GB / 2, 8, 200 * GBIT, (f"{_NVIDIA}/a100", _DGX_A100)
+    ),
+    Device(
+        "a100-80gb", _peak("A100"), 80 * GB, 2039 * GB, 600 * GB / 2, 8, 200 * GBIT, (f"{_NVIDIA}/a100", _DGX_A100)
+    ),
+    Device("h100", _peak("H100"), 80 * GB, 3350 * GB, 900 * GB / 2, 8, 400 * GBIT, (f"{_NVIDIA}/h100", _DGX_H100)),
+    Device("h200", _peak("H200"), 141 * GB, 4800 * GB, 900 * GB / 2, 8, 400 * GBIT, (f"{_NVIDIA}/h200", _DGX_H100)),
+    Device(
+        "l4", _peak("L4"), 24 * GB, 300 * GB, 64 * GB / 2, 8, 100 * GBIT / 8,
+        (f"{_NVIDIA}/l4 (PCIe)", "https://cloud.google.com/compute/docs/accelerator-optimized-machines (g2)"),
+    ),
+    Device(
+        "tpu-v3", _peak("TPU v3"), 16 * GB, 450 * GB, 4 * 656 * GBIT / 2 / 2, 2048, 25 * GB / 8,
+        (f"{_TPU}/v3", "https://doi.org/10.1145/3360307 (links: 656 Gb/s)", _BOOK),
+    ),
+    Device("tpu-v4", _peak("TPU v4"), 32 * GB, 1200 * GB, 6 * 45 * GB / 3, 4096, 25 * GB / 4, (f"{_TPU}/v4", _BOOK)),
+    Device("tpu-v5e", _peak("TPU v5 lite"), 16 * GB, 819 * GB, 200 * GB / 2, 256, 6400 * GBIT / 256, (f"{_TPU}/v5e",)),
+    Device("tpu-v5p", _peak("TPU v5p"), 95 * GB, 2765 * GB, 600 * GB / 3, 8960, 50 * GBIT, (f"{_TPU}/v5p",)),
+    Device("tpu-v6e", _peak("TPU v6 lite"), 32 * GB, 1638 * GB, 400 * GB / 2, 256, 25 * GB / 8, (f"{_TPU}/v6e", _BOOK)),
+)  # fmt: skip
+DEFAULT = "a100-80gb"
+HERE = "cpu"  # this machine's processor, measured
+
+
+def find(name: str) -> Device:
+    """The device of that name, as `A100 80GB` too. Raises UserError with the nearest names."""
+    known = {device.name: device for device in DEVICES}
+    written = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
+    for short in (
+        written,
+        f"{written}gb",
+        f"tpu-{written}",
+        written.removesuffix("-80gb"),
+        written.removesuffix("-141gb"),
+    ):
+        if short in known:
+            return known[short]
+    raise UserError(
+        f"DEVICE={name} is not in the table of devices.{nearest(written, [*known, HERE])} "
+        f"{HERE} is this machine's processor, measured."
+    )
+
+
+def lines() -> list[str]:
+    """The table for people: 10^12 operations a second, GB, GB a second."""
+    header = ("device", "bfloat16", "float32", "memory", "bandwidth", "links", "group", "network")
+    rows = [
+        (
+            device.name,
+            f"{device.peak['bfloat16'] / 1e12:,.4g}",
+            f"{device.peak['float32'] / 1e12:,.4g}",
+            f"{device.memory / GB:,.4g}",
+            f"{device.bandwidth / GB:,.4g}",
+            f"{device.links / GB:,.4g}",
+            f"{device.domain:,}",
+            f"{device.network / GB:,.4g}",
+        )
+        for device in DEVICES
+    ]
+    return aligned(header, rows, 1)

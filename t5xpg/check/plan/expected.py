@@ -1,0 +1,115 @@
+"""How long a step should take on a device, and what keeps it from being faster: a roofline, operation by operation.
+
+An operation takes the longer of two times: that of its matrix products, and that of the bytes it reads and writes.
+Collectives along axes that split the model alone wait for what they send, and are waited for; those that carry
+parameters and gradients run beside the backward pass, two thirds of the step, and cost what is left of them. Latencies
+are not counted, nor the time to start an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
+from t5xpg.check.plan.hlo import Collective, Operation
+
+BACKWARD = 2 / 3  # of a step without collectives: what gradients can be sent beside
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds of a step.
+
+    compute, memory: of the operations that are bound by one or the other. waiting: collectives that are waited for.
+    beside: those that run beside the backward pass; `late` is what is left of them when it ends.
+    """
+
+    compute: float
+    memory: float
+    waiting: float
+    beside: float
+
+    @property
+    def late(self) -> float:
+        return max(0.0, self.beside - BACKWARD * (self.compute + self.memory))
+
+    @property
+    def step(self) -> float:
+        return self.compute + self.memory + self.waiting + self.late
+
+    @property
+    def bound(self) -> str:
+        """Where most of the time goes."""
+        parts = {
+            "compute": self.compute,
+            "memory bandwidth": self.memory,
+            "interconnect": self.waiting + self.late,
+        }
+        return max(parts, key=lambda name: parts[name])
+
+
+def expect(
+    operations: Mapping[Operation, int],
+    collectives: Mapping[Collective, int],
+    device: Device,
+    dtype: str,
+    *,
+    slice_size: int,
+    model_axes: Iterable[str],
+) -> Expected:
+    """The time of one step.
+
+    dtype: that of the model's products. slice_size: devices that are joined by links, where that is fewer than the
+    device's domain. model_axes: of the mesh, along which only the model is split.
+    """
+    flops, bandwidth = device.peak[dtype] * REACHED["compute"], device.bandwidth * REACHED["memory"]
+    compute = memory = 0.0
+    for one, times in operations.items():
+        by_compute, by_memory = one.flops / flops, one.bytes / bandwidth
+        if by_compute > by_memory:
+            compute += by_compute * times
+        else:
+            memory += by_memory * times
+    domain, waited_for = min(device.domain, slice_size), set(model_axes)
+    waiting = beside = 0.0
+    for sent, times in collectives.items():
+        seconds = seconds_of(sent, device, domain) * times
+        if set(sent.axes) <= waited_for:
+            waiting += seconds
+        else:
+            beside += seconds
+    return Expected(compute, memory, waiting, beside)
+
+
+def seconds_of(sent: Collective, device: Device, domain: int) -> float:
+    """Of one collective, as rings: one within each domain, then one between the domains over the network."""
+    near, far = sent_bytes(sent, domain)
+    return (near / device.links + far / device.network) / REACHED["links"]
+
+
+def sent_bytes(sent: Collective, domain: int) -> tuple[float, float]:
+    """Bytes that a device sends within its domain, and beyond it."""
+    n = sent.group
+    m = len({place // domain for place in sent.devices})  # domains that it reaches
+    k = n / m
+    if sent.kind == "collective-permute":
+        return (0.0, sent.bytes) if m > 1 else (sent.bytes, 0.0)
+    if sent.kind in ("all-to-all", "ragged-all-to-all"):
+        return sent.bytes * (k - 1) / n, sent.bytes * (n - k) / n
+    rounds = 2 if sent.kind == "all-reduce" else 1  # a reduce-scatter and an all-gather
+    return rounds * sent.bytes * (k - 1) / k, rounds * sent.bytes / k * (m - 1) / m
+
+
+DOES_NOT_FIT = "does not fit"
+
+
+def fits(needed: float, device: Device, band: tuple[float, float]) -> str:
+    """Says "fits", "may not fit" or "does not fit".
+
+    needed: bytes; band: between what multiples of it the truth lies.
+    """
+    usable = device.memory * USABLE_MEMORY
+    if needed * band[0] > usable:
+        return DOES_NOT_FIT
+    return "fits" if needed <= usable else "may not fit"

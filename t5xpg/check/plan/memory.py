@@ -1,0 +1,156 @@
+"""How much memory a step of training takes on each device, from shapes alone: nothing is compiled or allocated.
+
+State, gradients and batch are exact. Activations are what automatic differentiation keeps from the forward pass, which
+jax says of shapes in a fraction of a second; what it makes again of one layer at a time, where there is a remat policy;
+the chunk that attention works off where it does so by chunks; and the largest of the weights that are gathered, with
+their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
+from t5xpg.experiment import Experiment
+from t5xpg.models.config import T5Config
+from t5xpg.models.layer_stack import LAYERS
+from t5xpg.models.losses import loss_and_metrics
+from t5xpg.optim.state import TrainState
+
+# What XLA's compiled steps take lies between these multiples of `Memory.total` (tests/check/plan/test_memory.py).
+BAND = (0.8, 1.5)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on each device.
+
+    state: parameters and the optimiser's arrays. gradients: twice where they are added up over microbatches.
+    activations: what the forward pass of one microbatch keeps for the backward pass, and what comes and goes beside it.
+    batch: its rows.
+    """
+
+    state: int
+    gradients: int
+    activations: int
+    batch: int
+
+    @property
+    def total(self) -> int:
+        return self.state + self.gradients + self.activations + self.batch
+
+
+def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
+    """The state and the gradients alone: less cannot be, and it takes no time to say.
+
+    state: the abstract state; shardings: where each of its arrays lies.
+    """
+    gradients = _bytes(state.params, shardings.params)
+    return Memory(
+        state=_bytes(state, shardings),
+        gradients=gradients if experiment.num_microbatches == 1 else 2 * gradients,
+        activations=0,
+        batch=0,
+    )
+
+
+def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, mesh: Mesh) -> Memory:
+    """What a step of training takes on each device of a mesh."""
+    part = least(experiment, state, shardings)
+    data, model = batch_parts(mesh), mesh.shape[MODEL]
+    rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
+    batch = _size(_batch(experiment, experiment.train_dataset.batch_size)) // data
+    activations = _activations(experiment, rows, model) + _gathered(experiment, state, shardings)
+    return dataclasses.replace(part, activations=activations, batch=batch)
+
+
+def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
+    """Bytes of weights that are gathered where they are used, and of their gradients before those are scattered.
+
+    Of the embedding and the output matrix, which XLA mostly holds together, and of the largest other one.
+    """
+    axes = jax.tree.leaves(experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
+    leaves = zip(jax.tree.leaves(state.params), jax.tree.leaves(shardings.params), axes, strict=True)
+    tables = largest = 0
+    for leaf, sharding, names in leaves:
+        if (count := batch_parts_of(sharding)) == 1:
+            continue
+        size = _bytes(leaf, sharding) * count // (leaf.shape[0] if names[0] == LAYERS else 1)
+        if "vocab" in names:
+            tables += size
+        else:
+            largest = max(largest, size)
+    return 2 * (tables + largest)
+
+
+def _activations(experiment: Experiment, rows: int, model_devices: int) -> int:
+    """Bytes that the forward pass of `rows` rows keeps, of a model whose layers are split over some devices."""
+    config = experiment.model.config
+    again = 0
+    if config.remat_policy != "none":
+        one = dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
+        all_kept = dataclasses.replace(one, remat_policy="none")
+        again = _kept(experiment, all_kept, rows, model_devices) - _kept(experiment, one, rows, model_devices)
+    return _kept(experiment, config, rows, model_devices) + max(again, 0)
+
+
+def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: int) -> int:
+    part = dataclasses.replace(
+        config,
+        vocab_size=math.ceil(config.vocab_size / model_devices),
+        num_heads=math.ceil(config.num_heads / model_devices),
+        mlp_dim=math.ceil(config.mlp_dim / model_devices),
+    )
+    model = dataclasses.replace(experiment.model, config=part)
+    params = model.abstract_params()
+    token_bytes = jax.ShapeDtypeStruct((model.config.vocab_size,), np.int32)
+
+    def kept(params: Any, batch: Any, token_bytes: Any, key: Any) -> Any:
+        dropout_key = key if config.dropout_rate > 0 else None
+
+        def loss(params: Any) -> Any:
+            logits = model.logits(params, batch, dropout_key=dropout_key)
+            return loss_and_metrics(logits, batch, experiment.loss, token_bytes)
+
+        return jax.vjp(loss, params, has_aux=True)[1]  # a pytree of what it needs
+
+    found = jax.eval_shape(kept, params, _batch(experiment, rows), token_bytes, jax.random.key(0))
+    leaves = jax.tree.leaves(found)
+    # Parameters are kept too, but they are the state's own.
+    own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params))
+    shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
+    not_kept = sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
+    return _size(leaves) - not_kept + _chunk(model.config, experiment.train_dataset.task_feature_lengths, rows)
+
+
+def _chunk(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
+    """Bytes of the weights of the one chunk that attention works off at a time."""
+    longest = max(lengths.values())
+    if config.attention_chunk_size is None or longest <= config.attention_chunk_size:
+        return 0  # all weights are kept, and counted
+    return 4 * rows * config.num_heads * config.attention_chunk_size * longest
+
+
+def _batch(experiment: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+    dataset = experiment.train_dataset
+    features = dataset.batch_spec(rows).features()
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
+
+
+def _size(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _bytes(tree: Any, shardings: Any) -> int:
+    """Bytes of a tree on one device."""
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
+    return sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in pairs)

@@ -1,0 +1,131 @@
+"""What a run starts from, and what it is selected by: whether they are there, and fit the task."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json
+from t5xpg.base.paths import shown
+from t5xpg.check.finding import Finding
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService
+from t5xpg.data.tasks import task_names
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.measurements import require_selection
+from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.optim import state
+from t5xpg.run.best import Selection, validation_names
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, Place, find
+from t5xpg.run.directory import RunDirectory
+from t5xpg.train import initial_state
+
+
+def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick: bool) -> Iterator[Finding]:
+    """data: whether the task is the one that is known here. quick: without starting TensorFlow."""
+    experiment = loaded.experiment
+    meta = None
+    if experiment.initial is not None:
+        own = _own_meta(directory).get(initial_state.NAME)
+        if own is not None and own["named"] == experiment.initial.checkpoint:
+            text = f"was {own['experiment']} after step {own['step']:,}, which is not needed any more"
+            yield Finding("start", text)
+        else:
+            finding, meta = _initial(experiment, experiment.initial)
+            yield finding
+            if own is not None and finding.problem:
+                yield Finding("start", initial_state.as_before(own), problem=True)
+            elif own is not None:
+                yield Finding("start", f"`make train` compares it with what the run was started from, {own['named']}")
+    if data:
+        yield from _of_task(experiment, None if meta is None else meta["vocabulary"], quick)
+
+
+def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
+    """Whether the initial checkpoint is there and fits; and its meta, where it does."""
+    try:
+        place: Place = find(initial)
+        abstract = state.abstract(experiment.model, experiment.optimizer)
+        meta = initial_state.require_fit(place, experiment, abstract)
+    except UserError as error:
+        return Finding("start", str(error), problem=True), None
+    taken = "parameters" if initial.reset_optimizer else "parameters and optimiser"
+    text = f"{taken} of {meta['experiment']} after step {int(place.folder().name):,}, in {shown(place.run)}"
+    return Finding("start", text), meta
+
+
+def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: bool) -> Iterator[Finding]:
+    """trained: the record of the vocabulary to start from, where there is one."""
+    dataset, selection = experiment.eval_dataset, experiment.selection
+    row = prepare.row_of(dataset.mixture_or_task_name)
+    if row is not None and trained is not None:
+        yield from _vocabulary(row.vocabulary, trained, experiment)
+        trained = None
+    if row is not None and selection is not None and selection.of_validation:
+        parts = [part.name for part in row.parts]
+        yield _selected(selection, validation_names(parts if len(parts) > 1 else []))
+        selection = None
+    if quick or (trained is None and selection is None) or prepare.missing(dataset) or prepare.problems(dataset):
+        return
+    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+        try:
+            dataset, vocabulary = _readable(service, dataset)
+        except UserError:  # said where the data are looked at
+            return
+        if trained is not None:
+            yield from _vocabulary(vocabulary, trained, experiment)
+        if selection is not None:
+            try:
+                require_selection(service, dataset, selection)
+                yield Finding("best", _text(selection))
+            except UserError as error:
+                yield Finding("best", str(error), problem=True)
+
+
+def _readable(service: DataService, dataset: DatasetConfig) -> tuple[DatasetConfig, Vocabulary]:
+    """The dataset as it can be read now, from its cache or without, and its vocabulary."""
+    try:
+        return dataset, service.describe(dataset).vocabulary
+    except UserError as error:
+        if task_names.NOT_CACHED not in str(error):
+            raise
+    dataset = dataclasses.replace(dataset, use_cached=False)
+    return dataset, service.describe(dataset).vocabulary
+
+
+def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experiment) -> Iterator[Finding]:
+    try:
+        initial_state.require_vocabulary(task, trained, experiment)
+    except UserError as error:
+        yield Finding("start", str(error), problem=True)
+
+
+def _selected(selection: Selection, names: list[str]) -> Finding:
+    try:
+        selection.require(names)
+    except UserError as error:
+        return Finding("best", str(error), problem=True)
+    return Finding("best", _text(selection))
+
+
+def _text(selection: Selection) -> str:
+    patience = selection.patience
+    ends = "" if patience is None else f"; ends after {patience} in a row without a better one"
+    kept = "kept" if selection.keep else "not kept"
+    return f"{selection.metric}, {selection.mode}, {kept}{ends}"
+
+
+def _own_meta(directory: RunDirectory) -> dict[str, Any]:
+    """The meta of the run's own last checkpoint; empty where there is none that can be read."""
+    folders = [path for path in directory.checkpoints.glob("*") if path.name.isdecimal()]
+    for folder in sorted(folders, key=lambda path: -int(path.name)):
+        with contextlib.suppress(OSError, ValueError):  # a damaged one: for the checkpoints to say
+            meta = read_json(folder / "meta" / "metadata")
+            if isinstance(meta, dict):
+                return meta
+    return {}

@@ -1,0 +1,148 @@
+"""Caches tasks with SeqIO's `cache_tasks_main`, on any of Apache Beam's runners. Imports TensorFlow and Beam."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import runpy
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import seqio
+import tensorflow as tf
+
+from t5xpg.data.cache.command import RUNNERS
+from t5xpg.data.cache.local import DigestOrder, deal
+from t5xpg.data.cache.record import COMPLETED
+
+_REPORT_SECONDS = 0.2
+_RECORDS_AT_ONCE = 1000
+# What Beam leaves where a stage ran twice: of a worker that was lost, say.
+_TEMPORARY = "beam-temp-*"
+
+
+def cache_tasks(
+    names: Sequence[str],
+    output: Path,
+    runner: str,
+    options: Sequence[str],
+    modules: Sequence[str],
+    report: Callable[[int, str], None],
+    staging: str | None = None,
+) -> None:
+    """Run SeqIO's script in this process, as its command line would, with a count of the documents that it reads.
+
+    Caches the tasks below `output`. runner: as Beam knows it. options: of Beam's pipeline; modules: which register the
+    tasks; report: gets the number of documents since the last call, and what is being done. staging: a folder that
+    Beam's workers and this machine can write, here or in a bucket, where they do not share `output`.
+
+    The files are those of `local_cache`, byte for byte: Beam's random numbers and the timing of its workers decide
+    where a document lies, so that its records are dealt out again in the order of their digests.
+    """
+    counted = _count_documents(report)
+    if runner == RUNNERS["DaskRunner"].selector:
+        from t5xpg.data.cache.beam_dask import DaskRunnerForCaching
+
+        DaskRunnerForCaching.told.append(lambda left: report(0, f"{left:,} tasks left"))
+    for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
+        folder = seqio.get_task_dir_from_name(name)
+        written = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"
+        try:
+            _run_script(name, written, runner, options, modules)
+            if staging is not None:
+                report(0, "fetching")
+                _fetch(f"{written}/{folder}", output / folder)
+        finally:
+            if staging is not None and tf.io.gfile.exists(written):
+                tf.io.gfile.rmtree(written)
+        if not (output / folder / COMPLETED).is_file():
+            raise RuntimeError(f"cache_tasks_main ended without completing {name}")
+        for left in (output / folder).glob(_TEMPORARY):
+            shutil.rmtree(left)
+        for split in seqio.TaskRegistry.get(name).splits:
+            report(0, f"putting {split} in order")
+            _put_in_order(sorted((output / folder).glob(f"{split}.tfrecord-*-of-*")))
+    report(counted(), "written")
+
+
+def _run_script(name: str, output: str, runner: str, options: Sequence[str], modules: Sequence[str]) -> None:
+    sys.argv = [
+        "cache_tasks_main",
+        f"--tasks={_comma_separated([re.escape(name)])}",
+        f"--output_cache_dir={output}",
+        f"--pipeline_options={_comma_separated([f'--runner={runner}', *options])}",
+        "--ignore_other_caches",
+        *(f"--module_import={module}" for module in modules),
+    ]
+    try:
+        runpy.run_module("seqio.scripts.cache_tasks_main", run_name="__main__", alter_sys=True)
+    except SystemExit as exit:
+        if exit.code:
+            raise
+
+
+def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
+    """Have documents reported as they are read; returns a function that gives those not reported yet."""
+    from seqio import beam_utils
+
+    state = {"count": 0, "last": 0.0}
+
+    def increment_counter(self: Any, counter: str) -> None:
+        if counter != "examples":
+            return
+        if not state["last"]:
+            report(0, "")
+            state["last"] = time.monotonic()
+        state["count"] += 1
+        if time.monotonic() - state["last"] >= _REPORT_SECONDS:
+            report(int(state["count"]), "")
+            state.update(count=0, last=time.monotonic())
+
+    # Counts where Beam runs the pipeline in this process; elsewhere the metric stays Beam's own.
+    beam_utils.PreprocessTask._increment_counter = increment_counter
+    return lambda: int(state["count"])
+
+
+def _fetch(folder: str, here: Path) -> None:
+    """Copy the files of a folder, which may be in a bucket."""
+    here.mkdir(parents=True)
+    for name in tf.io.gfile.listdir(folder):
+        if not tf.io.gfile.isdir(f"{folder}/{name.rstrip('/')}"):
+            tf.io.gfile.copy(f"{folder}/{name}", str(here / name))
+
+
+def _put_in_order(shards: Sequence[Path]) -> None:
+    """Deal the records of a split out to its shards in the order of their digests.
+
+    Beam shuffles documents by random numbers and by the timing of its threads, so that no two caches of the same text
+    are equal; some of its runners do not shuffle. The order of digests is as good a shuffle, and the same each time.
+    Memory does not grow with the number of records.
+    """
+    if not shards:
+        return
+    scratch = shards[0].parent / ".order"
+    order = DigestOrder(scratch)
+    for records in _in_batches(shards):
+        order.add([tf.train.Example.FromString(one).SerializeToString(deterministic=True) for one in records])
+    dealt = [scratch.with_name(f".order-{number}") for number in range(len(shards))]
+    deal(iter(order), dealt)
+    for path, shard in zip(dealt, shards, strict=True):
+        path.replace(shard)
+
+
+def _in_batches(shards: Sequence[Path]) -> Iterator[list[bytes]]:
+    batches = tf.data.TFRecordDataset([str(path) for path in shards]).batch(_RECORDS_AT_ONCE)
+    for batch in batches.as_numpy_iterator():
+        yield list(batch)
+
+
+def _comma_separated(values: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(list(values))
+    return line.getvalue()

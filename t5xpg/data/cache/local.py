@@ -1,0 +1,274 @@
+"""Caches a task on one machine without Beam: what SeqIO's caching script writes, in much less time and memory.
+
+The source of each split streams through the steps before the placeholder with the seeds that SeqIO's script gives them,
+and the examples go to the files in the order of their digests, as `cache_beam` leaves them: both make the same bytes.
+Imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import local_format
+from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
+from t5xpg.data.cache.record import COMPLETED, CONTAINER
+
+# How much is held before it is written, in the order and before the TFRecord files, in bytes.
+HELD = 64 << 20
+WRITTEN = 32 << 20
+# The first byte of the digest of a record chooses its file.
+_OVERHEAD = 200  # bytes that Python needs for a record besides its own
+_DIGEST = 32
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
+
+
+class DigestOrder:
+    """Takes records in any order, gives them back in the order of their SHA-256. `folder` is empty, or not there."""
+
+    def __init__(self, folder: Path, held: int = HELD) -> None:
+        self.count = 0
+        self._folder, self._most = folder, held
+        self._held: list[tuple[bytes, bytes]] = []
+        self._size = 0
+        self._files: set[int] = set()
+
+    def add(self, records: Sequence[bytes]) -> None:
+        """Take records."""
+        self._held += [(hashlib.sha256(record).digest(), record) for record in records]
+        self._size += sum(map(len, records)) + _OVERHEAD * len(records)
+        self.count += len(records)
+        if self._size > self._most:
+            self._write()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The records in their order, once: their files are removed on the way."""
+        if not self._files:
+            yield from self._sorted(self._held)
+            return
+        self._write()
+        for number in sorted(self._files):
+            path = self._path(number)
+            held = list(_records(path))
+            path.unlink()
+            yield from self._sorted(held)
+        self._folder.rmdir()
+
+    def _sorted(self, held: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        held.sort(key=lambda one: one[0], reverse=True)
+        while held:
+            yield held.pop()[1]
+
+    def _write(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        parts: dict[int, list[bytes]] = {}
+        for digest, record in self._held:
+            parts.setdefault(digest[0], []).extend((_LENGTH.pack(len(record)), digest, record))
+        for number, part in parts.items():
+            with self._path(number).open("ab") as file:
+                file.writelines(part)
+        self._files |= parts.keys()
+        self._held, self._size = [], 0
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:03}"
+
+
+def _records(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    with path.open("rb") as file:
+        while header := file.read(_LENGTH.size + _DIGEST):
+            yield header[_LENGTH.size :], file.read(_LENGTH.unpack_from(header)[0])
+
+
+def deal(records: Iterator[bytes], paths: Sequence[Path], written: int = WRITTEN) -> None:
+    """Write records to new TFRecord files, one after another to the next of them, and to the first after the last.
+
+    Every file is there afterwards. One is open at a time: there may be thousands.
+    """
+    for path in paths:
+        path.open("xb").close()
+    waiting: list[list[bytes]] = [[] for _ in paths]
+    size = 0
+    for number, record in enumerate(records):
+        waiting[number % len(paths)].append(framed(record))
+        size += len(record) + _OVERHEAD
+        if size > written:
+            _append(waiting, paths)
+            size = 0
+    _append(waiting, paths)
+
+
+def _append(waiting: list[list[bytes]], paths: Sequence[Path]) -> None:
+    for path, records in zip(paths, waiting, strict=True):
+        if records:
+            with path.open("ab") as file:
+                file.writelines(records)
+            records.clear()
+
+
+def framed(record: bytes) -> bytes:
+    """A record as it stands in a TFRecord file: its length and the bytes, each with a checksum behind."""
+    length = _LENGTH.pack(len(record))
+    return b"".join((length, _masked_crc(length), record, _masked_crc(record)))
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return _CHECKSUM.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+# Gets the number of examples since the last call, and what is being done.
+Report = Callable[[int, str], None]
+
+MIN_SHARDS = 64  # of SeqIO's script
+_REPORT_SECONDS = 0.2
+# Examples are taken from TensorFlow so many at a time, and so many times are read ahead: few, for they may be books.
+_BATCH = 32
+_AHEAD = 2
+_INT64_MAX = 2**63 - 1
+
+
+def cache_task(task: seqio.Task, folder: Path, command: str, report: Report) -> None:
+    """Cache all splits of a task in `folder`, which is made. command: what caches the task with Beam.
+
+    Raises UserError where the cache would not be the same each time.
+    """
+    folder.mkdir(parents=True)
+    for split in task.splits:
+        _cache_split(task, split, folder, command, report)
+    # what SeqIO's script leaves in it
+    (folder / COMPLETED).write_text(CONTAINER, encoding="utf-8")
+
+
+def shard_seed(task: str, index: int) -> int:
+    """The seed of the steps for a file of the source, as SeqIO's script derives it."""
+    digest = hashlib.md5(f"{task}shard{index}".encode(), usedforsecurity=False).digest()
+    seed = int.from_bytes(digest, "little")
+    return (seed if seed <= _INT64_MAX else int.from_bytes(digest[:7], "little")) % _INT64_MAX
+
+
+def _cache_split(task: seqio.Task, split: str, folder: Path, command: str, report: Report) -> None:
+    sources = len(task.source.list_shards(split))
+    count = max(sources, MIN_SHARDS)
+    stats = Stats({name: _unused(feature.vocabulary) for name, feature in task.output_features.items()})
+    order = DigestOrder(folder / f".{split}.order")
+    info: dict[str, Any] = {}
+    reported, last = 0, time.monotonic()
+    report(0, "")
+    for index in range(sources):
+        for columns, records, features in _examples(task, split, index, sources):
+            found = {"num_shards": count, "features": features, "seqio_version": seqio.__version__}
+            if info and found != info:
+                raise _not_alike(task.name, split, info["features"], features, command)
+            info = found
+            stats.add(columns, len(records))
+            order.add(records)
+            if time.monotonic() - last >= _REPORT_SECONDS:
+                report(stats.examples - reported, "")
+                reported, last = stats.examples, time.monotonic()
+    report(stats.examples - reported, f"writing {split}")
+    prefix = seqio.get_cached_tfrecord_prefix(str(folder), split)
+    deal(iter(order), [Path(f"{prefix}-{number:05}-of-{count:05}") for number in range(count)])
+    for path, value in (
+        (seqio.get_cached_info_path(str(folder), split), info),
+        (seqio.get_cached_stats_path(str(folder), split), stats.to_json()),
+    ):
+        Path(path).write_text(json.dumps(value, sort_keys=True, indent=2) + "\n", encoding="utf-8")
+
+
+def _examples(
+    task: seqio.Task, split: str, index: int, sources: int
+) -> Iterator[tuple[dict[str, Column], list[bytes], dict[str, Any]]]:
+    """Examples of one file of the source: what is counted, their records, and what SeqIO's info file says of them."""
+    placeholder = next(i for i, one in enumerate(task.preprocessors) if isinstance(one, seqio.CacheDatasetPlaceholder))
+    if not local_format.applies(task, task.preprocessors[:placeholder], split):
+        yield from _batches(_dataset(task, split, index, sources))
+        return
+    features = {local_format.FEATURE: _described([None], tf.int32)}
+    for count, columns in local_format.columns(task, Path(task.source.list_shards(split)[index])):
+        yield columns, serialise(columns, count), features
+
+
+def _dataset(task: seqio.Task, split: str, index: int, sources: int) -> tf.data.Dataset:
+    """The examples of one file of the source, up to the placeholder."""
+    seed = shard_seed(task.name, index)
+    shard = seqio.ShardInfo(index=index, num_shards=sources)
+    dataset = task.source.get_dataset(split=split, shard_info=shard, shuffle=False, seed=seed)
+    return task.preprocess_precache(dataset, seed=seed)
+
+
+def _unused(vocabulary: seqio.Vocabulary) -> list[int]:
+    """The ids that SeqIO does not count as tokens."""
+    return [one for one in (vocabulary.eos_id, vocabulary.pad_id) if one is not None]
+
+
+def _batches(dataset: tf.data.Dataset) -> Iterator[tuple[dict[str, Column], list[bytes], dict[str, Any]]]:
+    """The same of a dataset."""
+    spec = dataset.element_spec
+    if not _is_plain(spec):
+        yield from map(_one, dataset.prefetch(tf.data.AUTOTUNE))
+        return
+    features = {name: _described(one.shape.as_list(), one.dtype) for name, one in spec.items()}
+    empty = tf.train.Features(feature={name: tf.train.Feature() for name in spec})
+    names = names_in_order(empty.SerializeToString(deterministic=True), spec)
+    for batch in dataset.ragged_batch(_BATCH).prefetch(_AHEAD):
+        columns = {name: _column(batch[name]) for name in names}
+        for count, part in parts(columns):
+            yield part, serialise(part, count), features
+
+
+def _is_plain(spec: Any) -> bool:
+    """Whether the examples are numbers and texts, alone or in lists, as most tasks make them."""
+    return (
+        isinstance(spec, dict)
+        and len(spec) > 0
+        and all(
+            isinstance(one, tf.TensorSpec) and one.shape.rank in (0, 1) and one.dtype in (tf.int32, tf.int64, tf.string)
+            for one in spec.values()
+        )
+    )
+
+
+def _column(batch: tf.Tensor | tf.RaggedTensor) -> Column:
+    if isinstance(batch, tf.RaggedTensor):
+        return Column(batch.flat_values.numpy(), batch.row_splits.numpy())
+    values = batch.numpy()
+    length = values.shape[1] if values.ndim == 2 else 1
+    return Column(values.reshape(-1), np.arange(len(values) + 1) * length)
+
+
+def _one(example: Mapping[str, Any]) -> tuple[dict[str, Column], list[bytes], dict[str, Any]]:
+    """An example of any kind, with SeqIO's own function."""
+    columns = {}
+    for name, value in example.items():
+        if isinstance(value, tf.Tensor) and value.dtype in (tf.int32, tf.int64):
+            values = value.numpy().reshape(-1)
+            columns[name] = Column(values, np.array([0, len(values)]))
+    features = {name: _described(value.shape.as_list(), value.dtype) for name, value in example.items()}
+    return columns, [seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)], features
+
+
+def _described(shape: list[int | None], dtype: tf.DType) -> dict[str, Any]:
+    """A feature as SeqIO's info file describes it: the first of its dimensions is left open."""
+    return {"shape": [None, *shape[1:]] if shape else [], "dtype": dtype.name}
+
+
+def _not_alike(task: str, split: str, one: Any, other: Any, command: str) -> UserError:
+    name = next(name for name in {**one, **other} if one.get(name) != other.get(name))
+    return UserError(
+        f"The examples of {task}, split {split}, are not all of one form: {name} is {json.dumps(one.get(name))} in one "
+        f"and {json.dumps(other.get(name))} in another. SeqIO keeps the form of one, drawn by chance, so that this "
+        f"cache cannot be made the same each time. To have it made by Beam all the same, type: {command}"
+    )

@@ -1,0 +1,239 @@
+"""Many examples at once as serialised `tf.train.Example`s, and what SeqIO counts of them. NumPy alone.
+
+Building a protocol buffer in Python for every example costs more than all that TensorFlow does for it. The wire format
+of an Example is plain, so that a batch of them is written with array operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5xpg.data.preprocessors import parse_jsonl
+
+# Fields of protocol buffers: their number times 8, plus 2 for what has a length in front.
+_FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
+_LONGEST_VARINT = 10
+# So many values are worked on at once: the arrays in between need some ten times their memory.
+_VALUES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """One feature of a batch of examples.
+
+    values: [all values] int32 or int64, or an object array of bytes. splits: [B + 1] int64; the values of example b are
+    `values[splits[b]:splits[b + 1]]`.
+    """
+
+    values: np.ndarray
+    splits: np.ndarray
+
+
+@dataclass
+class Stats:
+    """The numbers of SeqIO's stats file.
+
+    unused: for each feature of the task, the ids that are no tokens (its vocabulary's end and padding).
+    """
+
+    unused: Mapping[str, Sequence[int]]
+    examples: int = 0
+    tokens: dict[str, int] = field(default_factory=dict)
+    most_tokens: dict[str, int] = field(default_factory=dict)
+
+    def add(self, batch: Mapping[str, Column], count: int) -> None:
+        """Count a batch of `count` examples, the tokens of those features that hold integers."""
+        self.examples += count
+        for name, unused in self.unused.items():
+            if name in batch and batch[name].values.dtype in (np.int32, np.int64):
+                values = batch[name].values
+                is_token = np.ones(len(values), bool)
+                for one in unused:
+                    is_token &= values != one
+                ends = np.zeros(len(values) + 1, np.int64)
+                np.cumsum(is_token, out=ends[1:])
+                tokens = np.diff(ends[batch[name].splits])
+                self.tokens[name] = self.tokens.get(name, 0) + int(tokens.sum())
+                self.most_tokens[name] = max(self.most_tokens.get(name, 0), int(tokens.max()))
+
+    def to_json(self) -> dict[str, int]:
+        """The stats under SeqIO's keys. Raises ValueError where two features have the same ones, as SeqIO does."""
+        sums = {f"{name}_tokens": count for name, count in self.tokens.items()}
+        # SeqIO's own renaming: it also changes a feature that is called "tokens"
+        most = {f"{name}_tokens".replace("tokens", "max_tokens"): count for name, count in self.most_tokens.items()}
+        if shared := sums.keys() & most.keys():
+            raise ValueError(f"two features of the task have the same name in SeqIO's stats: {', '.join(shared)}")
+        return {"examples": self.examples, **sums, **most}
+
+
+def parts(batch: Mapping[str, Column], values: int = _VALUES) -> Iterator[tuple[int, dict[str, Column]]]:
+    """A batch in parts of at most so many values, or one example: the number of examples, and those."""
+    ends = sum(column.splits - column.splits[0] for column in batch.values())
+    first, count = 0, len(ends) - 1
+    while first < count:
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + values, side="right")) - 1)
+        part = {}
+        for name, column in batch.items():
+            splits = column.splits[first : last + 1]
+            part[name] = Column(column.values[splits[0] : splits[-1]], splits - splits[0])
+        yield last - first, part
+        first = last
+
+
+def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
+    """The `count` examples of a batch as protocol buffers, their features in the order of the batch."""
+    columns = []
+    for name, column in batch.items():
+        features = _bytes_features(column) if column.values.dtype == object else _integer_features(column)
+        columns.append([_entry(name, feature) for feature in features])
+    return [_with_length(_FIRST, b"".join(column[row] for column in columns)) for row in range(count)]
+
+
+def names_in_order(empty: bytes, names: Iterable[str]) -> list[str]:
+    """Names in the order of a `tf.train.Features` that has nothing but them: the order differs between libraries."""
+    entries = {name: _entry(name, b"") for name in names}
+    found: list[str] = []
+    while empty:  # each entry begins with its length: only one fits
+        found.append(next(name for name, entry in entries.items() if empty.startswith(entry)))
+        empty = empty[len(entries[found[-1]]) :]
+    return found
+
+
+def _entry(name: str, feature: bytes) -> bytes:
+    key = name.encode("utf-8")
+    return _with_length(_FIRST, _with_length(_FIRST, key) + _with_length(_SECOND, feature))
+
+
+def _integer_features(column: Column) -> list[bytes]:
+    packed, ends = varints(column.values)
+    data, places = packed.tobytes(), ends[column.splits].tolist()
+    lists = [_with_length(_FIRST, data[begin:end]) if end > begin else b"" for begin, end in itertools.pairwise(places)]
+    return [_with_length(_THIRD, one) for one in lists]
+
+
+def _bytes_features(column: Column) -> list[bytes]:
+    items: list[Any] = column.values.tolist()
+    places = column.splits.tolist()
+    return [
+        _with_length(_FIRST, b"".join(_with_length(_FIRST, item) for item in items[begin:end]))
+        for begin, end in itertools.pairwise(places)
+    ]
+
+
+def _with_length(tag: bytes, content: bytes) -> bytes:
+    return tag + varint(len(content)) + content
+
+
+def varint(value: int) -> bytes:
+    """A number that is not negative, seven bits a byte, the lowest first."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers [N], int32 or int64, as varints one behind another.
+
+    Returns the bytes, uint8, and [N + 1] int64, where each number begins, and the last ends. Negative numbers have ten
+    bytes, as those of 64 bits have.
+    """
+    negative = len(values) > 0 and int(values.min()) < 0
+    bits = (values.astype(np.int64) if negative else values).view(np.uint64 if negative else f"u{values.itemsize}")
+    largest = int(bits.max()) if len(bits) else 0
+    lengths = np.ones(len(bits), np.uint8)
+    for place in range(1, _LONGEST_VARINT):
+        if largest >> 7 * place == 0:
+            break
+        lengths += bits >= 1 << 7 * place
+    ends = np.zeros(len(bits) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    packed = np.empty(int(ends[-1]), np.uint8)
+    begins, left = ends[:-1], lengths
+    for place in range(int(lengths.max()) if len(bits) else 0):
+        if place:  # those that go on
+            more = left > place
+            begins, left, bits = begins[more], left[more], bits[more]
+        low = (bits >> 7 * place).astype(np.uint8) & 0x7F
+        packed[begins + place] = low | ((left > place + 1).astype(np.uint8) << 7)
+    return packed, ends
+
+
+FEATURE = "targets"
+# Lines are worked on so many at a time, or so many bytes.
+_LINES = 256
+_BYTES = 1 << 17
+_BEFORE, _BEHIND = b'{"text": ', b"}\n"
+_decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=False).encode
+
+
+def applies(task: seqio.Task, steps: Sequence[Any], split: str) -> bool:
+    """Whether a task makes its examples as this does, by the steps before its placeholder."""
+    source, feature = task.source, task.output_features.get(FEATURE)
+    return (
+        type(source) is seqio.TextLineDataSource
+        and source._skip_header_lines == 0
+        and all(Path(path).is_file() for path in source.list_shards(split))  # not on another machine
+        and len(steps) == 3
+        and steps[0] is parse_jsonl
+        and _is(steps[1], seqio.preprocessors.rekey, key_map={FEATURE: "text"})
+        and _is(steps[2], seqio.preprocessors.tokenize, copy_pretokenized=False)
+        and feature is not None
+        and type(feature.vocabulary) is seqio.ByteVocabulary
+    )
+
+
+def _is(step: Any, function: Any, **keywords: Any) -> bool:
+    if not isinstance(step, functools.partial):
+        return False
+    return step.func is function and not step.args and step.keywords == keywords
+
+
+def columns(task: seqio.Task, path: Path) -> Iterator[tuple[int, dict[str, Column]]]:
+    """The examples of a file of the source in batches: how many, and their feature. Fails as the task's steps do."""
+    vocabulary = task.output_features[FEATURE].vocabulary
+    ids = vocabulary.encode_tf(tf.constant(bytes(range(256)))).numpy()
+    texts: list[bytes] = []
+    size = 0
+    with path.open("rb") as file:
+        for line in file:
+            texts.append(text_of(line))
+            size += len(line)
+            if len(texts) == _LINES or size > _BYTES:
+                yield len(texts), {FEATURE: _column(texts, ids)}
+                texts, size = [], 0
+    if texts:
+        yield len(texts), {FEATURE: _column(texts, ids)}
+
+
+def text_of(line: bytes) -> bytes:
+    """What the first step makes of a line."""
+    literal = line[len(_BEFORE) : -len(_BEHIND)]
+    try:
+        text = _decode(literal.decode("utf-8"))
+        # the only line of this text: `manifest.canonical_line`, whose inverse the step is
+        if isinstance(text, str) and b"".join((_BEFORE, _encode(text).encode("utf-8"), _BEHIND)) == line:
+            return text.encode("utf-8")
+    except (ValueError, RecursionError):
+        pass
+    # not as an export writes it: as TensorFlow reads lines, and the step takes them
+    read = line.removesuffix(b"\n").replace(b"\r", b"")
+    example = next(parse_jsonl(tf.data.Dataset.from_tensors(read)).as_numpy_iterator())
+    return bytes(example["text"])
+
+
+def _column(texts: Sequence[bytes], ids: np.ndarray) -> Column:
+    values = ids[np.frombuffer(b"".join(texts), np.uint8)]
+    return Column(values, np.cumsum([0, *map(len, texts)]))

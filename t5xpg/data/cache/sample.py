@@ -1,0 +1,139 @@
+"""Whether a cache holds what its task makes now: some documents are made from the source again and looked up in it.
+
+For caches where digests cannot tell: those that other versions of the libraries made, or SeqIO's script by itself.
+Imports TensorFlow and Beam inside its functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError
+
+_DOCUMENTS = 32  # of a split
+_SHARDS = 4  # of the source that they are taken from
+# A cache is read so far. Of a larger split so many documents are made that none of them is met with probability e^-24.
+_READ_BYTES = 256 << 20
+_EXPECTED = 24
+_MOST_DOCUMENTS = 20_000
+_SHOWN = 60  # characters of a text in a message
+
+
+def compare(task: Any, folder: Path, command: str) -> str:
+    """Make documents of each split again and look for them in the cache in `folder`; says what was compared.
+
+    Raises UserError where the cache lacks one of them, cannot be read, or does not hold as many examples as it says.
+    command: what to type to make the cache again.
+    """
+    remedy = f"To make the cache again, type: {command}"
+    compared = []
+    for split in sorted(task.splits):
+        shards = _shards(folder, split, remedy)
+        examples = _read_json(folder / f"stats.{split}.json").get("examples")
+        size = sum(path.stat().st_size for path in shards)
+        whole = size <= _READ_BYTES
+        count = _DOCUMENTS if whole else min(_MOST_DOCUMENTS, math.ceil(_EXPECTED * size / _READ_BYTES))
+        made = {_key(example): example for example in _made_again(task, split, count)}
+        held = 0
+        found: set[bytes] = set()
+        names = {name for example in made.values() for name in example}
+        for record in _records(shards, None if whole else _READ_BYTES, folder, remedy):
+            held += 1
+            key = _key({name: value for name, value in record.items() if name in names})
+            if key in made:
+                found.add(key)
+        if whole and examples is not None and held != examples:
+            raise UserError(
+                f"The cache of {task.name} in {folder} is damaged: stats.{split}.json says {examples:,} examples, its "
+                f"files hold {held:,}. {remedy}"
+            )
+        missing = [key for key in made if key not in found]
+        if made and (missing if whole else len(missing) == len(made)):
+            raise UserError(
+                f"The cache in {folder} holds other examples than {task.name} makes now: of {len(made)} documents of "
+                f"the split {split} that were made again from the source, {len(missing)} are not in it, such as "
+                f"{_shown(made[missing[0]])}. {remedy}"
+            )
+        compared.append(f"{len(made)} documents of {split}" + ("" if whole else f" with {_READ_BYTES >> 20} MiB of it"))
+    return f"compared {', '.join(compared)}, made again from the source: all as in the cache"
+
+
+def _shards(folder: Path, split: str, remedy: str) -> list[Path]:
+    """The files of a split, as many as SeqIO's info file says."""
+    shards = sorted(folder.glob(f"{split}.tfrecord-*-of-*"))
+    expected = _read_json(folder / f"info.{split}.json").get("num_shards")
+    if not shards or (expected is not None and len(shards) != expected):
+        raise UserError(f"The cache in {folder} has {len(shards)} files of the split {split}, not {expected}. {remedy}")
+    return shards
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}  # without it there is less to compare
+    return value if isinstance(value, dict) else {}
+
+
+def _made_again(task: Any, split: str, count: int) -> Iterator[dict[str, Any]]:
+    """Examples as SeqIO's caching script makes them, its seeds included, from the beginning of some of the shards."""
+    import seqio
+    import tensorflow as tf
+    from seqio import beam_utils
+
+    preprocess = beam_utils.PreprocessTask(task, split)
+    preprocess._increment_counter = lambda name: None
+    chosen = preprocess.shards[:: max(1, len(preprocess.shards) // _SHARDS)]
+    for shard in chosen:
+        for example in itertools.islice(preprocess._emit_examples(shard), math.ceil(count / len(chosen))):
+            yield _features(tf.train.Example.FromString(seqio.dict_to_tfexample(example).SerializeToString()))
+
+
+def _records(shards: Sequence[Path], limit: int | None, folder: Path, remedy: str) -> Iterator[dict[str, Any]]:
+    import tensorflow as tf
+
+    read = 0
+    for path in shards:
+        try:
+            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+                read += len(record)
+                if limit is not None and read > limit:
+                    return
+                yield _features(tf.train.Example.FromString(record))
+        except (tf.errors.OpError, ValueError) as error:  # a record's checksum, or what it holds
+            said = str(error).splitlines()[0]
+            raise UserError(f"The cache file {path} is damaged ({said}). {remedy}") from error
+
+
+def _features(example: Any) -> dict[str, Any]:
+    features = example.features.feature
+    return {
+        name: features[name].SerializeToString(deterministic=True)
+        for name in features
+        if not name.startswith("provenance/")
+    }
+
+
+def _key(example: dict[str, Any]) -> bytes:
+    digest = hashlib.sha256()
+    for name in sorted(example):
+        for part in (name.encode("utf-8"), example[name]):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _shown(example: dict[str, Any]) -> str:
+    import tensorflow as tf
+
+    name = max(sorted(example), key=lambda one: len(example[one]))
+    feature = tf.train.Feature.FromString(example[name])
+    values = list(getattr(feature, feature.WhichOneof("kind") or "int64_list").value)
+    if values and isinstance(values[0], bytes):
+        return f"{name} = {values[0].decode('utf-8', errors='replace')[:_SHOWN]!r}"
+    return f"{name} = {' '.join(str(value) for value in values[:8])}{' …' if len(values) > 8 else ''}"

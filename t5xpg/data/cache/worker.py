@@ -1,0 +1,283 @@
+"""The process that caches tasks: imports TensorFlow, compares definitions, caches by itself or with Beam.
+
+Started by `caching` with the number of a pipe as its argument. It reads a request (a line of JSON) from the standard
+input and writes reports (lines of JSON) to the pipe: first its plan, upon which it is told in a second line which tasks
+to cache. It ends when its standard input closes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from t5xpg.base.errors import UserError
+from t5xpg.data import late_imports
+from t5xpg.data.cache.command import BEAM, LOCAL, says_no_room
+
+_REMOTE = "://"
+
+
+def main(pipe: int) -> int:
+    """Serve one request. Returns the exit code."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
+    request = json.loads(lines.get())
+    from t5xpg.data.cache.record import MissingTextError
+
+    with os.fdopen(pipe, "w", encoding="utf-8") as reports:
+        report = functools.partial(_report, reports)
+        try:
+            plan, seen = _plan(request, lambda line: report(said=line))
+            report(plan=plan, seen=seen)
+            names = json.loads(lines.get())["cache"]
+            if names:
+                _cache(names, request, report)
+        except MissingTextError as error:
+            report(user_error=str(error), datasets=error.datasets)
+        except UserError as error:
+            report(user_error=str(error))
+        except Exception as error:
+            # said here: where there is no room, there may be none for a traceback in the log
+            if says_no_room(str(error)):
+                report(no_room=True)
+            raise
+    return 0
+
+
+def _read_lines(lines: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(1)  # the process that asked is gone
+
+
+def _report(reports: TextIO, **message: Any) -> None:
+    reports.write(json.dumps(message) + "\n")
+    reports.flush()
+
+
+def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """What is to be done for each task, and what that was seen from, where it can be seen again without TensorFlow.
+
+    Raises UserError where caches are not what they say, or were made from something else: all of them in one.
+    """
+    if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
+        late_imports.import_libraries()
+    import t5xpg.data.tasks.registered  # noqa: F401
+    from t5xpg.data.cache import record as cache_record
+    from t5xpg.data.cache.definition import watching
+    from t5xpg.data.spec import DatasetConfig
+    from t5xpg.data.tasks.providers import find_provider, import_modules, tasks_of
+    from t5xpg.data.tasks.shared_cache import cached_task
+
+    with watching() as watched:
+        import_modules(request["module_import"])
+        name = request["task"]
+        # once for all tasks that share a cache
+        tasks = list(dict.fromkeys(map(cached_task, tasks_of(find_provider(DatasetConfig(name, {}))))))
+    cacheable = [task for task in tasks if task.supports_caching]
+    if not cacheable and not request["only_missing"]:
+        raise UserError(
+            f"{name} has nothing to cache: its preprocessors hold no seqio.CacheDatasetPlaceholder. "
+            "Train from the source: USE_CACHED_TASKS = False."
+        )
+    plan: list[dict[str, Any]] = []
+    errors: list[UserError] = []
+    for task in cacheable:
+        try:
+            plan.append(_planned(task, request, log))
+        except UserError as error:
+            errors.append(error)
+    missing = [error for error in errors if isinstance(error, cache_record.MissingTextError)]
+    if missing:
+        datasets = sorted({name for error in missing for name in error.datasets})
+        raise cache_record.MissingTextError("\n".join(str(error) for error in missing), datasets)
+    if errors:
+        raise UserError("\n".join(str(error) for error in errors))
+    return plan, _seen(cacheable, request, watched)
+
+
+def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
+    """What is known of one task, and of the cache of it that there is. Raises UserError where that is not its cache.
+
+    Gets what is to be cached first, where it is not on this machine, and says so to `log`.
+    """
+    import seqio
+
+    from t5xpg.data.cache import definition
+    from t5xpg.data.cache import record as cache_memory
+    from t5xpg.data.cache import record as cache_record
+    from t5xpg.data.tasks import sources as function_sources
+    from t5xpg.data.tasks import sources as tfds_sources
+    from t5xpg.data.tasks.task_names import cache_command
+
+    function_sources.check_arguments(task)
+    caches = Path(request["caches"])
+    command = cache_command(task.name, request["module_import"], force=True)
+    folder = None if request["force"] else _folder_of_cache(task, caches, request["only_missing"])
+    record = None if folder is None else cache_record.read(folder, command)
+    if folder is None:
+        tfds_sources.get(task, log)
+    counts = [tfds_sources.number_of_examples(task, split) for split in task.splits]
+    entry: dict[str, Any] = {
+        "task": task.name,
+        "folder": seqio.get_task_dir_from_name(task.name),
+        "examples": sum(counts) if None not in counts else None,
+        "versions": cache_record.versions(),
+        "up_to_date": folder is not None,
+        "others": None if folder is None or record is not None else str(folder),
+        "note": None,
+    }
+    digest = functools.partial(cache_memory.digest, caches)
+    try:
+        _check_export(task, Path(request["data_dir"]))
+        entry |= {"definition": definition.definition_of(task, digest), "code": definition.code_of(task)}
+    except UserError:
+        if folder is None or record is not None:
+            raise
+        # who has the cache alone may train from it
+        files = cache_memory.of_caches(caches, folder)
+        note = f"the cache of {task.name} in {folder} was made by SeqIO itself, and its text is not here to compare it"
+        return entry | {"definition": {"task": task.name, "files": files}, "code": {}, "note": note}
+    if folder is None:
+        elsewhere = _elsewhere(task) if request["only_missing"] and not request["force"] else None
+        return entry | (elsewhere or {})
+    if record is None:
+        files = cache_memory.of_caches(caches, folder)
+        note = _compared(task, folder, command, "was made by SeqIO itself")
+        return entry | {"definition": {"task": task.name, "files": files}, "code": {}, "note": note}
+    cache_record.check_files(folder, record, command)
+    now = entry["versions"]
+    if found := cache_record.differences(record, entry["definition"], entry["code"], now):
+        raise cache_record.refuse(folder, found, command)
+    reasons = cache_record.other_versions(record, now)
+    made = f"was made with other versions ({', '.join(reasons)})" if reasons else "has no digests of its files"
+    if reasons or record.files is None or record.code is None:
+        entry["note"] = _compared(task, folder, command, made)
+    return entry
+
+
+def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
+    """Where the cache of a task lies: in our cache folder, or, with `others`, where SeqIO finds it."""
+    import seqio
+
+    from t5xpg.data.cache.record import COMPLETED
+    from t5xpg.data.tasks.registered import TASKS
+
+    ours = caches / seqio.get_task_dir_from_name(task.name)
+    if (ours / COMPLETED).is_file():
+        return ours
+    # the tasks of the table are ours to cache
+    if not others or not task.cache_dir or task.name in TASKS or _REMOTE in task.cache_dir:
+        return None
+    return Path(task.cache_dir)
+
+
+def _elsewhere(task: Any) -> dict[str, Any] | None:
+    """What is known of a cache on another machine, its files and their sizes; None where there is none."""
+    import tensorflow as tf
+
+    folder = task.cache_dir
+    if not folder or _REMOTE not in folder:
+        return None
+    names = sorted(tf.io.gfile.listdir(folder))
+    files = {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}
+    note = f"the cache of {task.name} in {folder} lies on another machine and was not compared"
+    return {"up_to_date": True, "others": folder, "definition": {"task": task.name, "files": files}, "note": note}
+
+
+def _compared(task: Any, folder: Path, command: str, made: str) -> str:
+    from t5xpg.data.cache import sample
+
+    return f"the cache of {task.name} in {folder} {made}; {sample.compare(task, folder, command)}"
+
+
+def _check_export(task: Any, data_dir: Path) -> None:
+    """Raise UserError where a task of the table reads an export that is not as it was exported."""
+    from t5xpg.data.tasks.registered import TASKS
+    from t5xpg.data.tasks.task_names import dataset_of, vocabularies
+    from t5xpg.data.text.manifest import find_manifests, read_manifest
+
+    exports = find_manifests(data_dir)
+    dataset = dataset_of(task.name, exports, vocabularies(data_dir)) if task.name in TASKS else None
+    if dataset is not None:
+        read_manifest(exports[dataset]).check_files(exports[dataset])
+
+
+def _seen(tasks: Sequence[Any], request: Mapping[str, Any], watched: Any) -> dict[str, Any] | None:
+    """What the plan came from; None where that cannot be seen without TensorFlow."""
+    import seqio
+
+    from t5xpg.base.paths import PACKAGE
+    from t5xpg.data.cache import definition
+    from t5xpg.data.cache import record as cache_memory
+    from t5xpg.data.cache.command import DEFINING_FILES
+
+    files = {*watched.files, *(PACKAGE / name for name in DEFINING_FILES)}
+    patterns: set[str] = set()
+    for task in tasks:
+        files.update(definition.vocabulary_files(task))
+        patterns.update(definition.patterns_of(task))
+        if isinstance(task.source, seqio.FileDataSource):
+            files.update(Path(str(path)) for split in task.splits for path in task.source.list_shards(split))
+    seen = cache_memory.inputs(
+        Path(request["caches"]),
+        files=files,
+        patterns=patterns,
+        modules=request["module_import"],
+        variables=watched.variables,
+    )
+    listed = {os.path.abspath(path) for paths in seen["listings"].values() for path in paths}
+    read = {os.path.abspath(str(path)) for path in files}
+    return seen if listed <= read and len(seen["files"]) == len(files) and listed >= _sources(tasks) else None
+
+
+def _sources(tasks: Sequence[Any]) -> set[str]:
+    import seqio
+
+    sources = [(task, task.source) for task in tasks if isinstance(task.source, seqio.FileDataSource)]
+    return {
+        os.path.abspath(str(p)) for task, source in sources for split in task.splits for p in source.list_shards(split)
+    }
+
+
+def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..., None]) -> None:
+    """Cache tasks below the request's output, as its runner does it."""
+    import seqio
+
+    from t5xpg.data.tasks.task_names import cache_command
+
+    def progress(count: int, note: str) -> None:
+        report(count=count, note=note)
+
+    output = Path(request["output"])
+    if request["runner"] != LOCAL:
+        from t5xpg.data.cache import beam
+
+        modules = ("t5xpg.tasks", *request["module_import"])
+        beam.cache_tasks(
+            names, output, request["runner"], request["beam_options"], modules, progress, request["staging"]
+        )
+        return
+    from t5xpg.data.cache import local as local_cache
+
+    for name in names:
+        folder = output / seqio.get_task_dir_from_name(name)
+        command = f"{cache_command(name, request['module_import'])} RUNNER={BEAM}"
+        local_cache.cache_task(seqio.TaskRegistry.get(name), folder, command, progress)
+
+
+if __name__ == "__main__":
+    status = main(int(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    atexit._run_exitfuncs()  # those of modules that register tasks, too
+    # Python would take all of TensorFlow apart first, which takes seconds; what was written is closed
+    os._exit(status)

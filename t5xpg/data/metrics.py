@@ -1,0 +1,331 @@
+"""Metric functions for SeqIO tasks, in SeqIO's signatures: name them in a task's `metric_fns`.
+
+    from t5xpg.data import metrics
+    seqio.TaskRegistry.add("my_translation", …, metric_fns=[metrics.bleu, metrics.chrf])
+
+A function of (targets, predictions) gets what the task's `postprocess_fn` makes of each example, by default the text;
+one of (targets, scores) gets log-likelihoods in nats, one number for each example. All numbers are averages over the
+examples (BLEU, chrF, the likelihoods: over the whole split) and go from 0 to 100, as in `t5.evaluation.metrics`; only
+likelihoods have units of their own. A target is one reference or a list of several, of which the best one counts.
+Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
+
+| function | gives | computed by |
+|---|---|---|
+| `accuracy`, `macro_f1` | `accuracy`; `macro_f1` over the classes of the targets | scikit-learn |
+| `majority` | `majority`, the accuracy of the most frequent class of the targets | |
+| `exact_match` | `exact_match` | |
+| `token_f1` | `token_f1` of words | |
+| `squad` | `em`, `f1` after the normalisation of the official script | |
+| `trivia_qa` | `em`, `f1` after that of TriviaQA's, over all aliases | |
+| `bleu`, `chrf` | `bleu`, `chrf` and the signature as a text | sacrebleu |
+| `rouge` | `rouge1`, `rouge2`, `rougeLsum` | rouge-score |
+| `edit_similarity` | `edit_similarity` of characters, that of code completion | editdistance |
+| `next_line` | both of predicted lines, and of the line before and the most frequent one | as these |
+| `perplexity` | `nats_per_byte`, `bits_per_byte`, `byte_perplexity`, `word_perplexity` (of scores) | |
+
+Importing this package loads none of these libraries: they are imported when a metric is computed.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+# One text, or several that are equally right.
+Target = str | Sequence[str]
+
+
+def check_pairs(targets: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Raise ValueError where there are no examples, or not as many targets as outputs."""
+    if len(targets) != len(outputs):
+        raise ValueError(f"There are {len(targets)} targets and {len(outputs)} outputs of the model.")
+    if not len(targets):
+        raise ValueError("There are no examples: nothing can be measured.")
+
+
+def references_of(target: Target) -> list[str]:
+    """The references of one example. Raises ValueError where there are none."""
+    references = [target] if isinstance(target, str) else list(target)
+    if not references:
+        raise ValueError("An example has no reference: nothing can be compared with it.")
+    return references
+
+
+def mean_of_best(score: Callable[[str, str], float], targets: Sequence[Target], predictions: Sequence[str]) -> float:
+    """100 times the mean over the examples of `score(reference, prediction)` with the reference that suits best."""
+    check_pairs(targets, predictions)
+    best = (
+        max(score(reference, prediction) for reference in references_of(target))
+        for target, prediction in zip(targets, predictions, strict=True)
+    )
+    return 100.0 * sum(best) / len(targets)
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_SQUAD_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_QUOTATION_MARKS = "\u2018\u2019\u00b4`"
+_TRIVIA_QA_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + _QUOTATION_MARKS, " "))
+
+
+def exact_match(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
+    """Share of the predictions that are one of their references, character by character."""
+    return {"exact_match": mean_of_best(_equal, targets, predictions)}
+
+
+def token_f1(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
+    """F1 of the words, which white space divides, as they are. Two texts without words agree."""
+    return {"token_f1": mean_of_best(_f1, targets, predictions)}
+
+
+def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
+    """SQuAD's "exact" and "f1" (Rajpurkar et al. 2016, 2018), as evaluate-v2.0.py computes them.
+
+    Lower case, no punctuation, no articles. A question without an answer has "" for its target. Version 1.1's script
+    gives the same numbers except for answers of which the normalisation leaves nothing ("The"): where another answer
+    is left, these do not count; where none is, the prediction has to be nothing too.
+    """
+    return _answers(targets, predictions, _normalized_squad, only_with_text=True)
+
+
+def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
+    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer.
+
+    Lower case, punctuation as white space, no articles, as in its official script.
+    """
+    return _answers(targets, predictions, _normalized_trivia_qa, only_with_text=False)
+
+
+def _answers(
+    targets: Sequence[Target], predictions: Sequence[str], normalized: Callable[[str], str], *, only_with_text: bool
+) -> dict[str, float]:
+    check_pairs(targets, predictions)
+    references = [list(map(normalized, references_of(target))) for target in targets]
+    if only_with_text:
+        references = [list(filter(None, answers)) or [""] for answers in references]
+    answered = list(map(normalized, predictions))
+    return {"em": mean_of_best(_equal, references, answered), "f1": mean_of_best(_f1, references, answered)}
+
+
+def _normalized_squad(text: str) -> str:
+    return _without_articles(text.lower().translate(_SQUAD_PUNCTUATION))
+
+
+def _normalized_trivia_qa(text: str) -> str:
+    return _without_articles(text.lower().translate(_TRIVIA_QA_PUNCTUATION))
+
+
+def _without_articles(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def _equal(reference: str, prediction: str) -> float:
+    return float(reference == prediction)
+
+
+def _f1(reference: str, prediction: str) -> float:
+    expected, found = reference.split(), prediction.split()
+    if not expected or not found:
+        return float(expected == found)
+    common = sum((collections.Counter(expected) & collections.Counter(found)).values())
+    return 2.0 * common / (len(expected) + len(found))
+
+
+def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
+    """Share of the examples whose class was predicted."""
+    from sklearn.metrics import accuracy_score
+
+    check_pairs(targets, predictions)
+    return {"accuracy": 100.0 * float(accuracy_score(*_numbered(targets, predictions)))}
+
+
+def majority(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
+    """What a classifier has to beat: the share of the most frequent class of the targets, whatever was predicted."""
+    check_pairs(targets, predictions)
+    ((_, count),) = collections.Counter(targets).most_common(1)
+    return {"majority": 100.0 * count / len(targets)}
+
+
+def macro_f1(
+    targets: Sequence[Hashable], predictions: Sequence[Hashable], *, labels: Sequence[Hashable] | None = None
+) -> dict[str, float]:
+    """The mean of the F1 of every class: each counts the same, however many examples it has.
+
+    The classes are `labels`, by default those of the targets. A prediction that is none of them is a miss for its
+    target's class, and no class of its own. A class of `labels` without targets and predictions counts 0.
+    """
+    from sklearn.metrics import f1_score
+
+    check_pairs(targets, predictions)
+    chosen = list(dict.fromkeys(targets if labels is None else labels))
+    expected, found, numbers = _numbered(targets, predictions, chosen)
+    return {"macro_f1": 100.0 * float(f1_score(expected, found, labels=numbers, average="macro", zero_division=0.0))}
+
+
+def _numbered(*sequences: Sequence[Hashable]) -> list[list[int]]:
+    """The same number for the same class everywhere: scikit-learn mixes no types, and models predict anything."""
+    numbers: dict[Hashable, int] = {}
+    return [[numbers.setdefault(label, len(numbers)) for label in labels] for labels in sequences]
+
+
+def edit_similarity(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
+    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in characters (code points).
+
+    Two empty texts are alike. This is the edit similarity of Svyatkovskiy et al. 2020; CodeXGLUE's scripts take
+    fuzzywuzzy's ratio instead, in which a replaced character counts twice.
+    """
+    return {"edit_similarity": mean_of_best(_similarity, targets, predictions)}
+
+
+def next_line(targets: Sequence[Mapping[str, str]], predictions: Sequence[str]) -> dict[str, float]:
+    """Exact match and edit similarity of predicted lines, and what two answers without a model get.
+
+    targets: {"line", "before"}, the line that was asked for and the one before it. `…_of_line_before` are of saying
+    that one again, `…_of_one_line` of always saying the line that most of the targets are: no constant matches more.
+    """
+    check_pairs(targets, predictions)
+    lines = [target["line"] for target in targets]
+    ((most_frequent, _),) = Counter(lines).most_common(1)
+    answers = {
+        "": predictions,
+        "_of_line_before": [target["before"] for target in targets],
+        "_of_one_line": [most_frequent] * len(lines),
+    }
+    return {
+        f"{name}{whose}": value
+        for whose, said in answers.items()
+        for name, value in {**exact_match(lines, said), **edit_similarity(lines, said)}.items()
+    }
+
+
+def _similarity(reference: str, prediction: str) -> float:
+    import editdistance
+
+    longer = max(len(reference), len(prediction))
+    return 1.0 - editdistance.distance(reference, prediction) / longer if longer else 1.0
+
+
+_LARGEST_EXPONENT = 700.0  # of what a float can hold
+
+
+def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float]:
+    """Negative log-likelihood of the targets per UTF-8 byte, in nats and bits, and the perplexities of bytes and words.
+
+    targets: texts. scores: the log-likelihood of each in nats, summed over its tokens, the end token included. Sums
+    over the whole split are divided by its bytes or words (what white space divides), so that long targets count more
+    than short ones. A target that TASK_FEATURE_LENGTHS cuts has the score of its beginning and the bytes of all of it:
+    choose lengths that hold the targets. Raises ValueError where the targets have no byte.
+    """
+    check_pairs(targets, scores)
+    nats = -math.fsum(float(score) for score in scores)
+    num_bytes = sum(len(text.encode("utf-8", errors="surrogatepass")) for text in targets)
+    if not num_bytes:
+        raise ValueError("The targets are empty: their likelihood cannot be divided by their bytes.")
+    words = sum(len(text.split()) for text in targets)
+    return {
+        "nats_per_byte": nats / num_bytes,
+        "bits_per_byte": nats / num_bytes / math.log(2),
+        "byte_perplexity": _exp(nats / num_bytes),
+        "word_perplexity": _exp(nats / words) if words else math.inf,
+    }
+
+
+def _exp(value: float) -> float:
+    return math.inf if value > _LARGEST_EXPONENT else math.exp(value)
+
+
+_KINDS = ("rouge1", "rouge2", "rougeLsum")
+
+
+def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer: bool = False) -> dict[str, float]:
+    """ROUGE-1, ROUGE-2 and ROUGE-Lsum (Lin 2004): 100 times the mean F measure over the examples.
+
+    Sentences are lines; " . " ends one too, as in T5's evaluation. Its numbers are medians of resampled means, which
+    differ from one call to the next; these are the means themselves. The words are those of rouge-score, runs of
+    a-z and 0-9 after lower-casing: text in other scripts has none.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    check_pairs(targets, predictions)
+    scorer = RougeScorer(list(_KINDS), use_stemmer=use_stemmer)
+    sums = dict.fromkeys(_KINDS, 0.0)
+    for target, prediction in zip(targets, predictions, strict=True):
+        best = scorer.score_multi([*map(_in_lines, references_of(target))], _in_lines(prediction))
+        for kind in _KINDS:
+            sums[kind] += best[kind].fmeasure
+    return {kind: 100.0 * total / len(targets) for kind, total in sums.items()}
+
+
+def _in_lines(text: str) -> str:
+    return text.replace(" . ", " .\n")
+
+
+def bleu(
+    targets: Sequence[Target], predictions: Sequence[str], *, tokenize: str = "intl", lowercase: bool = False
+) -> dict[str, Any]:
+    """Corpus BLEU (Papineni et al. 2002) of sacrebleu and its signature, a `seqio.metrics.Text`.
+
+    tokenize: sacrebleu's tokeniser; "intl" is that of T5's results, "13a" that of WMT's.
+    """
+    score, signature = corpus_bleu(targets, predictions, tokenize=tokenize, lowercase=lowercase)
+    return {"bleu": score, "bleu_signature": _text(signature)}
+
+
+def chrf(targets: Sequence[Target], predictions: Sequence[str], *, word_order: int = 0) -> dict[str, Any]:
+    """Corpus chrF2 (Popović 2015) of sacrebleu and its signature, a `seqio.metrics.Text`; word_order=2 is chrF++."""
+    score, signature = corpus_chrf(targets, predictions, word_order=word_order)
+    return {"chrf": score, "chrf_signature": _text(signature)}
+
+
+def corpus_bleu(
+    targets: Sequence[Target], predictions: Sequence[str], *, tokenize: str = "intl", lowercase: bool = False
+) -> tuple[float, str]:
+    """BLEU and sacrebleu's signature. Examples may have different numbers of references."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    # force: it would warn of text that looks tokenised already
+    return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=True), targets, predictions)
+
+
+def corpus_chrf(targets: Sequence[Target], predictions: Sequence[str], *, word_order: int = 0) -> tuple[float, str]:
+    """chrF and sacrebleu's signature. Examples may have different numbers of references."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return _score(CHRF(word_order=word_order), targets, predictions)
+
+
+def _score(metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> tuple[float, str]:
+    check_pairs(targets, predictions)
+    # sacrebleu takes the first references of all examples, then the second ones; None where an example has fewer
+    streams = [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]
+    score = metric.corpus_score(list(predictions), streams)
+    return float(score.score), str(metric.get_signature())
+
+
+def _text(text: str) -> Any:
+    """A text among numbers, as SeqIO's evaluator and its loggers take one."""
+    from seqio.metrics import Text
+
+    return Text(text)
+
+
+__all__ = [
+    "accuracy",
+    "bleu",
+    "chrf",
+    "edit_similarity",
+    "exact_match",
+    "macro_f1",
+    "majority",
+    "next_line",
+    "perplexity",
+    "rouge",
+    "squad",
+    "token_f1",
+    "trivia_qa",
+]

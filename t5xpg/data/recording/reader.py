@@ -1,0 +1,262 @@
+"""The training process's side of a recording: its streams of batches, without TensorFlow and without a data process.
+
+`RecordedData` stands in for `client.DataService` and `RecordedStream` for `client.Stream`. They give the same batches,
+so the run is the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import shown
+from t5xpg.data.batch import Batch
+from t5xpg.data.recording.format import StreamReader, index_path
+from t5xpg.data.recording.manifest import model_path, read_recording
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import SpanLengths, TaskDescription
+from t5xpg.data.stream.stream import what_differs
+from t5xpg.data.vocab.files import vocabulary_of_record
+
+
+class RecordedData:
+    """The streams of a recording. A context manager, with what `client.DataService` offers to training.
+
+    Raises UserError for a folder that is no recording, or whose files are not those of its manifest: by their sizes,
+    and with T5XPG_VERIFY=1 by their SHA-256. A batch is verified when it is read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.recording = read_recording(folder)
+        self.recording.check_files(folder)
+        self._streams: list[RecordedStream] = []
+        self._readers: dict[str, StreamReader] = {}
+        try:
+            for name, record in self.recording.streams.items():
+                reader = StreamReader(folder, name, self.recording.remedy(folder))
+                self._readers[name] = reader
+                if len(reader) != record.batches:
+                    what = f"{index_path(folder, name)} has {len(reader)} batches instead of {record.batches}"
+                    raise self.recording.damaged(folder, what)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What `preparation.Source` held when the batches were recorded: "data", "cache" and "manifest"."""
+        return dict(self.recording.source)
+
+    def require(self, steps: int) -> None:
+        """Raise UserError where there are fewer training batches than `steps`."""
+        count = self.recording.streams["train"].batches
+        if count < steps:
+            raise UserError(f"This run has {steps:,} steps. {self._all_of('train')}")
+
+    def describe(self, config: DatasetConfig) -> TaskDescription:
+        """What was known of the task when it was recorded. Raises UserError for a config that was not recorded."""
+        name = self._stream_of(config)
+        value = dict(self.recording.streams[name].description)
+        try:
+            objective = value["objective"]
+            value |= {
+                "tasks": tuple(value["tasks"]),
+                "splits": tuple(value["splits"]),
+                "vocabulary": vocabulary_of_record(value["vocabulary"], model_path(self.folder, name)),
+                "objective": None if objective is None else SpanLengths(**objective),
+            }
+            return TaskDescription(**value)
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"The manifest of {shown(self.folder)} describes no task ({type(error).__name__}: {error})"
+            raise self.recording.damaged(self.folder, what) from None
+
+    def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> RecordedStream:
+        """The stream of `config`, or of some of its virtual shards, before its first batch.
+
+        As `client.DataService.open`. Raises UserError for a config that was not recorded, or with fewer batches.
+        """
+        name = self._stream_of(config)
+        record, reader = self.recording.streams[name], self._readers[name]
+        limit = config.max_batches
+        if not record.ended and (config.num_epochs is not None if limit is None else limit > record.batches):
+            raise UserError(
+                f"{shown(self.folder)} holds {record.batches} batches of the split {config.split!r} of "
+                f"{config.mixture_or_task_name}, and this run reads {'all' if limit is None else limit} (EVAL_STEPS). "
+                f"Record with the settings of this run: {self.recording.command(self.folder)}"
+            )
+        if reader.spec != config.batch_spec(vocab_size=reader.spec.vocab_size):
+            what = f"{index_path(self.folder, name)} holds batches of another shape than the manifest says"
+            raise self.recording.damaged(self.folder, what)
+        owned = tuple(range(config.num_virtual_shards)) if shards is None else tuple(shards)
+        stream = RecordedStream(reader, config, owned, prefetch, record.identity, self._all_of(name))
+        self._streams.append(stream)
+        return stream
+
+    def close(self) -> None:
+        """Close the streams and the files."""
+        for stream in self._streams:
+            stream.close()
+        for reader in self._readers.values():
+            reader.close()
+
+    def __enter__(self) -> RecordedData:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stream_of(self, config: DatasetConfig) -> str:
+        """The name of the stream that was recorded with the settings of `config`; UserError where none was."""
+        asked = config.to_json()
+        streams = self.recording.streams
+        differing = {
+            name: sorted(key for key, value in stream.settings.items() if asked.get(key) != value)
+            for name, stream in streams.items()
+        }
+        nearest = min(streams, key=lambda name: (len(differing[name]), -streams[name].batches))
+        if differing[nearest]:
+            was = streams[nearest].settings
+            listed = "; ".join(f"{key} was {was[key]}, is {asked.get(key)}" for key in differing[nearest])
+            raise UserError(
+                f"{shown(self.folder)} was recorded with other settings: {listed}. Train with those, or record with "
+                f"the settings of this run: {self.recording.command(self.folder)}"
+            )
+        return nearest
+
+    def _all_of(self, name: str) -> str:
+        """How many batches of a stream there are, and how to have more."""
+        count = self.recording.streams[name].batches
+        command = self.recording.command(self.folder, "n")
+        return (
+            f"{shown(self.folder)} holds {count:,} batches of {name}. Record more ({command}), or read fewer "
+            f'(GIN="--gin.{"TRAIN_STEPS" if name == "train" else "EVAL_STEPS"}={count}").'
+        )
+
+
+class RecordedStream(Iterator[Batch]):
+    """Recorded batches, verified, read ahead by a thread. Opened by `RecordedData.open`; for one consumer."""
+
+    def __init__(
+        self,
+        reader: StreamReader,
+        config: DatasetConfig,
+        shards: tuple[int, ...],
+        prefetch: int,
+        identity: Mapping[str, Any],
+        all_of_it: str,
+    ) -> None:
+        """all_of_it: sentences for who asks for more batches than there are."""
+        every = range(config.num_virtual_shards)
+        if not shards or list(shards) != [shard for shard in every if shard in shards]:
+            raise ValueError(f"shards {shards}: expected ascending numbers from 0 to {every[-1]}")
+        if prefetch < 1:
+            raise ValueError(f"prefetch is {prefetch}: expected at least 1")
+        self.config = config
+        self.shards = shards
+        self.spec = reader.spec.with_rows(config.rows_per_shard * len(shards))
+        self.waited = 0.0  # seconds that __next__ has waited for a batch, in total
+        self.batches_read = 0  # batches that __next__ has returned; the number of the next one
+        self._reader = reader
+        self._identity = dict(identity)
+        self._all_of_it = all_of_it
+        self._prefetch = prefetch
+        self._endless = config.num_epochs is None and config.max_batches is None
+        self._end = len(reader) if config.max_batches is None else min(len(reader), config.max_batches)
+        self._ahead: deque[Future[Batch]] = deque()  # the batches from `batches_read` on
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="recorded batches")
+        self._closed = False
+
+    def __next__(self) -> Batch:
+        """The next batch: arrays of `rows_per_shard` rows for each shard that is owned. See `t5xpg.data.batch`.
+
+        Raises StopIteration at the end of a finite stream, UserError behind the last batch of an endless one, and for
+        a batch that is not as it was recorded.
+        """
+        if self._closed:
+            raise ValueError("the stream has been closed")
+        if self.batches_read >= self._end:
+            if self._endless:
+                raise UserError(f"There is no batch for step {self.batches_read + 1:,}. {self._all_of_it}")
+            raise StopIteration
+        self._read_ahead()
+        start = time.perf_counter()
+        try:
+            batch = self._ahead[0].result()
+        finally:
+            self.waited += time.perf_counter() - start
+        self._ahead.popleft()
+        self.batches_read += 1
+        self._read_ahead()
+        return batch
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The position of the batch that `__next__` would return: its number, and the hash of the one before it."""
+        last = self._reader.digest(self.batches_read - 1) if self.batches_read else ""
+        return {
+            "batches_read": np.array(self.batches_read, np.int64),
+            "stream": np.frombuffer(json.dumps(self._identity).encode("utf-8"), np.uint8),
+            "last_batch": np.frombuffer(bytes.fromhex(last), np.uint8),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue where `state` was taken, of this stream or of the live one that was recorded.
+
+        Raises UserError where it was taken of a stream of other settings, files or batches, or behind the last batch.
+        """
+        saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
+        if listed := what_differs(saved, self._identity):
+            raise UserError(
+                f"The saved position belongs to other batches than were recorded: {listed}. Continue with the data and "
+                "the settings that the run began with, or start a new run."
+            )
+        count = int(np.asarray(state["batches_read"]))
+        if not 0 <= count <= len(self._reader):
+            raise UserError(f"The run has read {count:,} batches. {self._all_of_it}")
+        last = np.asarray(state.get("last_batch", np.empty(0, np.uint8))).tobytes().hex()  # live positions have none
+        if count and last and last != self._reader.digest(count - 1):
+            raise UserError(
+                f"Batch {count:,} of the recording is not the one that the run has read. Continue with the recording "
+                "that the run began with, or start a new run."
+            )
+        self._go_to(count)
+
+    def rewind(self) -> None:
+        """Go back to the first batch."""
+        self._go_to(0)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._closed = True
+        self._go_to(self.batches_read)
+        self._thread.shutdown()
+
+    def _go_to(self, number: int) -> None:
+        for batch in self._ahead:
+            batch.cancel()
+        self._ahead.clear()
+        self.batches_read = number
+
+    def _read_ahead(self) -> None:
+        last = min(self.batches_read + self._prefetch, self._end)
+        for number in range(self.batches_read + len(self._ahead), last):
+            self._ahead.append(self._thread.submit(self._read, number))
+
+    def _read(self, number: int) -> Batch:
+        batch = self._reader.read(number)
+        if len(self.shards) == self.config.num_virtual_shards:
+            return batch
+        rows = self.config.rows_per_shard
+        own = np.concatenate([np.arange(shard * rows, (shard + 1) * rows) for shard in self.shards])
+        return {name: array[own] for name, array in batch.items()}

@@ -1,0 +1,253 @@
+"""The metrics of tasks, by `seqio.Evaluator`. Imports TensorFlow.
+
+The model is in another process. So the evaluation has two halves: the rows of a task go out, as batches for the model;
+what it makes of them comes back, and SeqIO decodes, postprocesses and measures it.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_atomically
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue
+from t5xpg.data.batch import Batch
+from t5xpg.data.spec import DatasetConfig, unpacked
+from t5xpg.data.stream.pipeline import without_autograph
+from t5xpg.data.tasks.feature_converters import feature_converter
+from t5xpg.data.tasks.providers import Provider, tasks_of
+from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+
+Kind: TypeAlias = seqio.metrics.ModelOutputType
+# What the model can be asked for, by the names of the protocol.
+KINDS: Mapping[str, Kind] = {
+    "prediction": Kind.PREDICTION,
+    "prediction_with_aux": Kind.PREDICTION_WITH_AUX,
+    "score": Kind.SCORE,
+}
+_NAME = "t5xpg_evaluated"  # of a mixture that is registered while an evaluator is made
+Outputs = Mapping[str, np.ndarray]
+
+
+class TaskEvaluator:
+    """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory.
+
+    config: `max_batches` limits the examples of each task to so many batches; examples are never packed. Raises
+    UserError where a metric needs what the model cannot be asked for.
+    """
+
+    def __init__(self, provider: Provider, config: DatasetConfig) -> None:
+        self.config = config
+        self.tasks = {
+            task.name: task
+            for task in tasks_of(provider)
+            if config.split in task.splits and (task.metric_fns or task.metric_objs)
+        }
+        self.kinds = {name: _kinds(task) for name, task in self.tasks.items()}
+        self._rows: Iterator[Any] = iter(())
+        self._features = unpacked(config).batch_spec().features()
+        if self.tasks:
+            self._evaluator = without_autograph(self._make)
+        empty = [name for name in self.tasks if not self.examples(name)]
+        if empty:
+            raise UserError(
+                f"The split {config.split!r} of {' and '.join(empty)} gives no example: nothing can be measured."
+            )
+
+    def _make(self) -> seqio.Evaluator:
+        config = self.config
+        # It takes a registered name alone, and these tasks may be others than those of their names: they have the
+        # experiment's objective.
+        mixture = seqio.Mixture(_NAME, [(task, 1.0) for task in self.tasks.values()])
+        seqio.MixtureRegistry.remove(_NAME)
+        seqio.MixtureRegistry.add_provider(_NAME, mixture)
+        try:
+            return seqio.Evaluator(
+                mixture_or_task_name=_NAME,
+                feature_converter=feature_converter(unpacked(config)),
+                eval_split=config.split,
+                use_cached=config.use_cached,
+                seed=config.seed,
+                sequence_length=dict(config.task_feature_lengths),
+                num_examples=None if config.max_batches is None else config.max_batches * config.batch_size,
+                shuffle=config.shuffle,
+                logger_cls=(_Inferences,),
+                log_dir="unused",
+                async_compute_metrics=False,
+            )
+        finally:
+            seqio.MixtureRegistry.remove(_NAME)
+
+    def examples(self, task: str) -> int:
+        """How many examples of a task are measured."""
+        return int(self._evaluator.cached_task_datasets[task].cardinality())
+
+    def begin(self, task: str) -> None:
+        """Let `next` give the examples of a task from the first on."""
+        self._rows = self._evaluator.cached_model_datasets[task].as_numpy_iterator()
+
+    def next(self) -> Batch | None:
+        """The next batch of the task, with fewer rows at its end, and None behind that."""
+        rows = [row for _, row in zip(range(self.config.batch_size), (row for _, row in self._rows), strict=False)]
+        return {name: np.stack([row[name] for row in rows]) for name in self._features} if rows else None
+
+    def measure(
+        self, outputs: Mapping[str, Outputs], step: int, inferences: Path | None = None
+    ) -> dict[str, dict[str, MetricValue]]:
+        """{task: {metric: value}} of what the model made of each task's examples, in their order.
+
+        outputs: {task: {"prediction": int32 [examples, T], "score": float32 [examples], "prediction_scores": float32
+          [examples]}}, of these what the task's `kinds` need.
+        inferences: a folder for a file of JSON lines for every task: texts, targets, predictions and scores.
+        Raises UserError where a metric fails, or gives what no record can hold.
+        """
+        if not self.tasks:
+            return {}
+        datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}
+
+        def model(kind: str) -> Callable[[tf.data.Dataset], Any]:
+            return lambda dataset: _as_seqio_takes_it(kind, outputs[datasets[id(dataset)]])
+
+        try:
+            metrics, _ = self._evaluator.evaluate(
+                compute_metrics=True, step=step, model_fns={value: model(name) for name, value in KINDS.items()}
+            )
+        except ValueError as error:
+            if error.__cause__ is None:
+                raise
+            where = traceback.extract_tb(error.__cause__.__traceback__)[-1]
+            raise UserError(
+                f"{error} ({type(error.__cause__).__name__} in {where.filename}, line {where.lineno})"
+            ) from error
+        if inferences is not None:
+            (found,) = self._evaluator.loggers
+            for name, task in self.tasks.items():
+                _write_inferences(inferences / f"{name.replace(':', '_')}.jsonl", task, *found.of_task[name])
+        return {
+            task: {name: _neutral(f"The metric {name} of {task}", value) for name, value in values.items()}
+            for task, values in metrics.result().items()
+        }
+
+
+def _kinds(task: seqio.Task) -> list[str]:
+    """What the task's metrics need of the model, by the names of `KINDS`."""
+    wanted = {metric.model_output_type for metric in task.metric_objs}
+    others = sorted(Kind(kind).name for kind in wanted - set(KINDS.values()))
+    if others:
+        raise UserError(
+            f"A metric of {task.name} is of {' and '.join(others)}, which is not computed here: there are metrics of "
+            f"{', '.join(kind.name for kind in KINDS.values())}."
+        )
+    return [name for name, kind in KINDS.items() if kind in wanted]
+
+
+def _as_seqio_takes_it(kind: str, outputs: Outputs) -> Any:
+    if kind == "score":
+        return list(enumerate(outputs["score"].tolist()))
+    predictions = list(enumerate(outputs["prediction"].tolist()))
+    if kind == "prediction":
+        return predictions
+    return predictions, {"scores": outputs["prediction_scores"].tolist()}  # the name that T5X gives them
+
+
+class _Inferences(seqio.loggers.Logger):
+    """Keeps what the evaluator has of each example: dataset, targets and inferences of the last evaluation."""
+
+    def __init__(self, output_dir: str) -> None:
+        super().__init__(output_dir)
+        self.of_task: dict[str, tuple[Any, Any, Any]] = {}
+
+    def __call__(self, task_name: str, step: Any, metrics: Any, dataset: Any, inferences: Any, targets: Any) -> None:
+        self.of_task[task_name] = (dataset, targets, inferences)
+
+
+def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
+    """A line for every example: {"inputs": …, "target": …, "prediction": …, "score": …}, as far as they are known."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {"target": targets, **{name: inferences[name] for name in ("prediction", "score") if name in inferences}}
+    columns = {name: values for name, values in columns.items() if values is not None}
+    with write_atomically(path) as file:
+        for number, example in enumerate(dataset.as_numpy_iterator()):
+            line = {"inputs": _text_of(task, example)} | {name: values[number] for name, values in columns.items()}
+            file.write((json.dumps(_json(line), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def _text_of(task: seqio.Task, example: Mapping[str, Any]) -> str:
+    """The inputs as text: as they were before they were tokenised, or decoded with the sentinels by their names."""
+    if isinstance(text := example.get("inputs_pretokenized"), bytes):
+        return text.decode("utf-8", "replace")
+    vocabulary, ids = task.output_features["inputs"].vocabulary, [int(token) for token in example["inputs"]]
+    try:
+        return from_seqio(vocabulary).decode(ids)
+    except UserError:  # of a kind that is not known here
+        return str(vocabulary.decode(ids))
+
+
+def _json(value: Any) -> Any:
+    """What a postprocessor made, as JSON: anything that has no place there by its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _json(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return _json(value.tolist())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_json(inner) for inner in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, np.generic):
+        return _json(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def _neutral(what: str, value: Any) -> MetricValue:
+    """A metric's value without SeqIO. Raises UserError, which names it, for what records cannot hold."""
+    if isinstance(value, seqio.metrics.Scalar):
+        value = value.value
+    elif isinstance(value, seqio.metrics.Text):
+        value = value.textdata
+    elif isinstance(value, seqio.metrics.Histogram):
+        return Histogram(np.asarray(value.values, np.float64), value.bins)
+    elif isinstance(value, seqio.metrics.Image):
+        return _image(what, value)
+    elif isinstance(value, seqio.metrics.Generic):
+        tensor = np.asarray(value.tensor)
+        summary = tf.compat.v1.Summary.Value(tensor=tf.make_tensor_proto(tensor), metadata=value.metadata)
+        return Generic(tensor, summary.SerializeToString())
+    elif isinstance(value, seqio.metrics.MetricValue):
+        raise UserError(
+            f"{what} is of the kind {type(value).__name__}, which the records of a run do not hold: they hold Scalar, "
+            "Text, Histogram, Image and Generic. Leave it out of the task's metric_fns."
+        )
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if value is None or isinstance(value, str):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise UserError(
+            f"{what} is a {type(value).__name__}: expected a number, a text or a seqio.metrics.MetricValue."
+        )
+    if array.ndim:
+        return Generic(array)
+    return float(array) if array.dtype.kind == "f" else int(array)
+
+
+def _image(what: str, value: Any) -> Image:
+    pictures = np.asarray(value.image)
+    if pictures.ndim != 4 or pictures.shape[3] not in (1, 3, 4) or pictures.dtype.kind not in "uif":
+        raise UserError(
+            f"{what} is an image of shape {list(pictures.shape)} and type {pictures.dtype}: expected [number, height, "
+            "width, channels] with 1, 3 or 4 channels, as tf.summary.image takes it."
+        )
+    if pictures.dtype.kind == "f":
+        return Image(np.clip(pictures, 0.0, 1.0).astype(np.float32), value.max_outputs)
+    return Image(np.clip(pictures, 0, 255).astype(np.uint8), value.max_outputs)

@@ -1,0 +1,321 @@
+"""Streams of batches out of SeqIO tasks and mixtures, whose position can be saved and put back exactly.
+
+Virtual shards. The data of a stream is split into `num_virtual_shards` shards. Each is a SeqIO pipeline of its own
+(`seqio.ShardInfo`, packing included) and gives the same number of rows of every batch: a batch is the rows of shard 0,
+then of shard 1, and so on. A process that owns some of the shards reads exactly its rows of the global batch, whatever
+the number of processes.
+
+Determinism. Everything random in a SeqIO pipeline follows from one number: the order of files, the shuffle buffer, the
+sampling of a mixture, and the seeds that `seqio.map_over_dataset` hands to a preprocessor
+(`seqio.utils.map_seed_manager` counts up from it). For shard 0 it is `config.seed`; for the others it is made from
+`config.seed` and the index, so that no two shards mask their texts alike. tf.data runs with `deterministic=True`. What
+a preprocessor draws from the stateful generators (`tf.random.uniform`) is outside of this: it should use the
+seeds of `seqio.map_over_dataset(num_seeds=...)`.
+
+Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline (shuffle buffer, open files, states
+of generators). It is written in full, not symbolically: a symbolic one replays the stream from its start. Nothing is
+cached in memory (`try_in_mem_cache=False`): the cache would be part of every checkpoint. The names of open files are
+part of it, and what the files were stands beside it, so that it is never put back over others: see
+`t5xpg.data.stream.source_files`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import ENC_DEC, Batch
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.source_files import FILES, SourceFiles, size_of
+from t5xpg.data.tasks.feature_converters import feature_converter
+from t5xpg.data.tasks.providers import Provider, source_of, tasks_of
+
+PATIENCE = 5.0  # seconds for the first rows
+THREADS = 2  # of each pipeline; the training process computes on the same cores
+
+
+class ShardedBatches:
+    """The rows that `shards` give to the batches of `config`, in order, from the first batch on.
+
+    Rows of a shard that has ended while another has not, and the rest of a last partial batch, are zeros. The stream
+    ends when all virtual shards have ended, also those that are not owned: every process sees as many batches.
+    """
+
+    def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
+        self.config = config
+        self.shards = tuple(shards)
+        self._provider = provider
+        self._datasets = {shard: _dataset(provider, config, shard) for shard in self.shards}
+        self._features = config.batch_spec(config.rows_per_shard).features()
+        self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
+        self._length: int | None = None  # batches of the whole stream, once counted
+        self._files = SourceFiles(provider, config)
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Go to the first batch."""
+        self._iterators = {shard: iter(dataset) for shard, dataset in self._datasets.items()}
+        self._ended = dict.fromkeys(self.shards, False)
+        self._index = 0
+
+    def next(self) -> Batch | None:
+        """The next batch; None at the end. Raises UserError where a file is seen to be no longer what it was."""
+        try:
+            batch = self._next()
+        except Exception as error:
+            self._files.check()  # a file that was changed is the reason that a user can mend
+            self._files.find_damage(error)
+            raise
+        if batch is None:
+            self._files.check()  # a file that was cut short looks like the end
+        else:
+            self._files.check_in_passing()
+        return batch
+
+    def _next(self) -> Batch | None:
+        config = self.config
+        if config.max_batches is not None and self._index >= config.max_batches:
+            return None
+        parts = [self._next_rows(shard) for shard in self.shards]
+        if all(self._ended.values()) and all(rows is None for rows in parts) and self._index >= self._whole_length():
+            return None
+        self._index += 1
+        present = [self._zeros if rows is None else rows for rows in parts]
+        return {name: np.concatenate([rows[name] for rows in present]) for name in self._features}
+
+    def save(self) -> dict[str, np.ndarray]:
+        """The position, as arrays. Those of one virtual shard have names that start with `shard_<index>-`.
+
+        Raises UserError where a file is no longer what it was when the stream was opened: what was read since may be
+        other data, and no position is given after it.
+        """
+        arrays: dict[str, np.ndarray] = {FILES: self._files.to_array()}
+        for shard in self.shards:
+            position = np.array([self._index, self._ended[shard]], np.int64)
+            arrays |= {f"{shard_prefix(shard)}position": position}
+            if not self._ended[shard]:
+                saved = _save_iterator(self._iterators[shard])
+                arrays |= {f"{shard_prefix(shard)}{name}": value for name, value in saved.items()}
+        self._files.check()
+        return arrays
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put back a position that `save` gave for the same config; for these shards at least.
+
+        Raises UserError where it was taken over other files.
+        """
+        self._files.check()
+        if FILES in arrays:  # not in positions of earlier versions
+            self._files.compare(arrays[FILES])
+        for shard in self.shards:
+            prefix = shard_prefix(shard)
+            index, ended = (int(value) for value in arrays[f"{prefix}position"])
+            self._index, self._ended[shard] = index, bool(ended)
+            self._iterators[shard] = iter(self._datasets[shard])
+            if not ended:
+                own = {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
+                _restore_iterator(self._iterators[shard], own)
+
+    def _next_rows(self, shard: int) -> Batch | None:
+        rows = None if self._ended[shard] else self._read_rows(shard)
+        if rows is None:
+            if self.config.num_epochs is None:
+                raise UserError(_no_examples(self.config, shard))
+            self._ended[shard] = True
+            return None
+        arrays = {name: np.asarray(value) for name, value in rows.items()}
+        missing = self.config.rows_per_shard - len(next(iter(arrays.values())))
+        if missing:
+            arrays = {name: np.pad(value, ((0, missing), (0, 0))) for name, value in arrays.items()}
+        return arrays
+
+    def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
+        """The next rows of one shard; None at its end.
+
+        SeqIO repeats a source before the steps that make examples of it: where these leave nothing, the pipeline reads
+        for ever and cannot be interrupted. So the first rows are waited for beside it, and after PATIENCE one pass over
+        the source says whether there are any.
+        """
+        iterator = self._iterators[shard]
+        if self.config.num_epochs is not None or self._index > 0:
+            return next(iterator, None)
+        reading = concurrent.futures.Future[Mapping[str, Any] | None]()
+
+        def read() -> None:
+            try:
+                reading.set_result(next(iterator, None))
+            except BaseException as error:
+                reading.set_exception(error)
+
+        threading.Thread(target=read, name="first rows", daemon=True).start()
+        try:
+            return reading.result(timeout=PATIENCE)
+        except TimeoutError:
+            if reading.done():
+                raise
+        once = dataclasses.replace(self.config, num_epochs=1)
+        if _count(_dataset(self._provider, once, shard), 1) == 0:
+            raise UserError(_no_examples(self.config, shard))
+        return reading.result()
+
+    def _whole_length(self) -> int:
+        """Number of batches of the stream, for which the shards that are not owned are read through once."""
+        if self._length is None:
+            others = [shard for shard in range(self.config.num_virtual_shards) if shard not in self.shards]
+            limit = self.config.max_batches
+            counts = [_count(_dataset(self._provider, self.config, shard), limit) for shard in others]
+            self._length = max([self._index, *counts])
+        return self._length
+
+
+def shard_prefix(shard: int) -> str:
+    """What the names of the arrays of one virtual shard start with."""
+    return f"shard_{shard:05d}-"
+
+
+def stream_identity(provider: Provider, config: DatasetConfig) -> dict[str, Any]:
+    """What must be the same for a position to mean the same place: the settings, and names and sizes of the files."""
+    settings = config.to_json()
+    for name in ("max_batches", "module_import"):
+        del settings[name]
+    if config.converter == ENC_DEC:  # positions of earlier versions know no other
+        del settings["feature_converter"], settings["loss_on_targets_only"]
+    files = []
+    for task in tasks_of(provider):
+        if config.split in task.splits:
+            paths = map(str, source_of(task, config).list_shards(config.split))
+            files += [[os.path.basename(path), size_of(path)] for path in paths]
+    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+    return settings | {"files": f"{len(files)} files, {digest[:16]}"}
+
+
+def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:
+    """Batches of `rows_per_shard` rows of one virtual shard; the last may have fewer."""
+    several = config.num_virtual_shards > 1
+    arguments: dict[str, Any] = {"log_mixing_proportions": False} if isinstance(provider, seqio.Mixture) else {}
+
+    def examples() -> tf.data.Dataset:
+        return provider.get_dataset(
+            config.task_feature_lengths,
+            split=config.split,
+            use_cached=config.use_cached,
+            shuffle=config.shuffle,
+            seed=_shard_seed(provider, config, shard),
+            shard_info=seqio.ShardInfo(shard, config.num_virtual_shards) if several else None,
+            num_epochs=config.num_epochs,
+            try_in_mem_cache=False,
+            **arguments,
+        )
+
+    dataset = without_autograph(examples)
+
+    def model_features() -> tf.data.Dataset:
+        return feature_converter(config)(dataset, task_feature_lengths=config.task_feature_lengths)
+
+    # packing is a loop over tensors that only AutoGraph can read
+    converted = model_features() if config.pack else without_autograph(model_features)
+    options = tf.data.Options()
+    options.deterministic = True
+    options.experimental_symbolic_checkpoint = False
+    options.threading.private_threadpool_size = THREADS
+    options.threading.max_intra_op_parallelism = 1
+    options.autotune.cpu_budget = THREADS
+    options.autotune.ram_budget = 256 << 20
+    return converted.batch(config.rows_per_shard, drop_remainder=False).prefetch(2).with_options(options)
+
+
+def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
+    """The dataset that `build` makes, with its Python functions traced as they are, where that is possible.
+
+    AutoGraph's rewriting costs five seconds in every process, and the preprocessors of SeqIO and t5 are written in
+    TensorFlow's own control flow. One that is not, with a Python `if` on a tensor, cannot be traced without it.
+    """
+    try:
+        return tf.autograph.experimental.do_not_convert(build)()
+    except UserError:
+        raise
+    except Exception:  # of many types; where this was not the reason, the same error comes again
+        return build()
+
+
+def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
+    """The seed of one virtual shard's pipeline.
+
+    Where the files are more than one but fewer than the shards, SeqIO deals examples out to shards after shuffling the
+    files: each shard must shuffle them alike, or they would share examples. There, all shards have the one seed.
+    """
+    if shard == 0 or not config.shuffle:
+        files = [0]
+    else:
+        files = [_num_files(task, config) for task in tasks_of(provider) if config.split in task.splits]
+    if shard == 0 or any(1 < count < config.num_virtual_shards for count in files):
+        return config.seed
+    digest = hashlib.sha256(f"{config.seed} virtual shard {shard}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") % 2**31
+
+
+def _num_files(task: seqio.Task, config: DatasetConfig) -> int:
+    return len(source_of(task, config).list_shards(config.split))
+
+
+def _count(dataset: tf.data.Dataset, limit: int | None) -> int:
+    return sum(1 for _ in itertools.islice(dataset, limit))
+
+
+def _no_examples(config: DatasetConfig, shard: int) -> str:
+    name, split, number = config.mixture_or_task_name, config.split, config.num_virtual_shards
+    if number > 1:
+        return (
+            f"Virtual shard {shard} of {number} of {name}, split {split!r}, has no examples: the split is too small to "
+            "be divided so. Use fewer virtual shards (NUM_VIRTUAL_SHARDS), or more text."
+        )
+    return (
+        f"{name}, split {split!r}, has no examples: there is no text, or none that its preprocessors make examples of. "
+        "Export other text, or name another split."
+    )
+
+
+def _save_iterator(iterator: Any) -> dict[str, np.ndarray]:
+    """The files of a tf.train.Checkpoint as uint8 arrays: `index` and `data`."""
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, "position"))
+        names = {"index": f"{prefix}.index", "data": f"{prefix}.data-00000-of-00001"}
+        return {name: np.frombuffer(Path(path).read_bytes(), np.uint8) for name, path in names.items()}
+
+
+def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = os.path.join(folder, "position")
+        try:
+            Path(f"{prefix}.index").write_bytes(arrays["index"].tobytes())
+            Path(f"{prefix}.data-00000-of-00001").write_bytes(arrays["data"].tobytes())
+        except OSError as error:
+            raise UserError(
+                f"The position of the data cannot be written into {tempfile.gettempdir()} ({error.strerror}). Make "
+                "room there, or name another folder with TMPDIR=…"
+            ) from error
+        try:
+            tf.train.Checkpoint(iterator=iterator).read(prefix).assert_existing_objects_matched()
+        except tf.errors.NotFoundError as error:
+            found = re.search(r"from checkpoint: (.*?); No such file", error.message)
+            if found is None:
+                raise
+            raise UserError(
+                f"The saved position of the data was taken while reading {found.group(1)}, which is not there. "
+                "Put the file back to where it lay (a link will do)."
+            ) from error

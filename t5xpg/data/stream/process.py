@@ -1,0 +1,225 @@
+"""The data process as a child of this one: started, asked, and mourned. No TensorFlow here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from t5xpg.base.errors import UserError
+
+_PREFIX = struct.Struct("<II")
+_MARK = 0x54355847
+
+
+def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+    """Send one frame. Raises OSError where the other side is gone."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    table = [[name, array.dtype.str, list(array.shape)] for name, array in contiguous.items()]
+    header = json.dumps({"message": message, "arrays": table}).encode("utf-8")
+    connection.sendall(_PREFIX.pack(len(header), _MARK) + header)
+    for array in contiguous.values():
+        if array.nbytes:
+            connection.sendall(_bytes_of(array))
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame."""
+    length, mark = _PREFIX.unpack(_read(connection, _PREFIX.size))
+    if mark != _MARK:
+        raise ValueError("not a frame: the two processes have lost step with each other")
+    header = json.loads(bytes(_read(connection, length)).decode("utf-8"))
+    arrays = {}
+    for name, dtype, shape in header["arrays"]:
+        array = np.empty(shape, np.dtype(dtype))
+        if array.nbytes:
+            _read_into(connection, _bytes_of(array))
+        arrays[name] = array
+    return header["message"], arrays
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _read(connection: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    _read_into(connection, memoryview(data))
+    return data
+
+
+def _read_into(connection: socket.socket, view: memoryview) -> None:
+    while view:
+        try:
+            count = connection.recv_into(view)
+        except ConnectionResetError:
+            count = 0
+        if count == 0:
+            raise EOFError("the connection was closed")
+        view = view[count:]
+
+
+Arrays = dict[str, np.ndarray]
+
+_TAIL_LINES = 20
+# what the data process needs to be there before its first import
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
+    "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # what is left of the log are errors
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+
+
+class DataProcessError(UserError):
+    """The data process has ended or failed. The message holds its last lines: a traceback of this side adds nothing."""
+
+
+class DataProcess:
+    """One data process and the connection to it. `request` may be called from several threads.
+
+    environment: what it finds in its environment beside this process's. What it prints goes to the file `log`, or to a
+    temporary file and, from `print_to` on, to another one.
+    """
+
+    def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
+        self.environment = dict(environment)
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        output: BinaryIO = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115
+        self._outputs: list[BinaryIO] = [output]
+        self._connection, theirs = socket.socketpair()
+        root = str(Path(__file__).resolve().parents[3])
+        path = os.environ.get("PYTHONPATH")
+        paths = {"PYTHONPATH": root + (os.pathsep + path if path else "")}
+        self._lock = threading.Lock()
+        self._closed = False
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "t5xpg.data.stream.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **_ENVIRONMENT, **environment, **paths},
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
+            )
+        with contextlib.suppress(OSError):  # where it has died already, the first request says so
+            send(self._connection, {"sys_path": [entry for entry in sys.path if entry]})
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def print_to(self, log: Path) -> None:
+        """Have it print into the file `log`, which begins with what it has printed before."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._outputs.append(log.open("w+b"))
+        with contextlib.suppress(OSError):  # it has died; the first request says so
+            send(self._connection, {"print_to": str(log.resolve())})
+
+    def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
+        """Ask and wait for the answer. Raises UserError where that is one, DataProcessError where none comes."""
+        with self._lock:
+            if self._closed:
+                raise DataProcessError("The data process has been ended.")
+            try:
+                send(self._connection, message, arrays)
+                reply, out = receive(self._connection)
+            except (OSError, EOFError) as error:
+                if self._closed:
+                    raise DataProcessError("The data process has been ended.") from error
+                raise DataProcessError(self._obituary()) from None
+            except BaseException:  # Ctrl-C in the middle of a frame: what follows could not be told apart
+                self._connection.shutdown(socket.SHUT_RDWR)
+                raise
+        if "error" in reply:
+            if reply["error"] == "user":
+                raise UserError(reply["text"])
+            raise DataProcessError(f"The data process failed: {reply['text']}\n{reply['detail']}")
+        return reply, out
+
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def hang_up(self) -> None:
+        """Close the connection: the process ends, and a request that waits fails."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def wait(self) -> None:
+        """Wait for its end, after `hang_up`; it is killed if it does not come."""
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._connection.close()
+        for output in self._outputs:
+            output.close()
+
+    def _obituary(self) -> str:
+        try:
+            code: int | None = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = "has closed its connection"
+        if code is not None and code >= 0:
+            how = f"has ended with exit code {code}"
+        elif code is not None:
+            how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
+        printed = [_tail(output) for output in reversed(self._outputs)]
+        lines = next(filter(None, printed), [])
+        last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
+        return (
+            f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {how}. "
+            f"Give the same command again: training goes on from its last checkpoint. {last}"
+        )
+
+
+def _tail(output: BinaryIO) -> list[str]:
+    """The last lines of what was printed into a file."""
+    output.seek(0, os.SEEK_END)
+    output.seek(max(0, output.tell() - 16384))
+    return output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+
+
+_early: list[DataProcess] = []
+
+
+def start_early(environment: Mapping[str, str]) -> None:
+    """Start a data process before it is known what will be asked of it: TensorFlow loads beside everything else."""
+    _early.append(DataProcess(environment))
+
+
+def drop_early() -> None:
+    """End the process that was started early: what it has found at its start is no longer so."""
+    while _early:
+        process = _early.pop()
+        process.hang_up()
+        process.wait()
+
+
+def take_process(environment: Mapping[str, str], log: Path | None) -> DataProcess:
+    """The process that was started early, if one was, and for the same environment; a new one otherwise."""
+    process = _early.pop() if _early and _early[-1].environment == dict(environment) else None
+    if process is None or not process.lives():
+        return DataProcess(environment, log)
+    if log is not None:
+        process.print_to(log)
+    return process

@@ -1,0 +1,308 @@
+"""The files that a stream reads: what they were when it was opened, and whether they still are. Imports TensorFlow.
+
+tf.data says little when a file changes under it. One that is cut short ends early, which a repeated dataset takes for
+the end of an epoch; one that is written over gives other text; one that was deleted while it is open reads on to its
+end; and where there is an error it often lacks the name. So the files are looked at (size, time of modification,
+inode): in passing while batches are read, at every end and error, and whenever a position is saved. A position that was
+given is one before which nothing else was read than what the stream was opened on.
+
+A saved position carries the names, sizes and digests of the files, and is not put back over others.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import cache_directory, data_directory
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.tasks.providers import Provider, map_tasks, reads_cache, source_of, tasks_of
+from t5xpg.data.tasks.task_names import cache_command, possible_dataset, vocabularies
+
+FILES = "files"  # name of the array of a position that says what the files were
+
+_PERIOD = 1.0  # seconds between two looks in passing
+_PAUSES = 50  # and so many times as long as a look takes lie between two
+# Bytes that are read to tell the files of a stream from others. Where they are larger, a digest is of blocks of them,
+# evenly spread: what is verified in full is for exports and caches to say, which have records of their digests.
+_DIGESTED = 64 << 20
+_BLOCK = 64 << 10
+_SHOWN = 5  # files that one message names
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a glance at a file shows."""
+
+    size: int
+    modified: int  # nanoseconds since 1970
+    inode: int  # 0 where the file system has none
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a task. What is no file (a source may list names of another kind) is not looked at."""
+
+    task: str
+    path: str
+    cached: bool
+    look: _Look | None
+    digest: str
+
+
+class SourceFiles:
+    """The files of the split of `config` that `provider` reads, as they are now."""
+
+    def __init__(self, provider: Provider, config: DatasetConfig) -> None:
+        self._config = config
+        listed = [
+            (task.name, str(path), reads_cache(task, config))
+            for task in tasks_of(provider)
+            if config.split in task.splits
+            for path in source_of(task, config).list_shards(config.split)
+        ]
+        looks = [_look(path) for _, path, _ in listed]
+        self._files = [_File(*entry, look, "") for entry, look in zip(listed, looks, strict=True)]
+        for number, file in enumerate(self._files):
+            if file.look:
+                digest = _digest(file.path, file.look.size, self._share())
+                self._files[number] = dataclasses.replace(file, digest=digest)
+        # names in a saved position are relative to these: it must not tell where the data lies
+        self._folders = {
+            task: _common_folder([path for name, path, _ in listed if name == task]) for task, _, _ in listed
+        }
+        self._next_look = time.monotonic() + _PERIOD
+
+    def check(self) -> None:
+        """Raise UserError, naming the files, if one is no longer what it was when the stream was opened."""
+        began = time.monotonic()
+        found = [
+            (file, change)
+            for number, file in enumerate(self._files)
+            if (change := self._change(number, file)) is not None
+        ]
+        ended = time.monotonic()
+        self._next_look = ended + max(_PERIOD, _PAUSES * (ended - began))
+        if found:
+            self._refuse("The data has changed while it was being read", found)
+
+    def check_in_passing(self) -> None:
+        """`check`, unless that was done a moment ago."""
+        if time.monotonic() >= self._next_look:
+            self.check()
+
+    def find_damage(self, error: Exception) -> None:
+        """Raise UserError with the name of the file whose records are damaged, where `error` came from such a file."""
+        if not isinstance(error, tf.errors.DataLossError):
+            return
+        for file in self._files:
+            number = 0
+            try:
+                for _ in tf.data.TFRecordDataset(file.path) if file.cached else ():
+                    number += 1
+            except tf.errors.OpError:
+                self._refuse("The data is damaged", [(file, f"cannot be read after {number:,} examples")])
+
+    def to_array(self) -> np.ndarray:
+        """What the files are, for a saved position: uint8, JSON."""
+        entries = [[*self._place(file), file.look.size, file.digest] for file in self._files if file.look]
+        return np.frombuffer(json.dumps(entries).encode("utf-8"), np.uint8)
+
+    def compare(self, saved: np.ndarray) -> None:
+        """Raise UserError, naming the files, where these are not what `to_array` gave when a position was saved."""
+        were = {(task, name): (size, digest) for task, name, size, digest in json.loads(saved.tobytes())}
+        now = {self._place(file): file for file in self._files if file.look}
+        found: list[tuple[_File, str]] = []
+        for place, (size, _) in were.items():
+            if place not in now:
+                found.append((self._absent(*place), "is not there any more"))
+            elif (look := now[place].look) and look.size != size:
+                found.append((now[place], f"has {look.size:,} bytes and had {size:,}"))
+        found += [(file, "was not there then") for place, file in now.items() if place not in were]
+        if not found:  # the digests are comparable: how much of a file they tell of depends on the others
+            other = "holds other data, of the same size"
+            found = [(now[place], other) for place, (_, digest) in were.items() if now[place].digest != digest]
+        if found:
+            self._refuse("The data has changed since the position was saved", found)
+
+    def _change(self, number: int, file: _File) -> str | None:
+        """What has become of a file, as the end of a sentence; None where nothing has."""
+        if file.look is None:
+            return None
+        look = _look(file.path)
+        if look is None:
+            return "is not there any more"
+        if look.size != file.look.size:
+            return f"has {look.size:,} bytes and had {file.look.size:,}"
+        if look.inode == file.look.inode:
+            if look.modified == file.look.modified:
+                return None
+            # what was read of it while it was written nobody knows
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(look.modified / 1e9))
+            return f"was written to (at {when})"
+        # Another file in its place: the same data exported again, or what some network file systems do now and then.
+        share = self._share()
+        known_whole = _is_whole(look.size, share) or look.modified == file.look.modified
+        if not known_whole or _digest(file.path, look.size, share) != file.digest:
+            return "was replaced by another file of the same size"
+        self._files[number] = dataclasses.replace(file, look=look)
+        return None
+
+    def _share(self) -> int:
+        """Bytes of one file that are digested."""
+        return _DIGESTED // len(self._files)
+
+    def _place(self, file: _File) -> tuple[str, str]:
+        """Which file it is, wherever the folders of the data lie: its task, and its name in the task's folder."""
+        return file.task, file.path.removeprefix(self._folders[file.task])
+
+    def _absent(self, task: str, name: str) -> _File:
+        """A file that is no longer listed: beside the others of its task, if it has any."""
+        cached = any(file.cached for file in self._files if file.task == task)
+        return _File(task, self._folders.get(task, f"{task}: ") + name, cached, None, "")
+
+    def _refuse(self, what: str, found: Sequence[tuple[_File, str]]) -> None:
+        shown = [f"{file.path} {change}" for file, change in found[:_SHOWN]]
+        if len(found) > _SHOWN:
+            shown.append(f"{len(found) - _SHOWN} more files differ")
+        commands = {command for file, _ in found if (command := self._command(file)) is not None}
+        again = f", or make the same again ({', '.join(sorted(commands))})" if commands else ""
+        raise UserError(f"{what}: {'; '.join(shown)}. Put back what was there{again}, and give the command once more.")
+
+    def _command(self, file: _File) -> str | None:
+        """What to type to make a file again; None for those of the user's own tasks."""
+        if file.cached:
+            return cache_command(file.task, self._config.module_import, force=True)
+        dataset = possible_dataset(file.task, vocabularies(data_directory()))
+        return f"make data DATASET={dataset} FORCE=1" if dataset else None
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """The folder, with its slash, that all of the paths lie in."""
+    # characters, then up to a slash: commonpath would make gs:/ of gs://
+    common = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])  # noqa: RUF071
+    return common.rpartition("/")[0] + "/"
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file; -1 where there is none."""
+    look = _look(path)
+    return look.size if look else -1
+
+
+def _look(path: str) -> _Look | None:
+    """What a file is now; None where there is none."""
+    try:
+        if "://" not in path:
+            found = os.stat(path)
+            return _Look(found.st_size, found.st_mtime_ns, found.st_ino) if os.path.isfile(path) else None
+        remote = tf.io.gfile.stat(path)
+        return None if remote.is_directory else _Look(int(remote.length), int(remote.mtime_nsec), 0)
+    except (FileNotFoundError, NotADirectoryError, tf.errors.NotFoundError):
+        return None
+    except (OSError, tf.errors.OpError) as error:  # a folder that may no longer be read, a network that is away
+        raise UserError(f"{path} cannot be looked at: {error}") from error
+
+
+def _is_whole(size: int, limit: int) -> bool:
+    """Whether `_digest` is of all bytes of a file."""
+    return size <= max(3 * _BLOCK, limit)
+
+
+def _digest(path: str, size: int, limit: int) -> str:
+    """SHA-256 of a file, or of blocks of it of about `limit` bytes in all where it is larger."""
+    count = max(3, limit // _BLOCK)
+    whole = _is_whole(size, limit)
+    starts = [0] if whole else [round(i * (size - _BLOCK) / (count - 1)) for i in range(count)]
+    length = size if whole else _BLOCK
+    digest = hashlib.sha256(f"{size} {length}\n".encode())
+    with tf.io.gfile.GFile(path, "rb") as file:
+        for start in starts:
+            file.seek(start)
+            digest.update(file.read(length))
+    return digest.hexdigest()
+
+
+_FIRST_DESCRIPTOR = 900
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+def with_steady_paths(provider: Provider) -> Provider:
+    """The task or mixture, reading files below the data and cache folders by names that do not tell where these are."""
+    _open_folders()
+    return map_tasks(provider, _with_steady_paths)
+
+
+def readable(text: str) -> str:
+    """A message with the names that users know."""
+    for number, folder in _folders().items():
+        text = text.replace(f"{_DESCRIPTORS}/{number}/", f"{folder}/")
+    return text
+
+
+def _folders() -> dict[int, Path]:
+    folders = (data_directory().resolve(), cache_directory().resolve())
+    return dict(enumerate(folders, start=_FIRST_DESCRIPTOR))
+
+
+def _open_folders() -> None:
+    """Let each descriptor stand for its folder, where that is there and descriptors have names."""
+    for number, folder in _folders().items():
+        if not folder.is_dir() or not _DESCRIPTORS.is_dir() or _is_open(number, folder):
+            continue
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.dup2(opened, number, inheritable=False)
+        except OSError:  # fewer descriptors are allowed: absolute names, then
+            continue
+        finally:
+            os.close(opened)
+
+
+def _is_open(number: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), os.stat(folder))
+    except OSError:
+        return False
+
+
+def _with_steady_paths(task: seqio.Task) -> seqio.Task:
+    steady = copy.copy(task)
+    steady._source = _steady(task.source)
+    cached = task._get_cached_source
+    steady._get_cached_source = lambda *arguments, **named: _steady(cached(*arguments, **named))
+    return steady
+
+
+def _steady(source: Any) -> Any:
+    """The source, listing its files by steady names; sources of other kinds as they are."""
+    if not isinstance(source, seqio.FileDataSource):
+        return source
+    steady = copy.copy(source)
+    steady.list_shards = lambda split: _steady_names(source.list_shards(split))
+    return steady
+
+
+def _steady_names(names: Sequence[str]) -> list[str]:
+    open_folders = {number: f"{folder}/" for number, folder in _folders().items() if _is_open(number, folder)}
+
+    def steady(name: str) -> str:
+        for number, folder in open_folders.items():
+            if name.startswith(folder):
+                return f"{_DESCRIPTORS}/{number}/{name[len(folder) :]}"
+        return name
+
+    return [steady(str(name)) for name in names]

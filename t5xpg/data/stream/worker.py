@@ -1,0 +1,271 @@
+"""The data process: it holds TensorFlow and the pipelines, and answers the training process over a socket.
+
+Started by `process`, as `python -m t5xpg.data.stream.worker <file descriptor>`. It ends when the other side of the
+socket is closed, however that came about, and ignores Ctrl-C: the training process says when.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import queue
+import re
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.data import late_imports
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import process
+from t5xpg.data.tasks.lengths import spans_said
+
+if TYPE_CHECKING:
+    from t5xpg.data.stream.evaluator import TaskEvaluator
+    from t5xpg.data.stream.pipeline import ShardedBatches
+
+Arrays = dict[str, np.ndarray]
+
+
+def main() -> None:
+    """Answer requests until the other side closes."""
+    # It ends when its connection does. Whoever stops all processes of a job at once must not take the position of the
+    # data from a trainer that is about to save it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]] = queue.SimpleQueue()
+    threading.Thread(target=_read_requests, args=(connection, requests), daemon=True).start()
+    start, _ = requests.get()
+    sys.path += [entry for entry in start["sys_path"] if entry not in sys.path]
+    streams: Streams | None = None
+    failure: dict[str, Any] | None = None
+    try:
+        streams = Streams()
+    except Exception as error:
+        failure = _failure(error)
+    while True:
+        message, arrays = requests.get()
+        if "print_to" in message:
+            _print_to(message["print_to"])
+            continue
+        reply: dict[str, Any] = {}
+        out: Arrays = {}
+        if streams is None:
+            reply = failure or {}
+        else:
+            try:
+                reply, out = getattr(streams, message.pop("call"))(**message, arrays=arrays)
+            except Exception as error:
+                reply = _failure(error)
+        process.send(connection, reply, out)
+
+
+class Streams:
+    """The requests, one method each: they take a message's values and arrays, and give those of the answer."""
+
+    def __init__(self) -> None:
+        late_imports.import_libraries()
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(2)
+        import t5xpg.data.stream.pipeline
+        import t5xpg.data.tasks.registered  # noqa: F401
+
+        self._streams: dict[int, ShardedBatches] = {}
+        self._evaluators: dict[int, TaskEvaluator] = {}
+        self._numbers = iter(range(1 << 62))
+
+    def describe(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """What is known of a task or mixture before reading it."""
+        from t5xpg.data.tasks import providers
+        from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+
+        dataset, provider = self._provider(config)
+        providers.check(provider, dataset)
+        vocabulary, *others = [provider.output_features[name].vocabulary for name in dataset.token_features]
+        if any(other != vocabulary for other in others):
+            raise UserError(f"{provider.name} has one vocabulary for inputs and another for targets: T5 shares one.")
+        tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
+        objectives = [providers.objective_of(task) for task in tasks]
+        reply: dict[str, Any] = {
+            "name": provider.name,
+            "tasks": [task.name for task in tasks],
+            "splits": sorted(provider.splits),
+            "cached": all(providers.reads_cache(task, dataset) for task in tasks),
+            "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
+            "vocabulary": from_seqio(vocabulary).to_json(),
+            "objective": spans_said(objectives, dataset.task_feature_lengths),
+            "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
+        }
+        return reply, {}
+
+    def open(self, config: dict[str, Any], shards: list[int], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Build a stream that stands before its first batch."""
+        from t5xpg.data.stream.pipeline import ShardedBatches, stream_identity
+        from t5xpg.data.stream.source_files import with_steady_paths
+        from t5xpg.data.tasks import providers
+
+        dataset, provider = self._provider(config)
+        providers.check(provider, dataset)
+        number = next(self._numbers)
+        provider = with_steady_paths(provider)
+        self._streams[number] = ShardedBatches(provider, dataset, shards)
+        identity = stream_identity(provider, dataset)
+        return {"stream": number, "vocab_size": _vocabulary_size(provider, dataset), "identity": identity}, {}
+
+    def next(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """The next batch, or none at the end."""
+        batch = self._streams[stream].next()
+        return {"end": batch is None}, batch or {}
+
+    def save(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """The position before the batch that `next` would give."""
+        return {}, self._streams[stream].save()
+
+    def restore(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Put back a saved position."""
+        self._streams[stream].restore(arrays)
+        return {}, {}
+
+    def rewind(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Go back to the first batch."""
+        self._streams[stream].rewind()
+        return {}, {}
+
+    def close(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Forget a stream."""
+        self._streams.pop(stream, None)
+        return {}, {}
+
+    def evaluator(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Read the examples of the tasks that have metrics."""
+        from t5xpg.data.stream.evaluator import TaskEvaluator
+        from t5xpg.data.tasks import providers
+
+        dataset, provider = self._provider(config)
+        providers.check(provider, dataset)
+        number = next(self._numbers)
+        evaluator = self._evaluators[number] = TaskEvaluator(provider, dataset)
+        tasks = {
+            name: {"examples": evaluator.examples(name), "kinds": evaluator.kinds[name]} for name in evaluator.tasks
+        }
+        return {"evaluator": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
+
+    def begin_task(self, evaluator: int, task: str, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Go to the first example of a task."""
+        self._evaluators[evaluator].begin(task)
+        return {}, {}
+
+    def next_of_task(self, evaluator: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """The next batch of that task, or none at its end."""
+        batch = self._evaluators[evaluator].next()
+        return {"end": batch is None}, batch or {}
+
+    def measure_tasks(
+        self, evaluator: int, outputs: list[list[str]], step: int, inferences: str | None, arrays: Arrays
+    ) -> tuple[dict[str, Any], Arrays]:
+        """The metrics of all tasks. outputs: task and kind of each of the arrays, which are numbered."""
+        from t5xpg.base import metric_values
+
+        of_task: dict[str, dict[str, np.ndarray]] = {}
+        for number, (task, kind) in enumerate(outputs):
+            of_task.setdefault(task, {})[kind] = arrays[str(number)]
+        folder = None if inferences is None else Path(inferences)
+        packed: list[list[Any]] = []
+        out: Arrays = {}
+        for task, values in self._evaluators[evaluator].measure(of_task, step, folder).items():
+            message, found = metric_values.pack(values)
+            out |= {f"{len(packed)} {name}": array for name, array in found.items()}
+            packed.append([task, message])
+        return {"metrics": packed}, out
+
+    def close_evaluator(self, evaluator: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Forget the examples."""
+        self._evaluators.pop(evaluator, None)
+        return {}, {}
+
+    def _provider(self, config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
+        from t5xpg.base.paths import data_directory
+        from t5xpg.data.tasks import providers
+        from t5xpg.data.tasks.table import register_tasks
+
+        providers.import_modules(config["module_import"])  # feature converters may come with them
+        dataset = DatasetConfig.from_json(config)
+        if not providers.is_known(dataset.mixture_or_task_name):
+            register_tasks(data_directory())  # it may have been exported since this process started
+        return dataset, providers.find_provider(dataset)
+
+
+def _print_to(path: str) -> None:
+    """Let what is printed, by libraries too, go to the end of another file, behind what was printed before."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with open(path, "ab", buffering=0) as file:
+        os.lseek(sys.stderr.fileno(), 0, os.SEEK_SET)
+        while earlier := os.read(sys.stderr.fileno(), 1 << 16):
+            file.write(earlier)
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+
+
+def _vocabulary_size(provider: Any, dataset: DatasetConfig) -> int:
+    return max(int(provider.output_features[name].vocabulary.vocab_size) for name in dataset.token_features)
+
+
+def _examples(provider: Any, split: str) -> int | None:
+    """How many examples there are in the sources; None where one does not know. Tasks may share their source."""
+    from t5xpg.data.tasks import sources as tfds_sources
+    from t5xpg.data.tasks.providers import tasks_of
+
+    tasks = {id(task.source): task for task in tasks_of(provider) if split in task.splits}
+    counts = [tfds_sources.number_of_examples(task, split) for task in tasks.values()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """An error as a message: of the user's making, of the data, or ours with its traceback."""
+    steady_paths = sys.modules.get("t5xpg.data.stream.source_files")
+    readable = steady_paths.readable if steady_paths is not None else str
+    if isinstance(error, UserError):
+        return {"error": "user", "text": readable(str(error))}
+    tensorflow = sys.modules.get("tensorflow")  # the error may be that it cannot be imported
+    if tensorflow is not None and hasattr(tensorflow, "errors") and isinstance(error, tensorflow.errors.OpError):
+        return {"error": "user", "text": readable(f"The data cannot be read: {_without_machinery(error.message)}")}
+    return {"error": "failure", "text": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
+
+
+def _without_machinery(message: str) -> str:
+    """The first line of a TensorFlow error without names of nodes and iterators; of an assertion, its own words."""
+    lines = [re.sub(r"^\{\{.*?\}\}\s*", "", line) for line in message.strip().splitlines()]
+    text = next((line for line in lines if line), "no reason was given")
+    text = re.sub(r"^Error in user-defined function passed to .*?Iterator::Root\S*: ", "", text)
+    asserted = re.fullmatch(r"assertion failed: \[(.*)\]", text)
+    return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text
+
+
+def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]]) -> None:
+    """Hand requests on; end the process when the other side has closed, whatever it is at."""
+    try:
+        while True:
+            requests.put(process.receive(connection))
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException:  # this thread alone would end, and the other side wait for ever
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Supervised tasks, made of what `supervised` says of them. Imports TensorFlow.
+
+Inputs and targets are kept as texts beside their tokens ("inputs_pretokenized"): metrics compare with a target as it
+was, and not as a vocabulary gives it back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import seqio
+import tensorflow as tf
+from t5.data import postprocessors as t5_postprocessors
+from t5.data import preprocessors as t5
+
+from t5xpg.data import metrics
+from t5xpg.data.preprocessors import parse_records
+from t5xpg.data.tasks.seqio_vocabularies import to_seqio
+from t5xpg.data.tasks.shared_cache import SharedCacheTask
+from t5xpg.data.tasks.task_names import Row
+from t5xpg.data.text.labelled import CLASSIFY, TFDS_TASKS, TRANSLATE, Supervised
+
+Step = Callable[..., tf.data.Dataset]
+
+
+def register_records(row: Row, dataset: str, source: seqio.DataSource, fields: Sequence[str]) -> None:
+    """Register a supervised task of an export of records with such fields."""
+    assert row.supervised is not None
+    parse = functools.partial(parse_records, fields=tuple(fields))
+    _register(row, source, [parse, _of_record(row.supervised, dataset)])
+
+
+def register_tfds(rows: Sequence[Row]) -> list[str]:
+    """Register the tasks over TensorFlow Datasets, which are read when they are used. Returns their names."""
+    for row in rows:
+        assert row.supervised is not None
+        task = TFDS_TASKS[row.supervised.kind]
+        source = seqio.TfdsDataSource(task.dataset, splits=dict(task.splits))
+        _register(row, source, [_TFDS_STEPS[row.supervised.kind]], _TFDS_POSTPROCESSORS.get(row.supervised.kind))
+    return [row.name for row in rows]
+
+
+def _register(
+    row: Row, source: seqio.DataSource, steps: Sequence[Step], postprocess: Callable[..., Any] | None = None
+) -> None:
+    assert row.supervised is not None
+    feature = seqio.Feature(to_seqio(row.vocabulary), add_eos=True)
+    shared: dict[str, Any] = {}
+    if row.cached_as != row.name:
+        shared = {"task_cls": SharedCacheTask, "cached_as": row.cached_as}
+    seqio.TaskRegistry.remove(row.name)
+    seqio.TaskRegistry.add(
+        row.name,
+        source=source,
+        preprocessors=[
+            *steps,
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        postprocess_fn=postprocess,
+        metric_fns=[getattr(metrics, name) for name in row.supervised.metrics],
+        output_features={"inputs": feature, "targets": feature},
+        **shared,
+    )
+
+
+def _of_record(supervised: Supervised, dataset: str) -> Step:
+    """From the fields of a record to inputs and targets."""
+    source, target = supervised.inputs, supervised.targets
+    if supervised.kind == TRANSLATE:
+        return functools.partial(t5.translate, source_language=source, target_language=target)
+    # as T5 writes classification: the name of the task in front, so that tasks can be mixed
+    prompt = f"{CLASSIFY} {dataset}: " if supervised.kind == CLASSIFY else ""
+    return functools.partial(text_to_text, inputs=source, targets=target, prompt=prompt)
+
+
+@seqio.map_over_dataset
+def text_to_text(example: Mapping[str, tf.Tensor], inputs: str, targets: str, prompt: str = "") -> dict[str, tf.Tensor]:
+    """{"inputs", "targets"} of two fields; `prompt` in front of the inputs."""
+    return {"inputs": tf.strings.join([prompt, example[inputs]]), "targets": example[targets]}
+
+
+@seqio.map_over_dataset
+def trivia_qa_open(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """A question of TFDS's `trivia_qa` for closed-book answering, as Roberts et al. 2020 ask it.
+
+    "answers" has all aliases, of which an answer is to be one; the model is trained on the answer itself.
+    """
+    return {
+        "inputs": tf.strings.join(["trivia_qa question: ", example["question"]]),
+        "targets": example["answer"]["value"],
+        "answers": example["answer"]["aliases"],
+    }
+
+
+_TFDS_STEPS: Mapping[str, Step] = {
+    "wmt19_ende": functools.partial(t5.translate, source_language="en", target_language="de"),
+    "trivia_qa_open": trivia_qa_open,
+    "squad": t5.squad,
+}
+# All answers of an example that are right, for its target.
+_TFDS_POSTPROCESSORS: Mapping[str, Callable[..., Any]] = {
+    "trivia_qa_open": t5_postprocessors.qa,
+    "squad": t5_postprocessors.qa,
+}

@@ -1,0 +1,198 @@
+"""How long the inputs and targets of an objective become, and how many sentinels they take; without TensorFlow.
+
+Known before anything is read, so that no run trains on targets that were cut off, or on sentinels that are tokens of
+text. Where chance decides (tokens that are masked one by one), the numbers are those that one example in a thousand
+million exceeds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from t5xpg.data.objectives import (
+    IidDenoising,
+    LanguageModel,
+    MaskedLM,
+    NextLine,
+    Objective,
+    PrefixLM,
+    SpanCorruption,
+    name_of,
+)
+
+
+@dataclass(frozen=True)
+class SpanLengths:
+    """For one length of inputs: tokens of text that fill it, tokens of targets that they give, and spans in them."""
+
+    text: int
+    targets: int
+    spans: int
+
+
+def span_lengths(inputs_length: int, objective: SpanCorruption) -> SpanLengths:
+    """The lengths that fill inputs of `inputs_length` tokens."""
+    density, mean = objective.noise_density, objective.mean_noise_span_length
+
+    def of(text: int) -> tuple[int, int]:
+        """Lengths of inputs and targets as t5's helper counts them."""
+        noise = round(text * density)
+        spans = round(noise / mean)
+        return text - noise + spans + 1, noise + spans + 1
+
+    # t5 counts upwards from here; no text below the second number is too long, whatever is rounded
+    text = max(inputs_length - 1, int((inputs_length - 3) / (1 - density + density / mean)) - 1)
+    while of(text + 1)[0] <= inputs_length:
+        text += 1
+    inputs, targets = of(text)
+    if density == 0.5 and targets > inputs:  # t5 makes the two equal
+        text, targets = text - 1, targets - 1
+    noise = min(max(round(text * density), 1), text - 1)
+    spans = max(round(noise / mean), 1)
+    # t5's helper does not know that there is always one span, which tells for very short inputs
+    return SpanLengths(text, max(targets, noise + spans + 1), spans)
+
+
+_RARE = 1e-9  # the probability that an example exceeds what is said of it
+_LONGEST_COUNTED = 1 << 11  # tokens of text; for longer ones its numbers are scaled
+
+
+@dataclass(frozen=True)
+class ObjectiveLengths:
+    """For lengths of features: tokens of text in an example, tokens of the longest targets, most sentinels in either.
+
+    text: at most; examples at the end of documents may have less.
+    """
+
+    text: int
+    targets: int
+    sentinels: int = 0
+
+
+def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved: int = 0) -> ObjectiveLengths:
+    """What an objective makes of `lengths` of its features: "inputs" and "targets", of a LanguageModel "targets" alone.
+
+    reserved: tokens in front of the inputs that are not of the text, such as UL2's mode.
+    """
+    if isinstance(objective, LanguageModel):
+        return ObjectiveLengths(lengths["targets"], lengths["targets"])
+    inputs = lengths["inputs"] - reserved
+    if isinstance(objective, SpanCorruption):
+        spans = span_lengths(inputs, objective)
+        return ObjectiveLengths(spans.text, spans.targets, spans.spans)
+    if isinstance(objective, MaskedLM):
+        return ObjectiveLengths(inputs - 2, inputs)  # [CLS] and the end
+    text = inputs - 1  # the end
+    if isinstance(objective, NextLine):  # longer lines are not asked for
+        return ObjectiveLengths(text + lengths["targets"] - 1, lengths["targets"])
+    if isinstance(objective, PrefixLM):
+        # as t5's random_prefix_noise_mask counts, in float32
+        share = np.float32(1 - 2 * objective.noise_density) * np.float32(text - 1)
+        shortest_beginning = min(text - 1, max(1, int(np.round(share))))
+        return ObjectiveLengths(text, text - shortest_beginning + 1)
+    assert isinstance(objective, IidDenoising)
+    noise_and_runs, runs = _iid_most(max(text, 1), objective.noise_density)
+    return ObjectiveLengths(text, noise_and_runs + 1, runs)
+
+
+def problems(
+    task: str, lengths: Mapping[str, int], objective: Objective, sentinels: int, reserved: int = 0
+) -> list[str]:
+    """Why a task with this objective cannot be read with these lengths. sentinels: how many its vocabulary has."""
+    expected = {"targets"} if isinstance(objective, LanguageModel) else {"inputs", "targets"}
+    if set(lengths) != expected:
+        names = " and ".join(f"'{name}'" for name in sorted(expected))
+        return [f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: {task} ({name_of(objective)}) has {names}."]
+    needed = objective_lengths(objective, lengths, reserved)
+    if needed.text < 2:
+        return [f"{task} has no room for text in {_said(lengths)}. Set longer TASK_FEATURE_LENGTHS."]
+    found = []
+    targets = lengths["targets"]
+    if isinstance(objective, MaskedLM) and targets != lengths["inputs"]:
+        found.append(
+            f"The targets of {task} stand at the places of its inputs: both have one length. Set TASK_FEATURE_LENGTHS "
+            f"= {{'inputs': {lengths['inputs']}, 'targets': {lengths['inputs']}}}."
+        )
+    elif targets < needed.targets:
+        found.append(
+            f"Targets of {targets} tokens are too short for {task}: inputs of {lengths['inputs']} tokens "
+            f"{_numbers(objective)} give targets of {needed.targets}. Set TASK_FEATURE_LENGTHS = "
+            f"{{'inputs': {lengths['inputs']}, 'targets': {needed.targets}}}, or more."
+        )
+    if needed.sentinels > sentinels:
+        found.append(
+            f"{task} would need {needed.sentinels} sentinels for {needed.sentinels} spans in inputs of "
+            f"{lengths['inputs']} tokens, and its vocabulary has {sentinels}: further ones would be ordinary tokens. "
+            f"Use {'longer spans, ' if isinstance(objective, SpanCorruption) else ''}a lower noise density or shorter "
+            "inputs."
+        )
+    return found
+
+
+def spans_said(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> dict[str, Any] | None:
+    """What is told of a stream: the numbers of span corruption, where all of its tasks have the same; else None."""
+    first = next(iter(objectives), None)
+    if not isinstance(first, SpanCorruption) or any(one != first for one in objectives):
+        return None
+    spans = span_lengths(lengths["inputs"], first)
+    return {
+        "noise_density": first.noise_density,
+        "mean_noise_span_length": first.mean_noise_span_length,
+        "text_tokens": spans.text,
+        "target_tokens": spans.targets,
+        "spans": spans.spans,
+    }
+
+
+def _said(lengths: Mapping[str, int]) -> str:
+    return " and ".join(f"{name} of {length} tokens" for name, length in lengths.items())
+
+
+def _numbers(objective: Objective) -> str:
+    """What decides the length of the targets besides that of the inputs."""
+    if isinstance(objective, SpanCorruption):
+        return f"with noise density {objective.noise_density:g} and a mean span of {objective.mean_noise_span_length:g}"
+    return f"with noise density {getattr(objective, 'noise_density', 0):g}"
+
+
+@functools.cache
+def _iid_most(text: int, density: float) -> tuple[int, int]:
+    """Of `text` tokens that are masked one by one: most tokens of targets without an end, and most sentinels.
+
+    The targets are the masked tokens and a sentinel for each run of others; the inputs have one for each run of masked
+    ones.
+    """
+    if text > _LONGEST_COUNTED:  # no larger share of a longer text
+        tokens, sentinels = _iid_most(_LONGEST_COUNTED, density)
+        return -(-tokens * text // _LONGEST_COUNTED), -(-sentinels * text // _LONGEST_COUNTED)
+    masked_and_runs = _most(text, density, {"mm": 1, "om": 1, "mo": 1}, before="m")
+    runs_of_masked = _most(text, density, {"om": 1}, before="o")
+    runs_of_others = _most(text, density, {"mo": 1}, before="m")
+    return masked_and_runs, max(runs_of_masked, runs_of_others)
+
+
+def _most(text: int, density: float, counted: Mapping[str, int], before: str) -> int:
+    """The number that a count exceeds with probability _RARE: of pairs of neighbours, "m" masked and "o" other ones.
+
+    before: what stands before the first token. The distribution is followed token by token.
+    """
+    ways = {state: np.zeros(text + 1) for state in "mo"}  # probability of each count, by the last token
+    ways[before][0] = 1.0
+    chances = {"m": density, "o": 1.0 - density}
+    for _ in range(text):
+        ways = {
+            state: chances[state]
+            * (_moved(ways["m"], counted.get("m" + state, 0)) + _moved(ways["o"], counted.get("o" + state, 0)))
+            for state in "mo"
+        }
+    beyond = np.cumsum((ways["m"] + ways["o"])[::-1])[::-1]  # of at least so many
+    return int(np.flatnonzero(beyond > _RARE)[-1])
+
+
+def _moved(ways: np.ndarray, by: int) -> np.ndarray:
+    return np.concatenate([np.zeros(by), ways[: len(ways) - by]])

@@ -1,0 +1,197 @@
+"""SeqIO tasks and mixtures by name, with the experiment's objective, and what can be known of them before reading."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.paths import data_directory
+from t5xpg.data.batch import layout_of
+from t5xpg.data.objectives import IidDenoising, SpanCorruption
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.tasks import lengths as objective_lengths
+from t5xpg.data.tasks import sources as function_sources
+from t5xpg.data.tasks import sources as tfds_sources
+from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
+from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
+
+Provider: TypeAlias = seqio.Task | seqio.Mixture
+
+
+_NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's words
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import the user's modules, which register tasks and mixtures. Raises UserError where one cannot be found, or
+    mixes tasks that there are not."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+                raise
+            raise UserError(
+                f"MODULE_IMPORT names {name}, which Python does not find. Start from the folder that holds it, or put "
+                "that folder into PYTHONPATH."
+            ) from error
+        except ValueError as error:
+            if (found := _NOT_REGISTERED.search(str(error))) is None:
+                raise
+            known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+            task = found[1]
+            raise UserError(
+                f"{name} names the task {task}, which there is not.{nearest(task, known)}{_how_to_get(task)}"
+            ) from error
+
+
+def is_known(name: str) -> bool:
+    """Whether a task or mixture of this name is registered."""
+    return name in seqio.TaskRegistry.names() or name in seqio.MixtureRegistry.names()
+
+
+def find_provider(config: DatasetConfig) -> Provider:
+    """The task or mixture of `config`, with its objective where it sets one.
+
+    Raises UserError, naming the nearest names, where there is none.
+    """
+    name = config.mixture_or_task_name
+    if not is_known(name):
+        names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+        raise UserError(f"There is no task or mixture named {name}.{nearest(name, names)}{_how_to_get(name)}")
+    provider = seqio.get_mixture_or_task(name)
+    objective = config.objective
+    return provider if objective is None else map_tasks(provider, lambda task: with_objective(task, objective))
+
+
+def map_tasks(provider: Provider, function: Callable[[seqio.Task], seqio.Task]) -> Provider:
+    """`function` of the task; of a mixture, the mixture of `function` of its tasks at the same rates."""
+    if isinstance(provider, seqio.Task):
+        return function(provider)
+    rates = [(function(task), functools.partial(_rate, provider, task)) for task in provider.tasks]
+    return seqio.Mixture(provider.name, rates, sample_fn=provider._sample_fn)
+
+
+def _rate(mixture: seqio.Mixture, task: seqio.Task, _: seqio.Task) -> float:
+    return mixture.get_rate(task)
+
+
+def tasks_of(provider: Provider) -> list[seqio.Task]:
+    """The task itself, or the tasks of a mixture in the order of their names."""
+    return [provider] if isinstance(provider, seqio.Task) else list(provider.tasks)
+
+
+def reads_cache(task: seqio.Task, config: DatasetConfig) -> bool:
+    """Whether a task of the stream is read from its SeqIO cache (tasks without a placeholder never are)."""
+    return config.use_cached and task.supports_caching
+
+
+def source_of(task: seqio.Task, config: DatasetConfig) -> seqio.DataSource:
+    """What a task of the stream is read from: its cache, or its source."""
+    return task._get_cached_source(config.split) if reads_cache(task, config) else task.source
+
+
+def check(provider: Provider, config: DatasetConfig) -> None:
+    """Raise UserError for what would fail, or go wrong unseen, once the stream is read."""
+    layout = layout_of(config.converter)
+    layout.check_lengths(config.task_feature_lengths)
+    missing = set(layout.task_features) - set(provider.output_features)
+    if missing:
+        raise UserError(
+            f"{provider.name} has no feature {' and '.join(sorted(missing))}, which {config.converter} takes."
+        )
+    if config.split not in provider.splits:
+        raise UserError(f"{provider.name} has no split {config.split!r}.{nearest(config.split, provider.splits)}")
+    for task in tasks_of(provider):
+        if config.split in task.splits:
+            _check_readable(task, config)
+            _check_objective(task, config)
+    if isinstance(provider, seqio.Mixture):
+        _check_rates(provider)
+
+
+def _check_rates(mixture: seqio.Mixture) -> None:
+    """Raise UserError where SeqIO cannot mix with the rates of a mixture."""
+    total = 0.0
+    for task in mixture.tasks:
+        where = f"The rate of {task.name} in the mixture {mixture.name}"
+        try:
+            rate = mixture.get_rate(task)
+        except (ValueError, TypeError, ZeroDivisionError) as error:  # of a function, or of a mixture inside it
+            raise UserError(
+                f"{where} cannot be computed ({error}). A function gets the task, whose examples may not be counted "
+                "before it is cached; the rate of a mixture inside another one is a number."
+            ) from error
+        if not 0.0 <= rate < float("inf"):
+            raise UserError(f"{where} is {rate}: expected a number that is not negative.")
+        total += rate
+    if total <= 0.0:
+        raise UserError(f"All rates of the mixture {mixture.name} are 0: nothing would be mixed.")
+
+
+def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
+    modules = config.module_import
+    if reads_cache(task, config):
+        if not task.cache_dir:
+            raise UserError(
+                f"{task.name} {NOT_CACHED}. Type: {cache_command(task.name, modules)}  (or read it without a cache: "
+                "USE_CACHED_TASKS = False)"
+            )
+        cached = sorted(task.source.splits)
+        try:
+            readable = bool(task._get_cached_source(config.split).list_shards(config.split))
+        except Exception as error:  # seqio opens the info and stats files of the split: gone or torn
+            raise UserError(
+                f"The cache of {task.name} cannot be read for the split {config.split!r} (splits of the task: "
+                f"{', '.join(cached)}): {error}. Type: {cache_command(task.name, modules, force=True)}"
+            ) from error
+        if not readable:
+            raise UserError(
+                f"The cache of {task.name} has no files for the split {config.split!r}. "
+                f"Type: {cache_command(task.name, modules, force=True)}"
+            )
+    elif task.requires_caching:
+        raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED_TASKS = True.")
+    elif isinstance(task.source, seqio.TfdsDataSource):
+        tfds_sources.require(task)
+    elif isinstance(task.source, seqio.FileDataSource) and not _has_files(task.source, config.split):
+        raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_how_to_get(task.name)}")
+    else:
+        function_sources.check_arguments(task)
+        if config.num_epochs is None:  # a training
+            function_sources.check_position(task, config.split, modules)
+
+
+def _has_files(source: seqio.FileDataSource, split: str) -> bool:
+    # a name without wildcards is listed whether there is such a file or not
+    return any(tf.io.gfile.exists(str(path)) for path in source.list_shards(split))
+
+
+def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
+    objective = objective_of(task)
+    if objective is None:
+        return
+    # other objectives may have vocabularies that are not known here
+    masks = isinstance(objective, SpanCorruption | IidDenoising)
+    vocabulary = from_seqio(task.output_features["targets"].vocabulary) if masks else None
+    if vocabulary is not None and not vocabulary.counts_down_from_last:
+        raise UserError(
+            f"{task.name} has a vocabulary whose sentinels are not its last ids, counting down, and its objective "
+            "takes those for sentinels. Have some appended: EXTRA_IDS=100 (extra_ids= in Python)."
+        )
+    sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
+    lengths, reserved = config.task_feature_lengths, reserved_of(task)
+    if problems := objective_lengths.problems(task.name, lengths, objective, sentinels, reserved):
+        raise UserError(" ".join(problems))
+
+
+def _how_to_get(name: str) -> str:
+    """The command that makes what one of our own tasks lacks."""
+    return how_to_get(name, vocabularies(data_directory()))

@@ -1,0 +1,192 @@
+"""Vocabularies of this package as SeqIO's, and back. Imports TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, HUGGING_FACE, IDS, OWN, SEQIO, Vocabulary
+
+
+class HuggingFaceVocabulary(seqio.Vocabulary):
+    """A Hugging Face tokenizer for SeqIO: the ids, pieces and sentinels of a `Vocabulary` of that kind.
+
+    The tokenizer has no TensorFlow operation: graphs call Python for every text, one text at a time in a process. That
+    is for caching; what is cached is read without. The call counts as stateless, so that the position of a stream that
+    is not cached can be saved and put back all the same.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        if vocabulary.kind != HUGGING_FACE:
+            raise UserError(f"A HuggingFaceVocabulary is made of a tokenizer.json, not of {vocabulary.kind}.")
+        super().__init__(extra_ids=vocabulary.extra_ids)
+        self.vocabulary = vocabulary
+
+    @property
+    def tokenizer_file(self) -> str:
+        """The tokenizer.json."""
+        return str(self.vocabulary.model_file)
+
+    @property
+    def bos_id(self) -> int | None:
+        """None: decoders start with padding, as T5's do."""
+        return None
+
+    @property
+    def eos_id(self) -> int | None:
+        """The end token."""
+        return self.vocabulary.eos_id
+
+    @property
+    def unk_id(self) -> int | None:
+        """The unknown token; None where every text has tokens."""
+        return self.vocabulary.unk_id
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self.vocabulary.size - self.vocabulary.extra_ids
+
+    def _encode(self, s: str) -> Sequence[int]:
+        return self.vocabulary.encode_plain(s)
+
+    def _decode(self, ids: Iterable[int]) -> str:
+        return self.vocabulary.decode(ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to the first end token; sentinels, which SeqIO takes for unknown tokens, stay what they are."""
+        return self._decode(np.asarray(ids).tolist())
+
+    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
+        ids = tf.numpy_function(self._ids_of_bytes, [s], tf.int32, stateful=False)
+        ids.set_shape([None])
+        return ids
+
+    def _ids_of_bytes(self, text: Any) -> np.ndarray:
+        code: bytes = text.item() if isinstance(text, np.ndarray) else text  # an array outside of graphs
+        return np.array(self._encode(code.decode("utf-8", errors="replace")), np.int32)
+
+    def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
+        """As `decode`, of [tokens] or [texts, tokens]."""
+        return self._decode_tf(ids)
+
+    def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
+        texts = tf.numpy_function(self._texts_of_rows, [ids], tf.string, stateful=False)
+        texts.set_shape(ids.shape[:-1])
+        return texts
+
+    def _texts_of_rows(self, ids: np.ndarray) -> Any:
+        if ids.ndim == 1:
+            return self._decode(ids.tolist()).encode("utf-8")
+        return np.array([self._decode(row).encode("utf-8") for row in ids.tolist()], object)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HuggingFaceVocabulary) and self.vocabulary == other.vocabulary
+
+    def __hash__(self) -> int:
+        return hash(self.vocabulary)
+
+    def __str__(self) -> str:
+        return f"HuggingFaceVocabulary(file={self.tokenizer_file}, extra_ids={self.extra_ids})"
+
+
+class NamedByteVocabulary(seqio.ByteVocabulary):
+    """SeqIO's bytes, of whose extra ids the first have names: see `t5xpg.data.vocab.sentinels`."""
+
+    def __init__(self, extra_ids: int, named_tokens: tuple[str, ...]) -> None:
+        self.named_tokens = named_tokens
+        super().__init__(extra_ids=extra_ids)
+
+    def __eq__(self, other: object) -> bool:
+        return _same_names(self, other) and super().__eq__(other)
+
+
+class NamedSentencePieceVocabulary(seqio.SentencePieceVocabulary):
+    """SeqIO's SentencePiece vocabulary, of whose extra ids the first have names: see `t5xpg.data.vocab.sentinels`."""
+
+    def __init__(self, model_file: str, extra_ids: int, named_tokens: tuple[str, ...]) -> None:
+        self.named_tokens = named_tokens
+        super().__init__(model_file, extra_ids=extra_ids)
+
+    def __eq__(self, other: object) -> bool:
+        return _same_names(self, other) and super().__eq__(other)
+
+
+def _same_names(one: Any, other: object) -> bool:
+    return one.named_tokens == getattr(other, "named_tokens", ())
+
+
+def to_seqio(vocabulary: Vocabulary) -> seqio.Vocabulary:
+    """The SeqIO vocabulary with the same ids. t5's preprocessors take its last ids, counting down, for sentinels.
+
+    Raises UserError for a convention that SeqIO's vocabularies cannot number: train with `seqio` and translate.
+    """
+    if vocabulary.kind == HUGGING_FACE:
+        return HuggingFaceVocabulary(vocabulary)
+    if vocabulary.kind == IDS:
+        return seqio.PassThroughVocabulary(vocabulary.num_ids, eos_id=vocabulary.eos_id)
+    names = vocabulary.named_tokens
+    if vocabulary.kind == "sentencepiece":
+        assert vocabulary.model_file is not None
+        if names:
+            return NamedSentencePieceVocabulary(vocabulary.model_file, vocabulary.extra_ids, names)
+        return seqio.SentencePieceVocabulary(vocabulary.model_file, extra_ids=vocabulary.extra_ids)
+    if vocabulary.sentinels == SEQIO and names:
+        return NamedByteVocabulary(vocabulary.extra_ids, names)
+    if vocabulary.sentinels == SEQIO or (vocabulary.sentinels == BYT5_GOOGLE and vocabulary.extra_ids == 0):
+        return seqio.ByteVocabulary(extra_ids=vocabulary.extra_ids)
+    raise UserError(
+        f"SeqIO has no byte vocabulary with {vocabulary.extra_ids} extra ids and the sentinels of "
+        f"{vocabulary.sentinels!r}. Use the convention 'seqio' in the task and translate ids at the edges."
+    )
+
+
+def from_seqio(vocabulary: seqio.Vocabulary) -> Vocabulary:
+    """The vocabulary of this package with the same ids and sentinels. Raises UserError for other kinds."""
+    # exact types: a subclass may encode differently
+    if type(vocabulary) is HuggingFaceVocabulary:
+        return vocabulary.vocabulary
+    names = getattr(vocabulary, "named_tokens", ())
+    if type(vocabulary) in (seqio.ByteVocabulary, NamedByteVocabulary):
+        extra_ids = vocabulary.extra_ids
+        return Vocabulary("bytes", extra_ids, SEQIO if extra_ids else BYT5_GOOGLE, named_tokens=names)
+    if type(vocabulary) in (seqio.SentencePieceVocabulary, NamedSentencePieceVocabulary):
+        if not vocabulary._reverse_extra_ids:
+            raise UserError(
+                "A SentencePieceVocabulary with reverse_extra_ids=False numbers sentinels upwards: not known."
+            )
+        found = Vocabulary(
+            "sentencepiece",
+            vocabulary.extra_ids,
+            SEQIO,
+            str(vocabulary.sentencepiece_model_file),
+            eos_id=vocabulary.eos_id,
+            unk_id=vocabulary.unk_id,
+            named_tokens=names,
+        )
+        own = dataclasses.replace(found, sentinels=OWN)
+        return own if not found.extra_ids and own.num_sentinels else found
+    if type(vocabulary) is seqio.PassThroughVocabulary:
+        if vocabulary.eos_id is None:
+            raise UserError(
+                f"PassThroughVocabulary(size={vocabulary.size}) has no end, at which predictions stop: give it an "
+                "eos_id, and the feature add_eos=True."
+            )
+        return Vocabulary(IDS, 0, SEQIO, eos_id=vocabulary.eos_id, unk_id=None, num_ids=vocabulary.size)
+    raise UserError(
+        f"The vocabulary {type(vocabulary).__name__} is not known here: use seqio.ByteVocabulary, "
+        "seqio.SentencePieceVocabulary, t5xpg.data.tasks.seqio_vocabularies.HuggingFaceVocabulary or, for ids that are "
+        "no text, seqio.PassThroughVocabulary."
+    )
+
+
+def model_file_of(vocabulary: seqio.Vocabulary) -> Path | None:
+    """The file of a vocabulary's model; None for one without."""
+    name = getattr(vocabulary, "sentencepiece_model_file", None) or getattr(vocabulary, "tokenizer_file", None)
+    return Path(str(name)) if name else None

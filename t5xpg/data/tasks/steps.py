@@ -1,0 +1,298 @@
+"""The steps that make inputs and targets of tokens ("targets"), as SeqIO preprocessors. Imports TensorFlow.
+
+Where `t5.data.preprocessors` has an objective, it is t5's, with the numbers that t5 fixes made arguments; the arguments
+of a step are the fields of its class in `objectives`, by which it is known and changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import seqio
+import tensorflow as tf
+from t5.data import preprocessors as t5
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.objectives import (
+    IidDenoising,
+    LanguageModel,
+    MaskedLM,
+    NextLine,
+    Objective,
+    PrefixLM,
+    SpanCorruption,
+)
+from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+from t5xpg.data.vocab.sentinels import CLS, MASK
+
+_BLANK = " \t\r\f\v"
+
+
+def next_line(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int],
+    output_features: Mapping[str, seqio.Feature],
+    lines: int = 4,
+) -> tf.data.Dataset:
+    """Documents ("targets", tokens) to examples: `targets` a line without its end, `inputs` the text before it.
+
+    At most `lines` of a document are asked for, spread evenly, from a place that its tokens decide: the same ones
+    whatever the seed. None is blank, the first of its document or too long for the targets and their end; of the text
+    before it as much is kept, from its end, as the inputs and their end have room for. Graph operations alone.
+    Raises UserError for a vocabulary in which a line's end is no token of its own.
+    """
+    vocabulary = from_seqio(output_features["targets"].vocabulary)
+    ends_of_line = vocabulary.encode_plain("\n")
+    if len(ends_of_line) != 1 or vocabulary.decode(ends_of_line) != "\n":
+        raise UserError(
+            f"Lines are told apart by their ends, and the vocabulary ({vocabulary.kind}) has no token for those: use "
+            "bytes."
+        )
+    (end,) = ends_of_line
+    blank = tf.constant([end, *(vocabulary.encode_plain(character)[0] for character in _BLANK)], tf.int32)
+    longest, context = sequence_length["targets"] - 1, sequence_length["inputs"] - 1
+
+    def examples(document: Mapping[str, tf.Tensor]) -> tf.data.Dataset:
+        tokens = tf.concat([tf.cast(document["targets"], tf.int32), [end]], 0)
+        stops = tf.cast(tf.where(tf.equal(tokens, end))[:, 0], tf.int32)  # [lines], the places of their ends
+        starts = tf.concat([[0], stops[:-1] + 1], 0)
+        is_visible = tf.reduce_all(tf.not_equal(tokens[:, None], blank), axis=1)
+        visible = tf.cumsum(tf.cast(is_visible, tf.int32), exclusive=True)
+        can_be_asked = (
+            (starts > 0) & (tf.gather(visible, stops) > tf.gather(visible, starts)) & (stops - starts <= longest)
+        )
+        places = tf.cast(tf.where(can_be_asked)[:, 0], tf.int32)
+        taken = tf.minimum(tf.size(places), lines)
+        stride = tf.size(places) // tf.maximum(taken, 1)
+        chosen = tf.gather(places, tf.reduce_sum(tokens) % tf.maximum(stride, 1) + stride * tf.range(taken))
+
+        def example(start: tf.Tensor, stop: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"inputs": tokens[tf.maximum(start - context, 0) : start], "targets": tokens[start:stop]}
+
+        return tf.data.Dataset.from_tensor_slices((tf.gather(starts, chosen), tf.gather(stops, chosen))).map(example)
+
+    return dataset.flat_map(examples)
+
+
+Step = Callable[..., tf.data.Dataset]
+Features = Mapping[str, seqio.Feature]
+
+# The feature that says of each position of a masked language model whether its token was chosen. No position is 0: that
+# is padding, and what pads is dropped where examples are packed.
+CHOSEN = "chosen"
+NOT_CHOSEN_VALUE, CHOSEN_VALUE = 1, 2
+
+_LONGEST_DOCUMENT = 65536  # tokens that t5's objectives take of one document
+_DOCUMENTS = 128  # so many documents t5 puts behind each other before it cuts them into examples
+_FIRST_TOKEN = 3  # ids below it are padding, end and unknown
+
+
+def iid_denoising(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features, noise_density: float = 0.15
+) -> tf.data.Dataset:
+    """`t5.iid_denoising`, which has a density of 0.15, with others: every token is masked by itself."""
+    dataset = _text(dataset, output_features)
+    dataset = t5.split_tokens_to_inputs_length(
+        dataset, output_features=output_features, sequence_length=sequence_length
+    )
+    return t5.denoise(
+        dataset,
+        output_features,
+        inputs_fn=t5.noise_span_to_unique_sentinel,
+        targets_fn=t5.nonnoise_span_to_unique_sentinel,
+        noise_density=noise_density,
+        noise_mask_fn=t5.iid_noise_mask,
+    )
+
+
+def prefix_lm(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int],
+    output_features: Features,
+    noise_density: float = 0.5,
+    reserved: int = 0,
+) -> tf.data.Dataset:
+    """`t5.prefix_lm` with room for `reserved` tokens in front of the inputs."""
+    lengths = {**sequence_length, "inputs": sequence_length["inputs"] - reserved}
+    return t5.prefix_lm(dataset, lengths, output_features, noise_density=noise_density)
+
+
+def masked_lm(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int],
+    output_features: Features,
+    noise_density: float = 0.15,
+    mask_share: float = 0.8,
+    random_share: float = 0.1,
+) -> tf.data.Dataset:
+    """BERT's objective (Devlin et al. 2019, section 3.1): [CLS] and text, some of whose tokens are to be predicted.
+
+    Each token is chosen with probability `noise_density`, as `t5.iid_noise_mask` draws. Of the chosen ones,
+    `mask_share` become [MASK] and `random_share` a token of text, any with the same probability. Gives `inputs`,
+    `targets` (the text as it was) and `chosen`, all of one length, at most `sequence_length["inputs"]` - 1: the end is
+    left to `seqio.preprocessors.append_eos_after_trim`.
+    """
+    seqio_vocabulary = output_features["targets"].vocabulary
+    vocabulary = from_seqio(seqio_vocabulary)
+    cls, mask = (tf.constant(vocabulary.named_id(name), tf.int32) for name in (CLS, MASK))
+    first_extra = seqio_vocabulary.vocab_size - seqio_vocabulary.extra_ids
+
+    @seqio.map_over_dataset(num_seeds=3)
+    def choose(example: Mapping[str, tf.Tensor], seeds: Sequence[Any]) -> dict[str, tf.Tensor]:
+        tokens = tf.cast(example["targets"], tf.int32)
+        length = tf.size(tokens)
+        chosen = t5.iid_noise_mask(length, noise_density, seeds[:1])
+        lot = tf.random.stateless_uniform([length], seed=seeds[1])
+        others = tf.random.stateless_uniform(
+            [length], minval=_FIRST_TOKEN, maxval=first_extra, dtype=tf.int32, seed=seeds[2]
+        )
+        replaced = tf.where(lot < mask_share, mask, tf.where(lot < mask_share + random_share, others, tokens))
+        flags = tf.where(chosen, CHOSEN_VALUE, NOT_CHOSEN_VALUE)
+        return {
+            "inputs": tf.concat([[cls], tf.where(chosen, replaced, tokens)], 0),
+            "targets": tf.concat([[cls], tokens], 0),
+            CHOSEN: tf.concat([[NOT_CHOSEN_VALUE], flags], 0),
+        }
+
+    dataset = _text(dataset, output_features)
+    dataset = t5.split_tokens(dataset, max_tokens_per_segment=sequence_length["inputs"] - 2)
+    return choose(dataset)
+
+
+def prepend_mode(dataset: tf.data.Dataset, output_features: Features, mode: str) -> tf.data.Dataset:
+    """A named token in front of the inputs."""
+    token = from_seqio(output_features["inputs"].vocabulary).named_id(mode)
+
+    @seqio.map_over_dataset
+    def prepend(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        inputs = example["inputs"]
+        return {**example, "inputs": tf.concat([tf.constant([token], inputs.dtype), inputs], 0)}
+
+    return prepend(dataset)
+
+
+def _text(dataset: tf.data.Dataset, output_features: Features) -> tf.data.Dataset:
+    """Documents behind each other, as all of t5's denoising objectives begin."""
+    dataset = t5.select_random_chunk(
+        dataset, output_features=output_features, feature_key="targets", max_length=_LONGEST_DOCUMENT
+    )
+    return t5.reduce_concat_tokens(dataset, feature_key="targets", batch_size=_DOCUMENTS)
+
+
+# The class of each step that makes inputs and targets, and the step that is taken for a class.
+_CLASSES: Mapping[Step, type[Objective]] = {
+    t5.span_corruption: SpanCorruption,
+    t5.iid_denoising: IidDenoising,
+    t5.prefix_lm: PrefixLM,
+    t5.full_lm: LanguageModel,
+    iid_denoising: IidDenoising,
+    prefix_lm: PrefixLM,
+    masked_lm: MaskedLM,
+    next_line: NextLine,
+}
+_STEPS: Mapping[type[Objective], Step] = {kind: step for step, kind in _CLASSES.items()}
+# What a step calls the number of tokens that it leaves room for in front of the inputs.
+_RESERVED: Mapping[Step, str] = {t5.span_corruption: "reserved_for_packing", prefix_lm: "reserved"}
+
+
+def steps(objective: Objective, mode: str | None = None) -> list[Step]:
+    """From tokens ("targets") to the examples of an objective, behind the token of a mode where there is one."""
+    step = _step_of(objective)
+    if isinstance(objective, LanguageModel):
+        return [step]  # it puts the ends between documents: an example begins and stops anywhere
+    numbers = _numbers(objective)
+    if mode is None:
+        return [functools.partial(step, **numbers), seqio.preprocessors.append_eos_after_trim]
+    return [
+        functools.partial(step, **numbers, **{_RESERVED[step]: 1}),
+        functools.partial(prepend_mode, mode=mode),
+        seqio.preprocessors.append_eos_after_trim,
+    ]
+
+
+def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:
+    """What a task with the steps of an objective gives."""
+    feature = seqio.Feature(vocabulary, add_eos=True)
+    if isinstance(objective, LanguageModel):
+        return {"targets": feature}
+    features = {"inputs": feature, "targets": feature}
+    if isinstance(objective, MaskedLM):
+        # the end that is added to the others was not chosen
+        flags = seqio.PassThroughVocabulary(size=CHOSEN_VALUE + 1, eos_id=NOT_CHOSEN_VALUE)
+        features[CHOSEN] = seqio.Feature(flags, add_eos=True)
+    return features
+
+
+def objective_of(task: seqio.Task) -> Objective | None:
+    """The objective of a task's steps; None where it has none that is known here."""
+    for step in task.preprocessors:
+        function, arguments = _unwrap(step)
+        if (kind := _kind_of(function)) is not None:
+            names = [field.name for field in dataclasses.fields(kind) if field.name in arguments]
+            return kind(**{name: arguments[name] for name in names})
+    return None
+
+
+def reserved_of(task: seqio.Task) -> int:
+    """Tokens in front of the inputs that a task's objective leaves room for."""
+    for step in task.preprocessors:
+        function, arguments = _unwrap(step)
+        for known, name in _RESERVED.items():
+            if function is known:
+                return int(arguments.get(name) or 0)
+    return 0
+
+
+def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
+    """The task with the numbers of another objective of its kind. Its cache stays valid: the step comes after it.
+
+    Raises UserError where the task has none of that kind.
+    """
+    if objective_of(task) == objective:
+        return task
+    changed: list[Step] = []
+    found = False
+    for step in task.preprocessors:
+        function, arguments = _unwrap(step)
+        # t5's own i.i.d. denoising takes no numbers
+        if _kind_of(function) is _class_of(objective) and function is not t5.iid_denoising:
+            step, found = functools.partial(function, **{**arguments, **_numbers(objective)}), True
+        changed.append(step)
+    if not found:
+        wanted = _step_of(objective)
+        raise UserError(
+            f"The experiment sets the objective {_class_of(objective).__name__}, and {task.name} has no step "
+            f"{wanted.__module__}.{wanted.__name__}: leave the objective out (include 'gin/objectives/none.gin' behind "
+            "gin/runs/pretrain.gin), or choose another task."
+        )
+    return task.replace(preprocessors=changed)
+
+
+def _kind_of(function: Any) -> type[Objective] | None:
+    # not by hash: other steps may be objects that have none
+    return next((kind for step, kind in _CLASSES.items() if step is function), None)
+
+
+def _class_of(objective: Objective) -> type[Objective]:
+    # not its type: gin makes objects of a subclass
+    return next(kind for kind in _STEPS if isinstance(objective, kind))
+
+
+def _step_of(objective: Objective) -> Step:
+    return _STEPS[_class_of(objective)]
+
+
+def _numbers(objective: Objective) -> dict[str, Any]:
+    return {field.name: getattr(objective, field.name) for field in dataclasses.fields(objective)}
+
+
+def _unwrap(step: Any) -> tuple[Any, dict[str, Any]]:
+    """The function below `functools.partial`s, and the keyword arguments that they bind."""
+    arguments: dict[str, Any] = {}
+    while isinstance(step, functools.partial):
+        arguments = {**step.keywords, **arguments}
+        step = step.func
+    return step, arguments

@@ -1,0 +1,121 @@
+"""The table of tasks: datasets x objectives x vocabularies, and supervised tasks. Imports TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import seqio
+
+from t5xpg.base.errors import UserError
+from t5xpg.data import metrics
+from t5xpg.data.objectives import Objective, name_of
+from t5xpg.data.preprocessors import parse_jsonl
+from t5xpg.data.tasks.labelled import register_records, register_tfds
+from t5xpg.data.tasks.seqio_vocabularies import to_seqio
+from t5xpg.data.tasks.shared_cache import SharedCacheTask
+from t5xpg.data.tasks.steps import output_features, steps
+from t5xpg.data.tasks.task_names import Row, dataset_of, rows, tfds_rows, vocabularies
+from t5xpg.data.text.datasets import built_in
+from t5xpg.data.text.labelled import TEXT
+from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
+from t5xpg.data.vocab.vocabulary import Vocabulary
+
+
+def completed_line(
+    text: str, *, vocabulary: Vocabulary, example: Mapping[str, Any] | None = None, is_target: bool = False
+) -> str | dict[str, str]:
+    """A postprocessor of SeqIO: the first line of a prediction, without the spaces around it.
+
+    A target also tells the line before it: {"line", "before"}, as `metrics.next_line` takes it.
+    """
+    line = text.split("\n", 1)[0].strip()
+    if not is_target:
+        return line
+    before = "" if example is None else vocabulary.decode(example["inputs"])
+    return {"line": line, "before": before.removesuffix("\n").rpartition("\n")[2].strip()}
+
+
+_DATASET_NAME = re.compile(r"[A-Za-z0-9_]+")
+
+
+def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
+    """Register `<dataset>_<objective>[_<vocabulary>]` for known datasets and the exports below `data_dir`.
+
+    Exports of records have supervised tasks instead; those over TensorFlow Datasets are registered, too.
+
+    The vocabularies are the fixed ones and those that were made below `data_dir`. The tasks read
+    `data_dir/<dataset>/<split>.jsonl`. `objective` takes the place of the table's numbers in the tasks of its kind.
+    Earlier registrations of the same names are replaced. Returns the names, those of mixtures too.
+    """
+    known = built_in()
+    folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
+    entries = vocabularies(data_dir)
+    names = register_tfds(tfds_rows(entries))
+    for dataset, folder in folders.items():
+        if not _DATASET_NAME.fullmatch(dataset):
+            continue  # not made by an export
+        source, fields = _source(folder), known[dataset].fields if dataset in known else TEXT
+        with contextlib.suppress(UserError):  # not exported yet
+            fields = read_manifest(folder).fields
+        for row in rows(dataset, entries, fields):
+            if dataset_of(row.name, folders, entries) != dataset:
+                continue  # a name that another dataset has, too
+            if row.supervised is not None:
+                register_records(row, dataset, source, fields)
+            elif row.objective is None:
+                seqio.MixtureRegistry.remove(row.name)
+                seqio.MixtureRegistry.add(row.name, [(part.name, part.rate) for part in row.parts])
+            else:
+                _register_task(row, source, objective)
+            names.append(row.name)
+    return names
+
+
+def _register_task(row: Row, source: seqio.DataSource, objective: Objective | None) -> None:
+    (part,) = row.parts
+    replaced = objective is not None and name_of(objective) == name_of(part.objective) and part.mode is None
+    arguments: dict[str, Any] = {
+        "source": source,
+        "preprocessors": [
+            parse_jsonl,
+            functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
+            functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
+            seqio.CacheDatasetPlaceholder(),
+            *steps(objective if objective is not None and replaced else part.objective, part.mode),
+        ],
+        "output_features": output_features(part.objective, to_seqio(row.vocabulary)),
+        "metric_fns": [],
+    }
+    if row.has_metrics:
+        arguments["postprocess_fn"] = functools.partial(completed_line, vocabulary=row.vocabulary)
+        arguments["metric_fns"] = [metrics.next_line]
+    if row.cached_as != row.name:
+        arguments |= {"task_cls": SharedCacheTask, "cached_as": row.cached_as, "own_seed": part.mode is not None}
+    seqio.TaskRegistry.remove(row.name)
+    seqio.TaskRegistry.add(row.name, **arguments)
+
+
+def _source(folder: Path) -> seqio.TextLineDataSource:
+    """The lines of an export, whether it is there already or not."""
+    try:
+        manifest = read_manifest(folder)
+        counts = {split: record.documents for split, record in manifest.splits.items()}
+    except UserError:
+        counts = None  # not exported yet, or by another version: the commands that need it say so
+    return seqio.TextLineDataSource(
+        {split: split_pattern(folder, split) for split in counts or SPLITS}, num_input_examples=counts
+    )
+
+
+def split_pattern(folder: Path, split: str) -> str:
+    """A pattern that matches the split's file alone, whatever the folder's name.
+
+    It is always a pattern, never a plain path: SeqIO lists a plain path whether or not the file is there.
+    """
+    return f"{glob.escape(str(folder.resolve()))}/{split}.json[l]"

@@ -1,0 +1,326 @@
+"""The table's tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without what it takes to make them.
+
+Records have supervised tasks instead, `<dataset>_translate_en_de[_<vocabulary>]` (see `supervised`), and so have some
+data sets of TensorFlow Datasets, `squad[_<vocabulary>]`.
+
+A vocabulary that was made for a dataset (`make vocab`) is called `<dataset>_<name>`: every dataset can be read with it,
+as `mine_span_corruption_norwegian_unigram_32000`.
+
+`task_table` makes the tasks, for which it imports TensorFlow; here is what the rest of the program has to know of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import data_directory
+from t5xpg.data.objectives import KINDS, NextLine, Objective, PrefixLM, SpanCorruption
+from t5xpg.data.text.labelled import ENDING, TEXT, TFDS_TASKS, TRANSLATE, Supervised, endings, of_ending
+from t5xpg.data.vocab.record import find_vocabularies, read_record
+from t5xpg.data.vocab.sentinels import NAMED_TOKENS, NLG, NLU, S2S
+from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, OWN, Vocabulary
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """One setting: its name in names of tasks, the token in front of the inputs, and what is done with the text."""
+
+    name: str
+    mode: str
+    objective: SpanCorruption | PrefixLM
+    rate: float = 1.0  # its weight in the mixture: equal ones, of which S is one of seven
+
+
+UL2: tuple[Denoiser, ...] = (
+    Denoiser("r1", NLU, SpanCorruption(0.15, 3.0)),
+    Denoiser("r2", NLU, SpanCorruption(0.15, 8.0)),
+    Denoiser("s", S2S, PrefixLM(0.25)),
+    Denoiser("x1", NLG, SpanCorruption(0.5, 3.0)),
+    Denoiser("x2", NLG, SpanCorruption(0.5, 8.0)),
+    Denoiser("x3", NLG, SpanCorruption(0.15, 64.0)),
+    Denoiser("x4", NLG, SpanCorruption(0.5, 64.0)),
+)
+
+
+SPAN_CORRUPTION = "span_corruption"
+UL2_MIXTURE = "ul2"
+# The objectives that take sentinels or nothing besides the tokens, and those that take named tokens.
+NEXT_LINE = "next_line"
+PLAIN = (SPAN_CORRUPTION, "iid_denoising", "prefix_lm", "lm", NEXT_LINE)
+MARKED = ("mlm", *(f"{UL2_MIXTURE}_{denoiser.name}" for denoiser in UL2), UL2_MIXTURE)
+OBJECTIVES = (*PLAIN, *MARKED)
+
+
+@dataclass(frozen=True)
+class NamedVocabulary:
+    """A vocabulary of the table: what it adds to the names of its tasks, and the numbers that suit its tokens.
+
+    leaves_out: objectives that it has no tasks of, although its ids suffice.
+    """
+
+    suffix: str
+    vocabulary: Vocabulary
+    span_corruption: SpanCorruption
+    leaves_out: tuple[str, ...] = ()
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The objectives that it has tasks of."""
+        possible = OBJECTIVES if set(NAMED_TOKENS) <= set(self.vocabulary.named_tokens) else PLAIN
+        if self.vocabulary.kind != BYTES.kind:  # pieces may end no lines
+            possible = tuple(one for one in possible if one != NEXT_LINE)
+        return tuple(one for one in possible if one not in self.leaves_out)
+
+    @property
+    def has_supervised(self) -> bool:
+        """Whether it has supervised tasks, which need no more ids than span corruption."""
+        return SPAN_CORRUPTION in self.objectives
+
+
+# Bytes, with the mean span of ByT5 (Xue et al. 2022).
+BYTES = Vocabulary("bytes", extra_ids=125)
+GOOGLE_BYTES = Vocabulary("bytes", extra_ids=0, sentinels=BYT5_GOOGLE)
+# Bytes with ids for every objective, 640 in all, a multiple of 128: 0 padding, 1 end, 2 unknown, 3 to 258 the bytes,
+# 259 [NLU], 260 [NLG], 261 [S2S], 262 [CLS], 263 [MASK], and 264 to 639 the sentinels, <extra_id_375> to <extra_id_0>.
+# That many suffice for UL2's shortest spans in inputs of 1,500 tokens.
+NAMED_BYTES = Vocabulary("bytes", extra_ids=381, named_tokens=NAMED_TOKENS)
+BYTE_SPANS = SpanCorruption(0.15, 20.0)
+
+VOCABULARIES: tuple[NamedVocabulary, ...] = (
+    # the tasks that are meant where no vocabulary is named: each objective with the fewest ids that it needs
+    NamedVocabulary("", BYTES, BYTE_SPANS),
+    NamedVocabulary("", NAMED_BYTES, BYTE_SPANS, leaves_out=PLAIN),
+    # the others with the ids of those, for models that are to be compared, or go from one to another
+    NamedVocabulary("bytes640", NAMED_BYTES, BYTE_SPANS, leaves_out=MARKED),
+    # for Google's ByT5 checkpoints: sentinels from 258 downwards, too few of them for spans of single tokens
+    NamedVocabulary("byt5", GOOGLE_BYTES, BYTE_SPANS, leaves_out=("iid_denoising",)),
+)
+
+# The objective's numbers for the tokens of a model, whichever: those of T5.
+TOKENS_SPAN_CORRUPTION = SpanCorruption(0.15, 3.0)
+# What vocabularies are called where they were given no other name.
+_TRAINED = re.compile(r"(?P<dataset>[A-Za-z]\w*)_(?P<model>unigram|bpe)_(?P<size>[0-9]{1,9})")
+
+_SUPERVISED = re.compile(rf"(?P<dataset>[A-Za-z]\w*?)_(?:{ENDING.pattern})")
+_SUPERVISED_TRAINED = re.compile(rf"^{_SUPERVISED.pattern}_(?P<suffix>\w+)$")
+
+# What is said of a task without a cache; `make train` makes one.
+NOT_CACHED = "is not cached"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task of the table: its name, what it makes of the text, and the token that it puts in front of the inputs."""
+
+    name: str
+    objective: Objective
+    mode: str | None = None
+    rate: float = 1.0  # in its mixture
+
+    @property
+    def reserved(self) -> int:
+        """Tokens of the inputs that are not of the text."""
+        return int(self.mode is not None)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table has under one name: a task, or a mixture of several.
+
+    parts: what it makes of text; of a supervised task there are none. cached_as: the task whose cache holds the tokens;
+    all objectives of a vocabulary share it, and each supervised task with vocabularies whose tokens are the same.
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    parts: tuple[Part, ...]
+    cached_as: str
+    supervised: Supervised | None = None
+
+    @property
+    def objective(self) -> Objective | None:
+        """The objective of the only task; None for a mixture, and for a supervised task."""
+        return self.parts[0].objective if len(self.parts) == 1 else None
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether something is measured of what a model says, besides its loss."""
+        return self.supervised is not None or isinstance(self.objective, NextLine)
+
+    def is_of(self, fields: Sequence[str]) -> bool:
+        """Whether an export with such fields has it; its name alone does not say."""
+        if self.supervised is None:
+            return tuple(fields) == TEXT
+        return {self.supervised.inputs, self.supervised.targets} <= set(fields)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The task, or those of the mixture."""
+        return tuple(part.name for part in self.parts) or (self.name,)
+
+
+def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields: Sequence[str] = TEXT) -> list[Row]:
+    """All that the table has of a dataset; the tasks of a mixture before it. fields: see `manifest.Manifest`."""
+    if tuple(fields) != TEXT:
+        return [
+            row for ending in endings(fields) for row in _supervised(f"{dataset}_{ending}", of_ending(ending), entries)
+        ]
+    found = []
+    for entry in entries:
+        cached_as = task_name(dataset, SPAN_CORRUPTION, _suffix_of_tokens(entry, entries))
+        for objective in entry.objectives:
+            name = task_name(dataset, objective, entry.suffix)
+            found.append(Row(name, entry.vocabulary, _parts(dataset, objective, entry), cached_as))
+    return found
+
+
+def tfds_rows(entries: Sequence[NamedVocabulary] = VOCABULARIES) -> list[Row]:
+    """All that the table has of TensorFlow Datasets."""
+    return [row for name, task in TFDS_TASKS.items() for row in _supervised(name, task.supervised, entries)]
+
+
+def row_of(task: str, dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> Row:
+    """What the table has under a name that `dataset_of` knows."""
+    found = rows(dataset, entries)
+    for entry in entries:
+        ending = task.removeprefix(f"{dataset}_").removesuffix(f"_{entry.suffix}" if entry.suffix else "")
+        found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries)
+    return next(row for row in found if row.name == task)
+
+
+def _supervised(name: str, supervised: Supervised | None, entries: Sequence[NamedVocabulary]) -> list[Row]:
+    """A supervised task with every vocabulary; none where there is no such task."""
+    return [
+        Row(
+            name=task_name(name, "", entry.suffix),
+            vocabulary=entry.vocabulary,
+            parts=(),
+            cached_as=task_name(name, "", _suffix_of_tokens(entry, entries)),
+            supervised=supervised,
+        )
+        for entry in entries
+        if supervised is not None and entry.has_supervised
+    ]
+
+
+def _parts(dataset: str, objective: str, entry: NamedVocabulary) -> tuple[Part, ...]:
+    def name(ending: str) -> str:
+        return task_name(dataset, ending, entry.suffix)
+
+    denoisers = {
+        f"{UL2_MIXTURE}_{one.name}": Part(name(f"{UL2_MIXTURE}_{one.name}"), one.objective, one.mode, one.rate)
+        for one in UL2
+    }
+    if objective == UL2_MIXTURE:
+        return tuple(denoisers.values())
+    if objective in denoisers:
+        return (denoisers[objective],)
+    settings = entry.span_corruption if objective == SPAN_CORRUPTION else KINDS[objective]()
+    return (Part(name(objective), settings),)
+
+
+def _suffix_of_tokens(entry: NamedVocabulary, entries: Sequence[NamedVocabulary]) -> str:
+    """The suffix of the first vocabulary with the same tokens of text: extra ids are none."""
+
+    def tokens(one: NamedVocabulary) -> tuple[str, str | None]:
+        return one.vocabulary.kind, one.vocabulary.model_file
+
+    return next(one.suffix for one in entries if tokens(one) == tokens(entry) and one.has_supervised)
+
+
+def task_name(dataset: str, objective: str, vocabulary_suffix: str = "") -> str:
+    """The task of the table that reads `dataset`."""
+    return "_".join(filter(None, (dataset, objective, vocabulary_suffix)))
+
+
+def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
+    """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`).
+
+    Objectives with named tokens have ids for them behind those of the vocabulary. One whose record cannot be read is
+    left out: the command that makes it says so.
+    """
+    found = []
+    for name, folder in find_vocabularies(data_dir).items():
+        with contextlib.suppress(UserError):
+            vocabulary = read_record(folder).vocabulary_in(folder)
+            found.append(NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION))
+            if vocabulary.sentinels != OWN:
+                extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
+                named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
+                found.append(NamedVocabulary(name, named, TOKENS_SPAN_CORRUPTION, leaves_out=PLAIN))
+    return (*VOCABULARIES, *found)
+
+
+def vocabulary_size(task: str) -> int:
+    """How many ids the vocabulary of a task has. Raises UserError where its name does not say which one it is."""
+    entries = vocabularies(data_directory())
+    of_tfds = [row for row in tfds_rows(entries) if row.name == task]
+    for row in [*of_tfds, *(row_of(task, dataset, entries) for dataset in _possible_datasets(task, entries))]:
+        return row.vocabulary.size
+    raise UserError(f"The vocabulary of {task} is not known by its name: set VOCAB_SIZE.{how_to_get(task, entries)}")
+
+
+def dataset_of(task: str, datasets: Iterable[str], entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
+    """Which of `datasets` the task or mixture of this name reads; None for one that is not of the table.
+
+    entries: here and elsewhere, the vocabularies of the table; all of them are `vocabularies(data_dir)`.
+    """
+    known = set(datasets)
+    return next((dataset for dataset in _possible_datasets(task, entries) if dataset in known), None)
+
+
+def possible_dataset(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
+    """The dataset that a task of this name would read, whether there is one or not; None where no task has such names.
+
+    The one to export where there is no such task yet.
+    """
+    untrained = [dataset for dataset, _ in _without_vocabulary(task, entries)]
+    return next(iter([*_possible_datasets(task, entries), *untrained]), None)
+
+
+def how_to_get(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str:
+    """What to type where there is no such task, as a sentence that starts with a space; "" where nobody knows."""
+    for dataset in _possible_datasets(task, entries):
+        supervised = row_of(task, dataset, entries).supervised
+        of_files = supervised is not None and supervised.kind == TRANSLATE  # no such text is known by its name
+        fields = f' FIELDS={supervised.inputs},{supervised.targets} FILES="train=…"' if supervised and of_files else ""
+        return f" To export its text, type: make data DATASET={dataset}{fields}"
+    for _, trained in _without_vocabulary(task, entries):
+        model = "" if trained["model"] == "unigram" else f" MODEL={trained['model']}"
+        return f" To train its vocabulary, type: make vocab DATASET={trained['dataset']} SIZE={trained['size']}{model}"
+    return ""
+
+
+def _possible_datasets(task: str, entries: Sequence[NamedVocabulary]) -> list[str]:
+    """What stands before the endings that a name has, the shortest first: a_prefix_lm is of `a`, not `a_prefix`."""
+    ends = {"_" + task_name("", objective, entry.suffix) for entry in entries for objective in entry.objectives}
+    found = [task.removesuffix(end) for end in ends if task.endswith(end) and task != end]
+    for end in {f"_{entry.suffix}" if entry.suffix else "" for entry in entries if entry.has_supervised}:
+        match = _SUPERVISED.fullmatch(task.removesuffix(end))
+        found += [match["dataset"]] if match is not None and task.endswith(end) else []
+    return sorted(found, key=len)
+
+
+def _without_vocabulary(task: str, entries: Sequence[NamedVocabulary]) -> list[tuple[str, re.Match[str]]]:
+    """Dataset and parts of the vocabulary's name, of a task whose vocabulary is not there and could be trained."""
+    named = [task.partition(f"_{objective}_") for objective in sorted(OBJECTIVES, key=len, reverse=True)]
+    named += [(match["dataset"], "_", match["suffix"]) for match in _SUPERVISED_TRAINED.finditer(task)]
+    named += [(name, "_", task.removeprefix(f"{name}_")) for name in TFDS_TASKS if task.startswith(f"{name}_")]
+    known = {entry.suffix for entry in entries}
+    return [
+        (dataset, trained)
+        for dataset, separator, suffix in named
+        if dataset and separator and suffix not in known and (trained := _TRAINED.fullmatch(suffix))
+    ]
+
+
+def cache_command(task: str, module_import: Sequence[str] = (), force: bool = False) -> str:
+    """What to type to cache a task that is registered by the modules of `module_import`."""
+    modules = f" MODULE_IMPORT={','.join(module_import)}" if module_import else ""
+    return f"make cache TASK={task}{modules}{' FORCE=1' if force else ''}"

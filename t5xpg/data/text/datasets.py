@@ -1,0 +1,68 @@
+"""The datasets that are known by name, and where their text comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from t5xpg.data.text import installed
+from t5xpg.data.text.installed import CODE_PACKAGES, DOCUMENTATION_PACKAGES
+from t5xpg.data.text.labelled import LABELLED, TEXT
+from t5xpg.data.text.sources import HuggingFace, InstalledMessages, InstalledText, Source
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A named dataset; `sha256` is that of each split of its full export, where it is one for all machines.
+
+    `fields` are those of its rows: TEXT where they are texts.
+    """
+
+    source: Source
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    fields: tuple[str, ...] = TEXT
+
+
+def built_in() -> dict[str, Dataset]:
+    """The datasets known by name."""
+    return {
+        "pydocs": Dataset(
+            InstalledText(DOCUMENTATION_PACKAGES, installed.documentation_documents, extraction=2),
+            sha256={
+                "train": "33c174e3192786a0969431c6248ac335c6425f2ebcd33a35cfd91448abf6eee6",
+                "validation": "474545accdfa55528668a27598e3a212457e1dda9f7c88915fc78139c2deb1fb",
+                "test": "a343e96b3098c3a4e6e5b805a3591e698bba8deb9a62e8fb93e548cddf0017d1",
+            },
+        ),
+        "pycode": Dataset(
+            InstalledText(CODE_PACKAGES, installed.code_documents, extraction=1),
+            sha256={
+                "train": "6f88052d2a28cffa310f84fce9ed1956f7a38042f09bf64245064e6341e7e930",
+                "validation": "5135dcfeff3567614178e3e62efb9757db1d6f9f4d9c6ad1f65e46450fd6f683",
+                "test": "f2ab8db0100719dc0ade26d3846b2d3070088aec2ab50a94f658bef3dc14c04d",
+            },
+        ),
+        # which package is this docstring of?
+        "pypackages": Dataset(
+            InstalledText(DOCUMENTATION_PACKAGES, installed.texts_and_packages, extraction=1),
+            sha256={
+                "train": "9537bc3d58d0eb32983ba5ac6dad21c84766d6a0d7362dc913e603199b165ae2",
+                "validation": "27fa7a2a6bafb097086d906e7de6a4ea94e12ec2f2e8be2bd67127f488241215",
+                "test": "f4a421fe7c0212c603e9e3c6484e80cabbdd10105ab4da05b400e58f76feff94",
+            },
+            fields=LABELLED,
+        ),
+        "wikitext": Dataset(
+            HuggingFace("Salesforce/wikitext", "wikitext-103-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
+        ),
+        # FineWeb2's Bokmål (ODC-By 1.0): OSCAR, which T5s of single languages were trained on, was a script that
+        # `datasets` runs no more
+        "norwegian": Dataset(
+            HuggingFace(
+                "HuggingFaceFW/fineweb-2", "nob_Latn", "af9c13333eb981300149d5ca60a8e9d659b276b9", streamed=True
+            )
+        ),
+        # what T5 was trained on, as the Allen Institute made it again (ODC-By 1.0)
+        "c4": Dataset(HuggingFace("allenai/c4", "en", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", streamed=True)),
+        "norwegian_messages": Dataset(InstalledMessages(("nb", "no"))),
+    }

@@ -1,0 +1,246 @@
+"""Export a dataset: its text as JSON lines by split, with a manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.digests import MEMORY
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import directory_atomically, remove_abandoned
+from t5xpg.data.text.datasets import Dataset, built_in
+from t5xpg.data.text.labelled import TEXT
+from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.manifest import (
+    MANIFEST,
+    MIN_CHARACTERS,
+    SPLITS,
+    Manifest,
+    read_manifest,
+    split_path,
+    write_manifest,
+)
+from t5xpg.data.text.sources import HuggingFace, LocalFiles, OfFiles, Selection
+from t5xpg.data.text.splits import write_splits
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_LONGEST_NAME = 100  # file names are made of it
+# What is done with a line of the user's files that cannot be used.
+ON_BAD_LINE = ("error", "skip")
+
+
+def export_dataset(
+    name: str,
+    *,
+    data_dir: Path,
+    files: Mapping[str | None, list[Path]] | None = None,
+    fields: Mapping[str, str] | None = None,
+    hub: HuggingFace | None = None,
+    select: Selection | None = None,
+    limit: int | None = None,
+    max_bytes: int | None = None,
+    force: bool = False,
+    on_bad_line: str = ON_BAD_LINE[0],
+    log: Callable[[str], None] = print,
+) -> Manifest:
+    """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
+
+    Kept are rows with a text of more than 100 characters. `files` (from `local_files.parse_files`) or `hub` takes the
+    place of the known source of `name`; with `fields` (from `supervised.parse_fields`) files hold records, of which all
+    are kept that have a text for each field. `select` takes the text of some of its files, into a dataset of its own,
+    `exported_name`: a piece is never taken for the whole. `limit` and `max_bytes` (of UTF-8) keep the first rows of
+    each split, or of a source without splits the first rows altogether; `force` exports again what is up to date. A
+    line of the files that cannot be used is an error, or with `on_bad_line="skip"` left out, counted, and told in the
+    manifest and the log. `log` gets lines for the user.
+
+    The folder is replaced when all is written; an interruption leaves it as it was. Raises UserError where the name,
+    the limits, the selection or the files are wrong, something else stands in the folder's place, the text cannot be
+    had, nothing is kept, there is no room, or the result is not the one that is expected on every machine.
+    """
+    left_out = _left_out(name, on_bad_line, files)
+    dataset = _dataset(name, files, fields, hub, left_out)
+    if select is not None:
+        dataset = _selected(name, dataset, select)
+    name = exported_name(name, select)
+    _check_limits(name, dataset, limit, max_bytes)
+    folder = _destination(data_dir, name)
+    remove_abandoned(folder.parent)
+    description = json.loads(json.dumps(dataset.source.describe()))
+    kept: dict[str, Any] = {"min_characters": MIN_CHARACTERS + 1 if dataset.fields == TEXT else 1}
+    if left_out is not None:
+        kept["on_bad_line"] = on_bad_line
+    wanted = Manifest(name, description, kept, limit, 0, {}, max_bytes, dataset.fields)
+    if not force and (manifest := _up_to_date(folder, wanted)):
+        log(f"{name} is up to date: {manifest.summary()}")
+        return manifest
+
+    with _room(name, folder), directory_atomically(folder) as new:
+        rows_read, splits = write_splits(
+            name, dataset.source, new, limit=limit, max_bytes=max_bytes, left_out=left_out, fields=dataset.fields
+        )
+        if left_out is not None:
+            kept["bad_lines"] = {"count": left_out.count, "first": left_out.first}
+        manifest = dataclasses.replace(wanted, rows_read=rows_read, splits=splits)
+        if limit is None and max_bytes is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
+            raise UserError(
+                f"The text of {name} is not the one that every machine should get: its sha256 is {manifest.identity}, "
+                f"expected {dict(dataset.sha256)}. Files of the installed packages were changed: install them again."
+            )
+        write_manifest(new, manifest)
+        _carry_over(folder, new)
+    log(f"{name}: {manifest.summary()}")
+    if left_out is not None and left_out.count:
+        log(left_out.summary())
+    return manifest
+
+
+def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]] | None) -> BadLines | None:
+    """Where bad lines go; None where they are errors."""
+    if on_bad_line not in ON_BAD_LINE:
+        raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
+    if on_bad_line == "error":
+        return None
+    if files is None:
+        raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
+    return BadLines()
+
+
+def exported_name(name: str, select: Selection | None) -> str:
+    """What the export of a selection of a dataset is called: `pycode_a` for `a*` of `pycode`."""
+    return name if select is None else f"{name}_{select.suffix}"
+
+
+def _dataset(
+    name: str,
+    files: Mapping[str | None, list[Path]] | None,
+    fields: Mapping[str, str] | None,
+    hub: HuggingFace | None,
+    left_out: BadLines | None,
+) -> Dataset:
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise UserError(
+            f"DATASET={name[: _LONGEST_NAME + 1]}: a name is at most {_LONGEST_NAME} letters, digits and underscores, "
+            "and starts with a letter."
+        )
+    if files is not None and hub is not None:
+        raise UserError("FILES=… and HUB=… are two sources: give one of them.")
+    if fields is not None:
+        if files is None:
+            raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
+        from t5xpg.data.text.local_records import LocalRecords  # imports zstandard, which the other sources do without
+
+        return Dataset(LocalRecords(files, fields, left_out), fields=tuple(fields))
+    if files is not None:
+        return Dataset(LocalFiles(files, left_out))
+    if hub is not None:
+        return Dataset(hub)
+    known = built_in()
+    if name not in known:
+        raise UserError(
+            f"There is no dataset {name!r}.{_piece_of(name, known) or nearest(name, known)} To make one of your own "
+            f'text: DATASET={name} FILES="train=… validation=… test=…"'
+        )
+    return known[name]
+
+
+def _piece_of(name: str, known: Mapping[str, Dataset]) -> str:
+    """What to type where a name is that of a selection that is not there; "" where it cannot be one."""
+    whole, _, suffix = name.rpartition("_")
+    if whole not in known or not isinstance(known[whole].source, OfFiles) or not suffix.isalnum():
+        return ""
+    return f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
+
+
+def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
+    if not isinstance(dataset.source, OfFiles) or dataset.fields != TEXT:
+        able = [known for known, one in built_in().items() if isinstance(one.source, OfFiles) and one.fields == TEXT]
+        raise UserError(
+            f"SELECT={select} chooses files by their names, and the text of {name} is not of files with names. "
+            f"It can be of {', '.join(able)}, or of FILES=…"
+        )
+    if len(exported_name(name, select)) > _LONGEST_NAME:
+        raise UserError(f"DATASET={name} is too long a name for a selection of it.")
+    return Dataset(dataset.source.select(select, name))
+
+
+def _check_limits(name: str, dataset: Dataset, limit: int | None, max_bytes: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise UserError(f"LIMIT={limit}: it counts rows, so it is 1 or more.")
+    if max_bytes is not None and max_bytes < 1:
+        raise UserError(f"MAX_MB={max_bytes / 1e6:g}: it is the size of text, so it is more than 0.")
+    source = dataset.source
+    if isinstance(source, HuggingFace) and source.streamed and limit is None and max_bytes is None:
+        raise UserError(
+            f"{name} is read from {source.path} as it comes, which may be more than this machine holds. Say how much "
+            f"of it to take: make data DATASET={name} MAX_MB=1000 (megabytes of text), or LIMIT=100000 (documents)."
+        )
+
+
+def _destination(data_dir: Path, name: str) -> Path:
+    """The folder of an export, links followed. Refuses to replace what is no export."""
+    given = data_dir / name
+    folder = Path(os.path.realpath(given))
+    if given.is_symlink() and not folder.is_dir():
+        raise UserError(
+            f"{given} is a link to {folder}, where there is no folder: remove the link, or make the folder."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{given} is no folder: move it away, or choose another name, DATASET=….")
+    if not (folder / MANIFEST).exists():
+        files = [split_path(given, split) for split in SPLITS]
+        if strangers := [path.name for path in files if os.path.lexists(path)]:
+            raise UserError(
+                f"{given} holds {', '.join(strangers)} and no {MANIFEST}: no export made that, so it is not replaced. "
+                "Move it away, or choose another name, DATASET=…."
+            )
+    return folder
+
+
+@contextlib.contextmanager
+def _room(name: str, folder: Path) -> Iterator[None]:
+    """Say where a disk is full: the error of a write does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise UserError(
+            f"There is no room for the export of {name} in {folder.parent} ({error.strerror}); what was there before "
+            "is as it was. Make room, or name another place with T5XPG_DATA_DIR."
+        ) from error
+
+
+def _up_to_date(folder: Path, wanted: Manifest) -> Manifest | None:
+    if not (folder / MANIFEST).is_file():
+        return None
+    try:
+        manifest = read_manifest(folder)
+    except UserError:
+        return None  # of another version: made anew
+    rules = {name: value for name, value in manifest.filter.items() if name != "bad_lines"}
+    asked = dataclasses.replace(manifest, name=wanted.name, filter=rules, rows_read=0, splits={})
+    return manifest if asked == wanted and manifest.files_are_whole(folder) else None
+
+
+def _carry_over(old: Path, new: Path) -> None:
+    """Copy what else stands in the folder that is being replaced: files, folders, and links as links."""
+    ours = {MANIFEST, MEMORY, *(split_path(old, split).name for split in SPLITS)}
+    for path in sorted(old.iterdir()) if old.is_dir() else []:
+        if path.name in ours:
+            continue
+        if path.is_symlink() or path.is_file():
+            shutil.copy2(path, new / path.name, follow_symlinks=False)
+        elif path.is_dir():
+            shutil.copytree(path, new / path.name, symlinks=True)
+        else:
+            raise UserError(
+                f"{path} is neither a file nor a folder, and stands in the way of the export: move it away."
+            )

@@ -1,0 +1,145 @@
+"""Supervised tasks: what inputs and targets are made of, and how predictions are measured. Without TensorFlow.
+
+An export of records (`make data FIELDS=…`) has a text for each of its fields. The names of the fields say which tasks
+it has:
+
+| fields | tasks |
+|---|---|
+| languages, as `en,de` | `<dataset>_translate_en_de`, `<dataset>_translate_de_en` |
+| `text,label` | `<dataset>_classify` |
+| `inputs,targets` | `<dataset>_text_to_text` |
+
+Data sets of TensorFlow Datasets have tasks of their own names: TFDS_TASKS.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from t5xpg.base.errors import UserError
+
+# The fields of an export of text, and those of the records that have one task.
+TEXT = ("text",)
+LABELLED = ("text", "label")
+PAIRS = ("inputs", "targets")
+TRANSLATE, CLASSIFY, TEXT_TO_TEXT = "translate", "classify", "text_to_text"
+
+_LANGUAGE = re.compile(r"[a-z]{2}")
+# What the names of tasks of records end in, before the vocabulary.
+ENDING = re.compile(rf"{TRANSLATE}_(?P<source>[a-z]{{2}})_(?P<target>[a-z]{{2}})|{CLASSIFY}|{TEXT_TO_TEXT}")
+_EXPECTED = (
+    "Expected two languages or more (FIELDS=en,de), FIELDS=text,label, or FIELDS=inputs,targets; where the files call "
+    "a field otherwise: FIELDS=inputs=question,targets=answer."
+)
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """A task with an objective of its own: its targets are what its inputs ask for.
+
+    kind: TRANSLATE, CLASSIFY, TEXT_TO_TEXT, or the name of a task of TFDS_TASKS. inputs, targets: the fields that they
+    are made of. metrics: functions of `t5xpg.data.metrics`.
+    """
+
+    kind: str
+    metrics: tuple[str, ...]
+    inputs: str = ""
+    targets: str = ""
+
+
+@dataclass(frozen=True)
+class TfdsTask:
+    """A task over a data set of TensorFlow Datasets.
+
+    dataset: its name there with configuration and version. splits: those of the task, as slices of its splits.
+    """
+
+    dataset: str
+    splits: Mapping[str, str]
+    supervised: Supervised
+
+
+# Versions and splits are those of T5's own tasks.
+TFDS_TASKS: Mapping[str, TfdsTask] = {
+    # Raffel et al. 2020; its validation split is newstest2018
+    "wmt19_ende": TfdsTask(
+        "wmt19_translate/de-en:1.0.0",
+        {"train": "train", "validation": "validation"},
+        Supervised("wmt19_ende", ("bleu", "chrf"), "en", "de"),
+    ),
+    # Roberts et al. 2020, closed-book: about a tenth of the training questions is held out, as ORQA does; the test
+    # split is the public validation split, as the answers of the test questions are not public
+    "trivia_qa_open": TfdsTask(
+        "trivia_qa/unfiltered.nocontext:1.1.0",
+        {"train": "train[:78785]", "validation": "train[78785:]", "test": "validation"},
+        Supervised("trivia_qa_open", ("trivia_qa",)),
+    ),
+    # t5's squad_v010_allanswers: version 1.1, questions with their paragraphs
+    "squad": TfdsTask(
+        "squad/v1.1:3.0.0", {"train": "train", "validation": "validation"}, Supervised("squad", ("squad",))
+    ),
+}
+
+
+def parse_fields(given: str) -> dict[str, str]:
+    """The fields of `FIELDS=`: what each is called in the export, to what it is called in the files, in order.
+
+    Raises UserError for fields that have no task.
+    """
+    fields: dict[str, str] = {}
+    for word in given.replace(",", " ").split():
+        name, _, called = word.partition("=")
+        if name in fields:
+            raise UserError(f"FIELDS={given}: {name} is given twice.")
+        fields[name] = called or name
+    if len(set(fields.values())) < len(fields):
+        raise UserError(f"FIELDS={given}: one field of the files is given for two.")
+    if not endings(tuple(fields)):
+        raise UserError(f"FIELDS={given}: there is no task of such records. {_EXPECTED}")
+    for name in fields if _are_languages(tuple(fields)) else ():
+        _check_language(name, given)
+    return fields
+
+
+def question_of(fields: Sequence[str]) -> str:
+    """The field that the splits of records are made by, so that no question of training is asked in a test again."""
+    return next((field for field in fields if field in (LABELLED[0], PAIRS[0])), fields[0])
+
+
+def endings(fields: Sequence[str]) -> list[str]:
+    """What the names of the tasks of records with such fields end in; none for an export of text."""
+    if set(fields) == set(LABELLED):
+        return [CLASSIFY]
+    if set(fields) == set(PAIRS):
+        return [TEXT_TO_TEXT]
+    if _are_languages(fields):
+        return [f"{TRANSLATE}_{source}_{target}" for source, target in itertools.permutations(fields, 2)]
+    return []
+
+
+def of_ending(ending: str) -> Supervised | None:
+    """The task whose name ends so; None for another ending."""
+    match = ENDING.fullmatch(ending)
+    if match is None:
+        return None
+    if ending == CLASSIFY:
+        return Supervised(CLASSIFY, ("accuracy", "macro_f1", "majority"), *LABELLED)
+    if ending == TEXT_TO_TEXT:
+        return Supervised(TEXT_TO_TEXT, ("exact_match", "token_f1", "edit_similarity"), *PAIRS)
+    return Supervised(TRANSLATE, ("bleu", "chrf"), match["source"], match["target"])
+
+
+def _are_languages(fields: Sequence[str]) -> bool:
+    return len(fields) > 1 and all(_LANGUAGE.fullmatch(field) for field in fields)
+
+
+def _check_language(code: str, given: str) -> None:
+    from babel import Locale, UnknownLocaleError  # as t5's preprocessor of translations names languages
+
+    try:
+        Locale(code)
+    except UnknownLocaleError:
+        raise UserError(f"FIELDS={given}: {code} is no language (ISO 639-1). {_EXPECTED}") from None

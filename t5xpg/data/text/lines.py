@@ -1,0 +1,107 @@
+"""Lines of files that anyone may have written: bounded, decoded, parsed; what is wrong is said with file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+from t5xpg.base.errors import UserError, nearest
+
+# A longer line is no document but something else (a device, a file without line ends), and would fill the memory.
+LONGEST_LINE = 64 * 2**20
+# Deeper JSON can be read and, from further down the stack, not be written again.
+_DEEPEST = 100
+_SHOWN = 5
+
+
+class BadLineError(UserError):
+    """One line cannot be used; those behind it can."""
+
+
+class BadLines:
+    """What to do with lines that cannot be used: leave them out, count them, remember what was wrong with the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+
+    def add(self, error: BadLineError) -> None:
+        """Leave one out."""
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(str(error))
+
+    def summary(self) -> str:
+        """One line for the count, and one for each of the first."""
+        more = [f"  and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
+        head = f"{self.count} {'line was' if self.count == 1 else 'lines were'} left out:"
+        return "\n".join([head, *(f"  {message}" for message in self.first), *more])
+
+
+def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[bytes | None]:
+    """The lines of a file with their ends; None for one of more than `longest` bytes, which is not held in memory."""
+    while line := file.readline(longest + 1):
+        if len(line) <= longest:
+            yield line
+            continue
+        yield None
+        while line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
+
+
+def text_of_line(line: bytes | None, where: str) -> str:
+    """A line of `bounded_lines` as text, without its line end and a byte order mark.
+
+    Raises BadLineError for one that is too long, not UTF-8, or holds a zero byte.
+    """
+    if line is None:
+        raise BadLineError(
+            f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a line: is this a text file?"
+        )
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadLineError(
+            f"{where} is not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}). "
+            "Expected text in UTF-8, or a name that says how it is packed (.gz, .bz2, .xz, .zst, .parquet)."
+        ) from None
+    if "\0" in text:
+        raise BadLineError(f"{where} holds a zero byte: not a text file.")
+    return text.rstrip("\r\n").removeprefix("\ufeff")
+
+
+def json_object(line: str, where: str, example: str) -> dict[str, Any]:
+    """The JSON object that a line holds; `example` says what was expected. Raises BadLineError for anything else."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise BadLineError(f"{where} is not JSON ({reason}). Expected one {example} a line.") from None
+    if not isinstance(value, dict):
+        raise BadLineError(f"{where} holds a JSON {type(value).__name__}. Expected one {example} a line.")
+    if _holds_any(value.values()) and line.count("[") + line.count("{") > _DEEPEST and _is_deeper(value, _DEEPEST):
+        raise BadLineError(f"{where} is nested more than {_DEEPEST} deep. Expected one {example} a line.")
+    return value
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether lists and objects stand in one another more than `limit` deep."""
+    level = [value]
+    for _ in range(limit):
+        inside = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        level = [item for items in inside for item in items]
+    return _holds_any(level)
+
+
+def _holds_any(items: Iterable[Any]) -> bool:
+    return any(isinstance(item, dict | list) for item in items)
+
+
+def string_in(value: dict[str, Any], name: str, where: str) -> str:
+    """The string `name` of a JSON object. Raises BadLineError where there is none, or something else."""
+    if name not in value:
+        raise BadLineError(f'{where} has no "{name}".{nearest(name, value)}')
+    if not isinstance(value[name], str):
+        raise BadLineError(f'{where}: "{name}" is {type(value[name]).__name__}, expected a string.')
+    return value[name]

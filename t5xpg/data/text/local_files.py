@@ -1,0 +1,235 @@
+"""The user's own text: lines of text, JSON lines and parquet files, compressed or not, by split."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import io
+import lzma
+import os
+import re
+import shlex
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.data.text.lines import BadLineError, BadLines, bounded_lines, json_object, string_in, text_of_line
+from t5xpg.data.text.manifest import SPLITS
+
+_EXAMPLE = 'FILES="train=texts/*.jsonl.gz validation=valid.txt test=test.txt"'
+_PREFIX = re.compile(r"([A-Za-z_]+)=(.*)", re.DOTALL)
+_RECORD = '{"text": "…"}'
+_COLUMNS = ("text",)
+JSON_LINES = (".jsonl", ".json", ".ndjson")
+PARQUET = ".parquet"
+# A byte of zstd can stand for 32 KiB: what one piece unpacks to has to fit into memory.
+_PIECE = 1 << 12
+_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+
+
+class _ZstandardFile(io.RawIOBase):
+    """Reads all frames of a file (parallel compressors write many), and notices where the last one is cut off.
+
+    The readers of `zstandard` stop behind the first frame, or end quietly in the middle of one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._frame_began = False
+        self._ready = memoryview(b"")  # a view: taking parts of it copies nothing
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            piece = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                self._frame_began = False
+            piece = piece or self._file.read(_PIECE)
+            if not piece:
+                if self._frame_began:
+                    raise EOFError("the compressed text is cut off")
+                return 0
+            self._frame_began = True
+            self._ready = memoryview(self._frame.decompress(piece))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open_zstandard(path: Path) -> IO[bytes]:
+    return io.BufferedReader(_ZstandardFile(path), 1 << 17)
+
+
+_OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".lzma": lzma.LZMAFile,
+    ".zst": _open_zstandard,
+    ".zstd": _open_zstandard,
+}
+
+
+def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
+    """The files of `FILES=`: split to paths, in the order given; the key None for files that name no split.
+
+    `given` is words as a shell would write them, or the words themselves: `train=a.txt b.txt test=c.txt`. A word
+    without a split belongs to the split before it. Paths may be patterns (`*`, `?`, `**`); their files are sorted.
+    Raises UserError for a file that is not there, a split that is none, a file that is given twice.
+    """
+    try:
+        words = shlex.split(given) if isinstance(given, str) else list(given)
+    except ValueError as error:
+        raise UserError(f"FILES={given}: {error}. Expected {_EXAMPLE}.") from None
+    files: dict[str | None, list[Path]] = {}
+    split: str | None = None
+    for word in words:
+        pattern = word
+        match = _PREFIX.fullmatch(word)
+        if match and not os.path.exists(word):
+            split, pattern = match.groups()
+            if split not in SPLITS:
+                raise UserError(f"FILES: {split!r} is not a split.{nearest(split, SPLITS)} Expected {_EXAMPLE}.")
+            if None in files:
+                raise UserError(f"FILES: {files[None][0]} comes before the first split. Expected {_EXAMPLE}.")
+        if pattern:
+            files.setdefault(split, []).extend(_matching(pattern))
+    if not any(files.values()):
+        raise UserError(f"FILES names no file. Expected {_EXAMPLE}.")
+    seen: set[Path] = set()
+    for path in (path for paths in files.values() for path in paths):
+        if path.resolve() in seen:
+            raise UserError(f"FILES: {path} is given twice.")
+        seen.add(path.resolve())
+    return files
+
+
+def _matching(pattern: str) -> list[Path]:
+    try:
+        path = Path(pattern).expanduser()
+        if path.is_file():
+            return [path]
+        if path.is_dir():
+            raise UserError(f"FILES: {pattern} is a folder. Expected files, for instance {pattern.rstrip('/')}/*.txt")
+        if path.is_symlink():
+            raise UserError(f"FILES: {pattern} is a link to {path.readlink()}, which is not there.")
+        if path.exists():
+            raise UserError(f"FILES: {pattern} is no regular file (a pipe or a device). Write it to a file first.")
+        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+    except (ValueError, OSError, RuntimeError) as error:  # a zero byte, too long a name, ~ of an unknown user
+        raise UserError(f"FILES: {pattern} cannot be looked up: {getattr(error, 'strerror', None) or error}.") from None
+    found = [path for path in found if path.is_file()]
+    if not found:
+        raise UserError(f"FILES: there is no file {pattern}")
+    return found
+
+
+def texts(path: Path, left_out: BadLines | None = None) -> Iterator[str]:
+    """The texts of one file.
+
+    The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object with a "text" a line), `.parquet` (a column
+    "text"); anything else is text in UTF-8, a document a line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
+    Lines (rows of parquet) that cannot be used go into `left_out`; without it they raise UserError naming file and
+    line, as does in any case a file that cannot be read on.
+    """
+    form = form_of(path)
+    rows: Iterator[tuple[Any, str]] = parquet_rows(path, _COLUMNS) if form == PARQUET else numbered_lines(path)
+    for row, where in rows:
+        try:
+            text = cells(row, _COLUMNS, where)[0] if form == PARQUET else _text(row, where, form in JSON_LINES)
+        except BadLineError as error:
+            if left_out is None:
+                raise
+            left_out.add(error)
+            continue
+        if text is not None:
+            yield text
+
+
+def form_of(path: Path) -> str:
+    """The ending that says what a file holds, in front of that of its packing: ".jsonl"; "" where it has none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _OPENERS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
+    """The lines of a file, unpacked (see `bounded_lines`), and where each stands: "a.txt.gz:3".
+
+    Raises UserError where it cannot be read on.
+    """
+    line_number = 0
+    try:
+        with _opened(path) as file:
+            for line_number, line in enumerate(bounded_lines(file), 1):
+                yield line, f"{path}:{line_number}"
+    except _BROKEN as error:
+        raise _cannot_be_read(path, error, line_number) from None
+
+
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Some columns of a file of parquet, row by row, and where each stands. Raises UserError for columns that are not
+    there, and where it cannot be read on."""
+    # imported here: Arrow takes a while to load, and most exports do without
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with _opened(path) as file:
+            # parquet is read from its end, which a compressed stream is slow or unable to reach
+            packed = path.suffix.lower() in _OPENERS
+            table = pyarrow.parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
+            for column in columns:
+                if column not in table.schema_arrow.names:
+                    raise UserError(f'{path} has no column "{column}".{nearest(column, table.schema_arrow.names)}')
+            number = 0
+            for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
+                for row in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+                    number += 1
+                    yield row, f"{path} row {number}"
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path} cannot be read as parquet: {error}") from None
+    except _BROKEN as error:
+        raise _cannot_be_read(path, error) from None
+
+
+def cells(row: Sequence[Any], columns: Sequence[str], where: str) -> tuple[str, ...]:
+    """A row of `parquet_rows`, of texts. Raises BadLineError where one is something else."""
+    for name, value in zip(columns, row, strict=True):
+        if not isinstance(value, str):
+            raise BadLineError(f'{where}: "{name}" is {type(value).__name__}, expected a string.')
+    return tuple(row)
+
+
+def _opened(path: Path) -> Any:
+    """The file, unpacked, as a context manager."""
+    opener = _OPENERS.get(path.suffix.lower())
+    return opener(path) if opener else path.open("rb")
+
+
+def _cannot_be_read(path: Path, error: BaseException, line_number: int = 0) -> UserError:
+    where = f"{path} after line {line_number}" if line_number else str(path)
+    return UserError(f"{where} cannot be read: {error or type(error).__name__}")
+
+
+def _text(line: bytes | None, where: str, is_json: bool) -> str | None:
+    """The document of a line; None for an empty line between JSON objects."""
+    text = text_of_line(line, where)
+    if not is_json:
+        return text
+    return string_in(json_object(text, where, _RECORD), "text", where) if text.strip() else None

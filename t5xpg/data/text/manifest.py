@@ -1,0 +1,312 @@
+"""What an exported dataset is: where it came from, how it was filtered, what is in it.
+
+An export is a folder `<data folder>/<name>/` with one `<split>.jsonl` a split and a `manifest.json`. A line of a split
+is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it, in UTF-8, or for records
+`{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_line`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import digests
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import read_json, write_json
+from t5xpg.data.text.labelled import TEXT
+
+SPLITS = ("train", "validation", "test")
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_SHOWN = 40  # characters of a wrong value in a message
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """One file of an export: its lines, bytes and SHA-256 (hex)."""
+
+    documents: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The record of an export.
+
+    `source` says where the text came from (kind, revision or versions or digests), `filter` which rows were kept,
+    `limit` and `max_bytes` how many rows, and bytes of text, a split was cut to, `rows_read` how many rows were looked
+    at, `fields` what a line holds.
+    """
+
+    name: str
+    source: Mapping[str, Any]
+    filter: Mapping[str, Any]
+    limit: int | None
+    rows_read: int
+    splits: Mapping[str, SplitRecord]
+    max_bytes: int | None = None
+    fields: tuple[str, ...] = TEXT
+
+    def to_json(self) -> dict[str, Any]:
+        """What manifest.json holds."""
+        return {
+            "format": _FORMAT,
+            "name": self.name,
+            "source": dict(self.source),
+            "filter": dict(self.filter),
+            "limit": self.limit,
+            **({} if self.max_bytes is None else {"max_bytes": self.max_bytes}),
+            "rows_read": self.rows_read,
+            **({} if self.fields == TEXT else {"fields": list(self.fields)}),
+            "splits": {name: vars(split) for name, split in self.splits.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Manifest:
+        """The manifest that `to_json` was called on. Raises ValueError, saying what is wrong, for anything else."""
+        if _field(value, "format", int) != _FORMAT:
+            raise ValueError(f"format {value['format']}")
+        splits = _field(value, "splits", dict)
+        if not splits or not set(splits) <= set(SPLITS):
+            raise ValueError(f"splits are {', '.join(map(repr, splits)) or 'none'}")
+        limit = _field(value, "limit", int | None)
+        return cls(
+            name=_field(value, "name", str),
+            source=_field(value, "source", dict),
+            filter=_field(value, "filter", dict),
+            limit=limit,
+            rows_read=_count(value, "rows_read"),
+            splits={name: _split_record(split) for name, split in splits.items()},
+            max_bytes=_count(value, "max_bytes") if "max_bytes" in value else None,
+            fields=_fields(value),
+        )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was to be no more than some of the text."""
+        return self.limit is not None or self.max_bytes is not None
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """SHA-256 of each split: exports with the same identity hold the same text in the same order."""
+        return {name: split.sha256 for name, split in self.splits.items()}
+
+    def files_are_whole(self, folder: Path) -> bool:
+        """Whether every split's file is there and is, by its digest, the one that was exported."""
+        return not digests.differences(folder, self._files)
+
+    def check_files(self, folder: Path) -> None:
+        """Raise UserError, with what to type, where a split's file is not the one that was exported."""
+        digests.check(
+            folder,
+            self._files,
+            f"The text of {folder.name} is not as it was exported",
+            f"To export it again, type: {self.command(force=True)}  "
+            "(a text that you changed yourself: export it under a name of its own, with FILES=)",
+        )
+
+    @property
+    def _files(self) -> dict[str, str]:
+        return {split_path(Path(), name).name: split.sha256 for name, split in self.splits.items()}
+
+    def command(self, force: bool = False) -> str:
+        """What to type to export this text."""
+        source = self.source
+        chosen = source.get("select")
+        return " ".join(
+            [
+                f"make data DATASET={source.get('of', self.name) if chosen else self.name}",
+                *([f"FIELDS={given}"] if (given := _fields_given(source)) else []),
+                *([f"FILES={given}"] if (given := _files_given(source)) else []),
+                *_hub_given(source),
+                *([f"SELECT={_one_word(str(chosen))}"] if chosen else []),
+                *self.limits,
+                *(["FORCE=1"] if force else []),
+            ]
+        )
+
+    @property
+    def limits(self) -> list[str]:
+        """What was typed of the limits."""
+        return [
+            *([f"LIMIT={self.limit}"] if self.limit is not None else []),
+            *([f"MAX_MB={self.max_bytes / 1e6:.12g}"] if self.max_bytes is not None else []),
+        ]
+
+    def summary(self) -> str:
+        """One line: documents and megabytes of each split."""
+        kind = "documents" if self.fields == TEXT else "records"
+        return ", ".join(
+            f"{name} {split.documents:,} {kind} {split.bytes / 1e6:.1f} MB" for name, split in self.splits.items()
+        )
+
+
+def canonical_line(text: str) -> bytes:
+    """The line of an export for a text, with its line end.
+
+    Escapes are only `\\"`, `\\\\`, `\\b`, `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone
+    surrogates, which UTF-8 cannot hold, become U+FFFD.
+    """
+    try:
+        return b'{"text": %b}\n' % encode_basestring(text).encode("utf-8")
+    except UnicodeEncodeError:
+        return canonical_line(_SURROGATE.sub("\ufffd", text))
+
+
+def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
+    """`canonical_line` for a record: the texts of its fields, in the order of the manifest."""
+    pairs = zip(map(encode_basestring, fields), map(encode_basestring, values), strict=True)
+    line = "{" + ", ".join(map(": ".join, pairs)) + "}\n"
+    try:
+        return line.encode("utf-8")
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", line).encode("utf-8")
+
+
+def split_path(folder: Path, split: str) -> Path:
+    """The file of a split inside an export's folder."""
+    return folder / f"{split}.jsonl"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write manifest.json into an export's folder."""
+    write_json(folder / MANIFEST, manifest.to_json())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an export's folder. Raises UserError where there is none, or it cannot be read."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        known = find_manifests(folder.parent)
+        raise UserError(
+            f"There is no exported dataset {folder.name!r} in {folder.parent}: "
+            f"`make data DATASET={folder.name}` makes one.{nearest(folder.name, known)}"
+        )
+    try:
+        return Manifest.from_json(read_json(path))
+    except (ValueError, RecursionError) as error:
+        said = "it nests too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UserError(
+            f"{path} is not a manifest of this version ({said}): "
+            f"`make data DATASET={folder.name} FORCE=1` makes it anew."
+        ) from None
+
+
+def find_manifests(data_dir: Path) -> dict[str, Path]:
+    """The folders of all exports below `data_dir` by name, sorted. Nothing is read."""
+    if not data_dir.is_dir():
+        return {}
+    return {path.parent.name: path.parent for path in sorted(data_dir.glob(f"[!.]*/{MANIFEST}"))}
+
+
+def _field(value: Any, name: str, kind: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    if name not in value:
+        raise ValueError(f"{name} is missing")
+    if not isinstance(value[name], kind) or isinstance(value[name], bool):
+        raise ValueError(f"{name} is {str(value[name])[:_SHOWN]!r}")
+    return value[name]
+
+
+def _count(value: Any, name: str) -> int:
+    count: int = _field(value, name, int)
+    if not 0 <= count < 1 << 63:
+        raise ValueError(f"{name} is out of range")
+    return count
+
+
+def _fields(value: Any) -> tuple[str, ...]:
+    if "fields" not in value:
+        return TEXT
+    fields = _field(value, "fields", list)
+    if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
+        raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
+    return tuple(fields)
+
+
+def _split_record(value: Any) -> SplitRecord:
+    return SplitRecord(_count(value, "documents"), _count(value, "bytes"), _field(value, "sha256", str))
+
+
+def _fields_given(source: Mapping[str, Any]) -> str:
+    """FIELDS= of an export of the user's records, as far as the record says."""
+    fields = source.get("fields")
+    if source.get("kind") != "files" or not isinstance(fields, dict):
+        return ""
+    return ",".join(name if name == called else f"{name}={called}" for name, called in fields.items())
+
+
+def _files_given(source: Mapping[str, Any]) -> str:
+    """FILES= of an export of the user's files, as far as the record says; their paths are as they were typed."""
+    files = source.get("files")
+    if source.get("kind") != "files" or not isinstance(files, dict):
+        return ""
+    words = []
+    for split, entries in files.items():
+        listed = entries if isinstance(entries, list) else []
+        paths = [str(entry["path"]) for entry in listed if isinstance(entry, dict) and "path" in entry]
+        quoted = [shlex.quote(path) for path in paths]
+        words += [quoted[0] if split == "all" else f"{split}={quoted[0]}", *quoted[1:]] if quoted else []
+    text = " ".join(words)
+    return _one_word(text) if text else ""
+
+
+def _hub_given(source: Mapping[str, Any]) -> list[str]:
+    """HUB= and what belongs to it, of an export of a dataset that is streamed from there."""
+    if source.get("kind") != "hugging face" or not source.get("streamed"):
+        return []
+    given = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
+    return [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
+
+
+def _one_word(text: str) -> str:
+    """A text as one word of a shell's line."""
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
+
+
+# A row is kept if its text is longer.
+MIN_CHARACTERS = 100
+# One text in so many goes into validation, another into test, up to a number.
+_HELD_OUT_OF = 25
+_MAX_HELD_OUT = 10_000
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Validation has the hashes up to the one number, test the next ones up to the other, train the rest."""
+
+    last_validation: int
+    last_test: int
+
+    @classmethod
+    def of(cls, hashes: Iterable[int], what: str = f"documents of more than {MIN_CHARACTERS} characters") -> HeldOut:
+        """Of the content hashes of all documents. what: what they are, to say that they are too few to be split.
+
+        Raises UserError where they are.
+        """
+        ordered = sorted(set(hashes))
+        if len(ordered) < len(SPLITS):
+            raise UserError(
+                f"{len(ordered)} different {what} cannot be split into "
+                'train, validation and test: give more text, or name the splits, FILES="train=… validation=… test=…".'
+            )
+        count = min(max(1, len(ordered) // _HELD_OUT_OF), _MAX_HELD_OUT)
+        return cls(ordered[count - 1], ordered[2 * count - 1])
+
+    def split_of(self, content: int) -> str:
+        """The split of a document with this content hash."""
+        return "validation" if content <= self.last_validation else "test" if content <= self.last_test else "train"
+
+
+def content_hash(text: str) -> int:
+    """64 bits of the SHA-256 of a text: the same everywhere."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", errors="replace")).digest()[:8], "big")

@@ -1,0 +1,318 @@
+"""Where the text of datasets comes from: files, installed packages, programs of this machine, the Hugging Face hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import sha256_of_file
+from t5xpg.data.text import installed
+from t5xpg.data.text.installed import SourceFile, site_packages, source_files
+from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.manifest import MIN_CHARACTERS, SPLITS, HeldOut, content_hash
+
+_BEGINNING = re.compile(r"([a-z0-9]+)\*")
+_SHOWN = 30  # characters of patterns in a dataset's name
+_DIGITS = 8  # of their digest
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Patterns of names, of which one has to match: `*` any characters, `/` too, `?` one of them, `[ab]` a or b."""
+
+    patterns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, given: str) -> Selection:
+        """The patterns of SELECT=: words as a shell would write them. Their order means nothing."""
+        try:
+            patterns = sorted(set(shlex.split(given)))
+        except ValueError as error:
+            raise UserError(f"SELECT={given}: {error}. Expected names or patterns, SELECT='absl/* rich/*'.") from None
+        if not patterns:
+            raise UserError("SELECT names nothing. Expected names or patterns, SELECT='absl/* rich/*'.")
+        return cls(tuple(patterns))
+
+    def takes(self, name: str) -> bool:
+        """Whether a file of this name is chosen; its folders are part of the name, with slashes."""
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
+
+    def require_any(self, corpus: str, names: Collection[str]) -> None:
+        """Raise UserError, with the nearest names, where a pattern matches none of `names`, those of a corpus."""
+        for pattern in self.patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                close = nearest(pattern, {*names, *_folders(names)})
+                if close.startswith(" Known"):  # of all names, too many to be shown
+                    close = nearest(pattern, {PurePosixPath(name).parts[0] for name in names if name})
+                raise UserError(f"SELECT: no file of {corpus} matches {pattern!r}.{close}")
+
+    @property
+    def suffix(self) -> str:
+        """What the name of the dataset ends in: `a` for `a*`; else something of the patterns, and their digest.
+
+        No two selections have the same, also where file systems take capitals for small letters.
+        """
+        if beginning := _BEGINNING.fullmatch(str(self)):
+            return beginning[1]
+        readable = re.sub(r"[^A-Za-z0-9]+", "_", str(self)).strip("_")[:_SHOWN].strip("_")
+        digest = hashlib.sha256(str(self).encode("utf-8", errors="backslashreplace")).hexdigest()[:_DIGITS]
+        return "_".join(filter(None, (readable, digest)))
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return " ".join(word if _is_plain(word) else shlex.quote(word) for word in self.patterns)
+
+
+def _is_plain(word: str) -> bool:
+    """Whether it is one word as it stands, wildcards and all: nothing but `shlex.split` reads it."""
+    return re.fullmatch(r"[\w*?\[\]!./-]+", word) is not None
+
+
+def _folders(names: Collection[str]) -> Iterator[str]:
+    """The folders of names, as patterns for what is in them."""
+    for name in names:
+        for parent in PurePosixPath(name).parents:
+            if parent.name:
+                yield f"{parent}/*"
+
+
+# A text; of records, that of each field.
+Row: TypeAlias = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one split, in order; `split` None: one text from which the splits are to be taken.
+
+    `total` is their number where it is known.
+    """
+
+    split: str | None
+    texts: Iterable[Row]
+    total: int | None = None
+
+
+class Source(Protocol):
+    """Where a dataset's text comes from."""
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies the text, as JSON; an export of the same description is up to date."""
+        ...
+
+    def read(self) -> Iterator[Rows]:
+        """The rows of each split. Raises UserError where the text cannot be had."""
+        ...
+
+
+@runtime_checkable
+class OfFiles(Protocol):
+    """A source whose text is that of files with names."""
+
+    def select(self, selection: Selection, corpus: str) -> Source:
+        """The text of the chosen files alone. corpus: what the whole is called.
+
+        Raises UserError, here or where it is read, for patterns that match nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """The user's files: split to paths, or None to paths (see `local_files.parse_files`).
+
+    Lines that cannot be used go into `left_out`; without it they are errors.
+    """
+
+    files: Mapping[str | None, list[Path]]
+    left_out: BadLines | None = None
+    selection: tuple[Selection, str] | None = None  # by which they were chosen, and of which dataset
+
+    def describe(self) -> dict[str, Any]:
+        """Paths as given, sizes and SHA-256 of the files."""
+        return {
+            "kind": "files",
+            **({} if self.selection is None else selected(*self.selection)),
+            "files": files_as_json(self.files),
+        }
+
+    def select(self, selection: Selection, corpus: str) -> LocalFiles:
+        """By the names of the files without their folders."""
+        selection.require_any("FILES", [path.name for paths in self.files.values() for path in paths])
+        chosen = {split: [path for path in paths if selection.takes(path.name)] for split, paths in self.files.items()}
+        files = {split: paths for split, paths in chosen.items() if paths}
+        return dataclasses.replace(self, files=files, selection=(selection, corpus))
+
+    def read(self) -> Iterator[Rows]:
+        """The rows of the files, one file behind the other."""
+        from t5xpg.data.text.local_files import texts  # imports zstandard, which the other sources do without
+
+        for split in (None, *SPLITS):
+            if paths := self.files.get(split):
+                yield Rows(split, (text for path in paths for text in texts(path, self.left_out)))
+
+
+def files_as_json(files: Mapping[str | None, list[Path]]) -> dict[str, Any]:
+    """What identifies the user's files, by split ("all" for those of no split)."""
+    return {
+        split or "all": [
+            {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths
+        ]
+        for split, paths in files.items()
+    }
+
+
+@dataclass(frozen=True)
+class InstalledText:
+    """Text from the files of installed packages.
+
+    `extraction` counts changes to how it is read, so that exports of an earlier way are not taken for up to date.
+    """
+
+    packages: Mapping[str, str]
+    documents: Callable[[Iterable[SourceFile]], Iterator[Row]]
+    extraction: int
+    site: Path = field(default_factory=site_packages)
+
+    def describe(self) -> dict[str, Any]:
+        """Packages and versions."""
+        return {"kind": "installed packages", "packages": dict(self.packages), "extraction": self.extraction}
+
+    def read(self) -> Iterator[Rows]:
+        """One text, from which the splits are to be taken."""
+        yield Rows(None, self.documents(source_files(self.packages, self.site)))
+
+    def select(self, selection: Selection, corpus: str) -> SelectedText:
+        """By the paths of the files inside site-packages: `absl/flags/_flag.py`."""
+        return SelectedText(self, selection, corpus)
+
+
+@dataclass(frozen=True)
+class SelectedText:
+    """Those texts of an `InstalledText` that are of chosen files, in the splits in which the whole has them.
+
+    So nothing that a model of the whole was trained on is held out here, and the other way round.
+    """
+
+    whole: InstalledText
+    selection: Selection
+    corpus: str
+
+    def describe(self) -> dict[str, Any]:
+        """Packages and versions of the whole, and the selection."""
+        return {**self.whole.describe(), **selected(self.selection, self.corpus)}
+
+    def read(self) -> Iterator[Rows]:
+        """The chosen rows of each split; of test none where it would have none."""
+        names: list[str] = []
+
+        def files() -> Iterator[SourceFile]:
+            for file in source_files(self.whole.packages, self.whole.site):
+                names.append(file.path)
+                yield file
+
+        # each document comes before the next file is asked for: it is of the last name
+        documents = [
+            (content_hash(text), text if self.selection.takes(names[-1]) else None)
+            for text in self.whole.documents(files())
+            if isinstance(text, str) and len(text) > MIN_CHARACTERS
+        ]
+        self.selection.require_any(self.corpus, names)
+        held_out = HeldOut.of(content for content, _ in documents)
+        texts: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for content, text in documents:
+            if text is not None:
+                texts[held_out.split_of(content)].append(text)
+        for split in ("train", "validation"):
+            if not texts[split]:
+                raise UserError(
+                    f"SELECT={self.selection}: of the {sum(map(len, texts.values()))} documents that it chooses of "
+                    f"{self.corpus}, none is in {split}. Choose more files."
+                )
+        for split, chosen in texts.items():
+            if chosen:
+                yield Rows(split, chosen, len(chosen))
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """A dataset of the Hugging Face hub at one revision, or of a local folder laid out like one, with a column "text".
+
+    It has the three splits. One that is `streamed` is read as it comes, without a copy of it on this machine, and may
+    have a train split alone, from which the splits are then to be taken.
+    """
+
+    path: str
+    configuration: str | None
+    revision: str | None
+    streamed: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """Path, configuration, revision, and whether it is streamed."""
+        return {
+            "kind": "hugging face",
+            "path": self.path,
+            "configuration": self.configuration,
+            "revision": self.revision,
+            **({"streamed": True} if self.streamed else {}),
+        }
+
+    def read(self) -> Iterator[Rows]:
+        """The rows of each split. Raises UserError where there is no network and no copy in the cache of `datasets`."""
+        from t5xpg.data.text import hugging_face
+
+        if self.streamed:
+            for name, texts in hugging_face.stream_splits(self.path, self.configuration, self.revision).items():
+                yield Rows(name, texts)
+            return
+        for split, rows in hugging_face.load_splits(self.path, self.configuration, self.revision).items():
+            yield Rows(split, rows, len(rows))
+
+
+@dataclass(frozen=True)
+class InstalledMessages:
+    """The translations of messages that the programs of this machine bring: another text on another machine.
+
+    languages: names of folders below share/locale. `extraction` counts changes to how they are read.
+    """
+
+    languages: tuple[str, ...]
+    extraction: int = 1
+    folders: tuple[Path, ...] = installed.FOLDERS
+
+    def describe(self) -> dict[str, Any]:
+        """Languages, and number and digest of the catalogues."""
+        digest = hashlib.sha256()
+        found = installed.catalogs(self.languages, self.folders)
+        for name, path in found:
+            digest.update(f"{name} {sha256_of_file(path)}\n".encode())
+        return {
+            "kind": "messages of programs",
+            "languages": " ".join(self.languages),
+            "extraction": self.extraction,
+            "catalogues": len(found),
+            "sha256": digest.hexdigest(),
+        }
+
+    def read(self) -> Iterator[Rows]:
+        """One text, from which the splits are to be taken. Raises UserError where there are no catalogues."""
+        found = installed.catalogs(self.languages, self.folders)
+        if not found:
+            raise UserError(
+                f"This text is that of the messages of programs in the languages {' '.join(self.languages)}, and no "
+                f"program here brings any ({self.folders[0]}/{self.languages[0]}/LC_MESSAGES/*.mo). Give another text "
+                "of that language, FILES=…"
+            )
+        yield Rows(None, installed.catalog_documents(path for _, path in found))
+
+
+def selected(selection: Selection, corpus: str) -> dict[str, str]:
+    """What the description of a selection says of it."""
+    return {"of": corpus, "select": str(selection)}

@@ -1,0 +1,254 @@
+"""Makes the vocabulary of a dataset: trained on its export, or copied from a model that there is, with a report."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base import digests
+from t5xpg.base.environment import versions
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import directory_atomically, read_json, remove_abandoned, write_json
+from t5xpg.base.progress import Progress
+from t5xpg.data.text.manifest import read_manifest, split_path
+from t5xpg.data.vocab import tokenizers
+from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.record import NAME, RECORD, REPORT, VocabularyRecord, folder_of, read_record
+from t5xpg.data.vocab.tokenizers import HUGGING_FACE
+from t5xpg.data.vocab.training import VocabularySettings, draw_sample, train_model
+from t5xpg.data.vocab.vocabulary import Vocabulary
+
+# The first of these that an export has is measured on.
+SPLITS = ("validation", "test", "train")
+MOST_BYTES = 4_000_000  # of text that is measured on
+_LONGEST = 10  # pieces that are named
+_SHOWN_LENGTHS = 12  # pieces of more characters are one line of the table
+
+
+def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
+    """What there is to say of a vocabulary on the held-out text of the export in `folder`.
+
+    "split", "documents", "characters", "bytes", "words", "tokens": what was measured on. "coverage": the share of
+    characters that are not the unknown token. "tokens_per_word" (words stand between white space), "bytes_per_token".
+    "used": the share of the pieces that occur. "pieces_by_length": how many pieces have how many characters (as the
+    model writes them; special tokens and byte pieces are left out). "longest_pieces".
+    """
+    split = next(split for split in SPLITS if split_path(folder, split).is_file())
+    counts: collections.Counter[str] = collections.Counter()
+    seen = np.zeros(vocabulary.size, bool)
+    with Progress(f"measure on {split}", None, "documents") as progress:
+        for text in _texts(split_path(folder, split)):
+            ids = vocabulary.encode_plain(text)
+            seen[ids] = True
+            counts.update(
+                documents=1,
+                characters=len(text),
+                bytes=len(text.encode("utf-8")),
+                words=len(text.split()),
+                tokens=len(ids),
+                unknown=vocabulary.unknown_characters(text),
+            )
+            progress.advance()
+            if counts["bytes"] >= MOST_BYTES:
+                break
+    pieces = {token: vocabulary.piece(token) for token in np.flatnonzero(vocabulary.token_bytes()).tolist()}
+    texts = {token: piece for token, piece in pieces.items() if not (piece.startswith("<0x") and len(piece) == 6)}
+    lengths = collections.Counter(len(piece) for piece in texts.values())
+    return {
+        "split": split,
+        **{name: counts[name] for name in ("documents", "characters", "bytes", "words", "tokens")},
+        "coverage": 1 - counts["unknown"] / max(1, counts["characters"]),
+        "tokens_per_word": counts["tokens"] / max(1, counts["words"]),
+        "bytes_per_token": counts["bytes"] / max(1, counts["tokens"]),
+        "used": int(seen[list(pieces)].sum()) / max(1, len(pieces)),
+        "pieces": len(pieces),
+        "pieces_by_length": {str(length): lengths[length] for length in sorted(lengths)},
+        "longest_pieces": sorted(texts.values(), key=lambda piece: (-len(piece), piece))[:_LONGEST],
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report for a person."""
+    lengths = {int(length): count for length, count in report["pieces_by_length"].items()}
+    beyond = sum(count for length, count in lengths.items() if length > _SHOWN_LENGTHS)
+    shown = [f"{length}: {count:,}" for length, count in lengths.items() if length <= _SHOWN_LENGTHS]
+    rows = [
+        ("measured on", f"{report['split']}, {report['documents']:,} documents, {report['bytes']:,} bytes"),
+        ("coverage", f"{report['coverage']:.4%} of the characters have tokens"),
+        ("tokens a word", f"{report['tokens_per_word']:.3f}"),
+        ("bytes a token", f"{report['bytes_per_token']:.3f}"),
+        ("pieces used", f"{report['used']:.1%} of {report['pieces']:,}"),
+        ("by length", ", ".join([*shown, *([f"longer: {beyond:,}"] if beyond else [])])),
+        ("longest", " ".join(map(_printable, report["longest_pieces"]))),
+    ]
+    return "\n".join(f"  {name:<14} {value}" for name, value in rows)
+
+
+def _printable(piece: str) -> str:
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in piece)
+
+
+def _texts(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for line in file:
+            yield from json.loads(line).values()
+
+
+_MODEL_FILES = {"sentencepiece": "sentencepiece.model", HUGGING_FACE: "tokenizer.json"}
+_MAKERS = ("t5xpg", "sentencepiece")  # whose versions are recorded
+Log = Callable[[str], None]
+
+
+def train_vocabulary(
+    dataset: str,
+    settings: VocabularySettings,
+    *,
+    data_dir: Path,
+    name: str | None = None,
+    force: bool = False,
+    log: Log = print,
+) -> VocabularyRecord:
+    """Train a SentencePiece model on the training split of an export, unless that is done.
+
+    It goes to `data_dir/dataset/vocabularies/name/`. One that is there and was made from another text or with other
+    settings is said to be so, and replaced with `force` alone: its ids are what models were trained with. Raises
+    UserError for that, and where the text is too little or not as it was exported.
+    """
+    manifest = read_manifest(data_dir / dataset)
+    manifest.check_files(data_dir / dataset)
+    name = settings.name if name is None else name
+    source = {"kind": "export", "dataset": dataset, "sha256": manifest.splits["train"].sha256}
+    wanted = VocabularyRecord(dataset, name, _MODEL_FILES["sentencepiece"], {}, source, settings.to_json(), {}, {})
+    if not force and (record := _there(wanted, data_dir, log)) is not None:
+        return record
+    train = split_path(data_dir / dataset, "train")
+    sample = draw_sample(dataset, train, manifest.splits["train"].documents, settings)
+    sentences = sample.sentences()
+    if not sentences:
+        raise UserError(f"SAMPLE={settings.sample} of {dataset} holds no sentence: give more.")
+    log(
+        f"training {settings.model} with {settings.size:,} pieces on {len(sentences):,} of {sample.offered:,} lines, "
+        f"{sample.bytes / 1e6:,.1f} MB …"
+    )
+    model = train_model(sentences, settings, sample.bytes)
+    read = {"lines": sample.offered, "used_lines": len(sentences), "used_bytes": sample.bytes}
+    wanted = dataclasses.replace(wanted, text=read)
+    record = _put(wanted, data_dir, model, lambda file: vocabulary_of_file(file, settings.extra_ids), log)
+    pieces = record.vocabulary["size"] - settings.extra_ids
+    if pieces < settings.size:
+        log(f"the text has no more than {pieces:,} pieces to give, {settings.size:,} were asked for")
+    return record
+
+
+def copy_vocabulary(
+    dataset: str,
+    file: Path,
+    *,
+    data_dir: Path,
+    name: str,
+    extra_ids: int | None = None,
+    eos_token: str | None = None,
+    pad_token: str | None = None,
+    force: bool = False,
+    log: Log = print,
+) -> VocabularyRecord:
+    """Take a SentencePiece model or a Hugging Face tokenizer for a vocabulary of the table; `vocabulary_of_file`
+    explains `extra_ids`, `eos_token` and `pad_token`.
+
+    The model is copied, and measured on the text of the dataset. As `train_vocabulary` otherwise.
+    """
+    found = vocabulary_of_file(file, extra_ids, eos_token=eos_token, pad_token=pad_token)
+    model = Path(str(found.model_file))
+    read_manifest(data_dir / dataset)
+    source = {"kind": "file", "path": str(file), "sha256": found.to_json()["model_sha256"]}
+    settings = {"extra_ids": extra_ids, "eos_token": eos_token, "pad_token": pad_token}
+    wanted = VocabularyRecord(dataset, name, _MODEL_FILES[found.kind], {}, source, settings, {}, {})
+    if not force and (record := _there(wanted, data_dir, log)) is not None:
+        return record
+
+    def copied(copy: Path) -> Vocabulary:
+        # not read again: what says which token is the end may lie beside the original alone
+        return dataclasses.replace(found, model_file=str(copy))
+
+    return _put(wanted, data_dir, model.read_bytes(), copied, log)
+
+
+def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyRecord | None:
+    """The vocabulary of that name, where it is the one that is wanted. Raises UserError where it is another."""
+    _check_name(wanted.name)
+    folder = folder_of(data_dir, wanted.dataset, wanted.name)
+    remove_abandoned(folder.parent)
+    if not (folder / RECORD).exists():
+        return None
+    record = read_record(folder)
+    changes = [
+        *_changes("the text" if wanted.source["kind"] == "export" else "the file", record.source, wanted.source),
+        *_changes("", record.settings, wanted.settings),
+    ]
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        raise UserError(
+            f"The vocabulary in {folder} was made from something else than is asked for now:\n{listed}\n"
+            "Models that were trained with it, and caches, need it as it is. To keep both, give the new one a name of "
+            "its own: VOCAB=…  To replace it: FORCE=1"
+        )
+    record.check_model(folder)
+    log(f"{wanted.dataset}_{wanted.name} is up to date: {_summary(record)}")
+    if (folder / REPORT).is_file():
+        log(table(read_json(folder / REPORT)))
+    return record
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name) or len(name) > 100:
+        raise UserError(f"VOCAB={name[:100]}: a name is at most 100 letters, digits and underscores.")
+
+
+def _changes(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name in sorted({*then, *now} - {"path"}):
+        if then.get(name) != now.get(name):
+            said = [str(value) if value is None else _short(value) for value in (then.get(name), now.get(name))]
+            found.append(f"{' '.join(filter(None, (what, f'({name})' if what else name)))}: {said[0]}, now {said[1]}")
+    return found
+
+
+def _short(value: Any) -> str:
+    return digests.short(value) if isinstance(value, str) and len(value) == 64 else str(value)
+
+
+def _put(
+    wanted: VocabularyRecord,
+    data_dir: Path,
+    model: bytes,
+    vocabulary_of: Callable[[Path], Vocabulary],
+    log: Log,
+) -> VocabularyRecord:
+    """Write a vocabulary and its report, whole or not at all."""
+    _check_name(wanted.name)
+    folder = folder_of(data_dir, wanted.dataset, wanted.name)
+    remove_abandoned(folder.parent)
+    with directory_atomically(folder) as new:
+        (new / wanted.model_file).write_bytes(model)
+        vocabulary = vocabulary_of(new / wanted.model_file)
+        described = {key: value for key, value in vocabulary.to_json().items() if key != "model_file"}
+        made_by = {name: version for name, version in versions().items() if name in _MAKERS and version is not None}
+        record = dataclasses.replace(wanted, vocabulary=described, versions=made_by)
+        record.write(new)
+        report = measure(vocabulary, data_dir / wanted.dataset)
+        write_json(new / REPORT, report)
+    tokenizers.load.cache_clear()  # another model may have had the same name
+    log(f"{wanted.dataset}_{wanted.name}: {_summary(record)}")
+    log(table(report))
+    return record
+
+
+def _summary(record: VocabularyRecord) -> str:
+    size, extra_ids = record.vocabulary["size"], record.vocabulary["extra_ids"]
+    return f"{size:,} ids ({size - extra_ids:,} tokens and {extra_ids:,} sentinels)"

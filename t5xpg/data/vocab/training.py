@@ -1,0 +1,226 @@
+"""Trains SentencePiece models on exported text: the same bytes for the same text, settings and seed, on any machine."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import io
+import json
+import random
+import re
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.progress import Progress
+from t5xpg.base.seeds import check_seed
+
+# Characters of a sentence; what is longer is cut between words.
+LONGEST_SENTENCE = 4_000
+_UNITS = {"": 0, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"(\d{1,15})\s*(B|[KMG]i?B)?")
+
+
+@dataclass(frozen=True)
+class SampleSize:
+    """At most so many sentences, and at most so many bytes of UTF-8; None: no limit."""
+
+    sentences: int | None = None
+    bytes: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> SampleSize:
+        """ "1000000" counts sentences, "200MB" bytes. Raises UserError for anything else."""
+        match = _SIZE.fullmatch(text.strip())
+        if match is None or int(match[1]) < 1:
+            raise UserError(f"SAMPLE={text}: expected a number of sentences (1000000) or of bytes (200MB, 1GiB).")
+        unit = _UNITS[match[2] or ""]
+        return cls(bytes=int(match[1]) * unit) if unit else cls(sentences=int(match[1]))
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return str(self.sentences) if self.sentences is not None else f"{self.bytes}B"
+
+
+class Sample:
+    """Draws sentences, each with the same chance, without knowing how many there will be.
+
+    Every sentence gets a random number, and those with the smallest numbers are kept, as many as there is room for.
+    """
+
+    def __init__(self, size: SampleSize, seed: int) -> None:
+        self._size = size
+        # `random` is the same on every machine and version of Python
+        self._draw = random.Random(seed).random
+        self._kept: list[tuple[float, int, str]] = []  # the largest number first
+        self._highest = 1.0  # no sentence with this number or above is kept
+        self.offered = 0
+        self.bytes = 0
+
+    def offer(self, sentence: str) -> None:
+        """Keep a sentence, or not."""
+        number = self._draw()
+        self.offered += 1
+        if number >= self._highest:
+            return
+        heapq.heappush(self._kept, (-number, self.offered, sentence))
+        self.bytes += _bytes(sentence)
+        while self._is_too_much():
+            lowest, _, left_out = heapq.heappop(self._kept)
+            self._highest = -lowest
+            self.bytes -= _bytes(left_out)
+
+    def _is_too_much(self) -> bool:
+        most, most_bytes = self._size.sentences, self._size.bytes
+        return (most is not None and len(self._kept) > most) or (most_bytes is not None and self.bytes > most_bytes)
+
+    def sentences(self) -> list[str]:
+        """What was kept, in the order in which it came."""
+        return [sentence for _, _, sentence in sorted(self._kept, key=lambda kept: kept[1])]
+
+
+def sentences_of(text: str, keep_spaces: bool) -> Iterator[str]:
+    """The lines of a text, long ones in pieces. keep_spaces: with the spaces at their ends."""
+    for line in text.split("\n") if keep_spaces else text.splitlines():
+        rest = line if keep_spaces else line.strip()
+        while len(rest) > LONGEST_SENTENCE:
+            end = rest.rfind(" ", 1, LONGEST_SENTENCE)
+            end = end if end > 0 else LONGEST_SENTENCE
+            yield rest[:end]
+            rest = rest[end:]
+        if rest.strip():
+            yield rest
+
+
+def _bytes(sentence: str) -> int:
+    return len(sentence) if sentence.isascii() else len(sentence.encode("utf-8"))
+
+
+MODELS = ("unigram", "bpe")
+IDENTITY = "identity"
+NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", IDENTITY)
+# Sums of the unigram model are made thread by thread: another number of them gives other last digits, and other pieces.
+_THREADS = 16
+_MOST_BYTES_OF_CHARACTER = 4
+_MOST_PIECES = 10_000_000
+_LARGE = 2**30  # bytes of text from which SentencePiece needs wider numbers
+
+
+@dataclass(frozen=True)
+class VocabularySettings:
+    """What decides a trained vocabulary beside the text. The defaults are T5's.
+
+    size: pieces, with the three special ones and the 256 of `byte_fallback`; extra_ids come on top. model: one of
+    MODELS. character_coverage: so many of the text's characters get a piece; the others become bytes or unknown.
+    byte_fallback: 256 pieces for bytes, so that no text has unknown tokens. normalization: SentencePiece's rule;
+    "identity" changes nothing, and keeps spaces and line ends too, as code needs it. sample: how much of the text is
+    used. seed: which of it. Raises UserError for what cannot be.
+    """
+
+    size: int = 32_000
+    extra_ids: int = 100
+    model: str = MODELS[0]
+    character_coverage: float = 0.9995
+    byte_fallback: bool = False
+    normalization: str = NORMALIZATIONS[0]
+    sample: SampleSize = SampleSize(sentences=1_000_000)  # frozen, too
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (("model", MODELS), ("normalization", NORMALIZATIONS)):
+            if getattr(self, name) not in known:
+                value = getattr(self, name)
+                raise UserError(f"{name.upper()}={value} is not known.{nearest(str(value), known)}")
+        if not 1 <= self.size <= _MOST_PIECES:
+            raise UserError(f"SIZE={self.size}: it counts pieces, so it is from 1 to {_MOST_PIECES:,}.")
+        if not 0.9 <= self.character_coverage <= 1.0:
+            raise UserError(f"CHARACTER_COVERAGE={self.character_coverage}: it is a share, from 0.9 to 1.")
+        check_seed(self.seed)
+
+    @property
+    def name(self) -> str:
+        """What such a vocabulary is called where nobody says otherwise."""
+        return f"{self.model}_{self.size}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As the record keeps them."""
+        return {**vars(self), "sample": str(self.sample)}
+
+
+def draw_sample(dataset: str, split: Path, documents: int, settings: VocabularySettings) -> Sample:
+    """Read a split of an export, a document at a time, and draw the sample from all of its lines."""
+    sample = Sample(settings.sample, settings.seed)
+    keep_spaces = settings.normalization == IDENTITY
+    with Progress(f"read {dataset}", documents, "documents") as progress, split.open("rb") as file:
+        for line in file:
+            for text in json.loads(line).values():  # the fields of a record, too
+                for sentence in sentences_of(text, keep_spaces):
+                    sample.offer(sentence)
+            progress.advance()
+    return sample
+
+
+def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int) -> bytes:
+    """The SentencePiece model of the sentences, as its file holds it.
+
+    It has fewer pieces than were asked for where the text has no more to give. Raises UserError where the characters of
+    the text alone are more than that.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    keeps_all = settings.normalization == IDENTITY
+    options: dict[str, Any] = {
+        "model_type": settings.model,
+        "vocab_size": settings.size,
+        "hard_vocab_limit": False,
+        "character_coverage": settings.character_coverage,
+        "byte_fallback": settings.byte_fallback,
+        "normalization_rule_name": settings.normalization,
+        "remove_extra_whitespaces": not keeps_all,
+        "allow_whitespace_only_pieces": keeps_all,
+        # no line has the one, and SentencePiece takes no piece with the other from a text
+        "user_defined_symbols": ["\n", "\t"] if keeps_all else [],
+        "pad_id": 0,
+        "eos_id": 1,
+        "unk_id": 2,
+        "bos_id": -1,
+        "input_sentence_size": 0,  # it would draw by chance
+        "shuffle_input_sentence": False,
+        "max_sentence_length": LONGEST_SENTENCE * _MOST_BYTES_OF_CHARACTER,
+        "train_extremely_large_corpus": bytes_of_text >= _LARGE,
+        "num_threads": _THREADS,
+        "minloglevel": 2,
+    }
+    try:
+        with _signals_end_it():
+            sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, **options)
+    except RuntimeError as error:
+        if match := re.search(r"smaller than required_chars\. (\d+) vs (\d+)", str(error)):
+            raise UserError(
+                f"SIZE={settings.size} is too small: the characters of this text, with the special pieces, are "
+                f"{int(match[2]):,}. Give a larger SIZE, or a lower CHARACTER_COVERAGE."
+            ) from None
+        raise UserError(f"SentencePiece cannot train on this text ({error}).") from None
+    return model.getvalue()
+
+
+@contextlib.contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the process at once: Python would hear of them when the training is over.
+
+    Nothing is half-written meanwhile: the model is made in memory.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,356 @@
+"""Vocabularies without TensorFlow: text to token ids and back, and the numbering of sentinels.
+
+A sentinel stands for a blank in an input and for the head of its filling in a target; its text is `<extra_id_3>`.
+Three numberings of the same sentinels are in use for bytes, and a model trained with one reads nonsense in another, so
+the convention is a property of the vocabulary:
+
+- `seqio`: the last id, counting down. What `t5.data.preprocessors.span_corruption` writes. With 125 extra ids the
+  first sentinel of the byte vocabulary is 383; with T5's SentencePiece model and 100 extra ids it is 32099.
+- `byt5_google`: 258 counting down, as Google's ByT5 checkpoints were trained (a byte vocabulary without extra ids).
+  These are the ids of the bytes 0xFF downwards; 0xFF to 0xF5 never occur in UTF-8: eleven sentinels are unambiguous.
+- `transformers`: 259 counting up, as the ByT5 tokenizer of `transformers` numbers them. For SentencePiece it counts
+  down from the last id, the same as `seqio`.
+- `own`: the tokens of a model that are named `<extra_id_0>` and so on, where it has some.
+
+Other ids behind the tokens may have names, such as `[NLU]`: `named_tokens`, in order. They take the extra ids at the
+end that the sentinels do not start from, so that both conventions number sentinels as if there were no names: the first
+extra id and those behind it in `seqio`, the last one and those before it in `transformers`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import sha256_of_file
+from t5xpg.data.vocab.sentinels import check_names, marks
+from t5xpg.data.vocab.tokenizers import HUGGING_FACE, SENTENCEPIECE, TokenModel, load, plain_ids
+from t5xpg.data.vocab.tokenizers import KINDS as MODEL_KINDS
+
+BYTES = "bytes"
+IDS = "ids"
+KINDS = (BYTES, SENTENCEPIECE, HUGGING_FACE, IDS)
+WITHOUT_MODEL = (BYTES, IDS)
+SEQIO = "seqio"
+BYT5_GOOGLE = "byt5_google"
+TRANSFORMERS = "transformers"
+OWN = "own"
+# what each convention numbers
+CONVENTIONS: Mapping[str, tuple[str, ...]] = {
+    SEQIO: KINDS,
+    BYT5_GOOGLE: (BYTES,),
+    TRANSFORMERS: (BYTES, SENTENCEPIECE),
+    OWN: (SENTENCEPIECE, HUGGING_FACE),
+}
+
+# ids of the byte vocabulary: 0 padding, 1 end, 2 unknown, then the 256 bytes
+_FIRST_BYTE = 3
+_NUM_BYTES = 256
+# no vocabulary in use has more than some thousands
+_MOST_EXTRA_IDS = 1_000_000
+_MOST_IDS = 2**31 - 1  # an id is an int32
+# what a record of a vocabulary says in any case
+_RECORDED = ("kind", "extra_ids", "sentinels", "pad_id", "eos_id", "unk_id")
+_WHERE_NOT_ZERO = ("tokenizer_pad_id", "num_ids")  # and what it says of some
+# the bytes that no UTF-8 text holds and that stand together at the end: 0xF5 to 0xFF
+_NUM_BYTES_OUTSIDE_UTF8 = 11
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A vocabulary: `kind`, one of KINDS; `extra_ids` ids behind the tokens; `sentinels`, a convention.
+
+    `model_file` is the SentencePiece model, or the tokenizer.json of Hugging Face. Padding is id 0 in all vocabularies;
+    `tokenizer_pad_id` is that of a Hugging Face tokenizer where it is another: it and 0 change places. `unk_id` is None
+    for tokenizers that need none. `vocabulary_files.vocabulary_of_file` reads all of this from a model. `named_tokens`
+    are the texts of those of the extra ids that are no sentinels. `num_ids` is of the kind IDS alone, whose ids stand
+    for no text: they are written as numbers, and there are no others behind them.
+    Raises UserError for an unknown kind or convention, or a convention that the kind has no ids for.
+    """
+
+    kind: str = BYTES
+    extra_ids: int = 125
+    sentinels: str = SEQIO
+    model_file: str | None = None
+    pad_id: int = 0
+    eos_id: int = 1
+    unk_id: int | None = 2
+    named_tokens: tuple[str, ...] = ()
+    tokenizer_pad_id: int = 0
+    num_ids: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UserError(f"There is no vocabulary of the kind {self.kind!r}.{nearest(self.kind, KINDS)}")
+        if self.sentinels not in tuple(CONVENTIONS):
+            raise UserError(
+                f"There is no sentinel convention {self.sentinels!r}.{nearest(self.sentinels, CONVENTIONS)}"
+            )
+        if self.kind not in CONVENTIONS[self.sentinels]:
+            raise UserError(f"The sentinel convention {self.sentinels!r} does not number a {self.kind} vocabulary.")
+        if (self.kind in WITHOUT_MODEL) == (self.model_file is not None):
+            raise UserError(f"A {self.kind} vocabulary {'needs' if self.model_file is None else 'has no'} model file.")
+        if not _is_count(self.extra_ids) or self.extra_ids > _MOST_EXTRA_IDS:
+            raise UserError(f"extra_ids is {self.extra_ids!r}: it counts ids, so it is from 0 to {_MOST_EXTRA_IDS}.")
+        for name in ("pad_id", "eos_id", "unk_id", "tokenizer_pad_id"):
+            value = getattr(self, name)
+            without = self.kind in (HUGGING_FACE, IDS)
+            if not _is_count(value) and not (name == "unk_id" and value is None and without):
+                raise UserError(f"{name} is {value!r}: an id is a whole number of at least 0.")
+        if self.tokenizer_pad_id and self.kind != HUGGING_FACE:
+            raise UserError(f"A {self.kind} vocabulary has no tokenizer_pad_id: that is of Hugging Face tokenizers.")
+        if not _is_count(self.num_ids) or self.num_ids > _MOST_IDS or (self.kind == IDS) != (self.num_ids > 0):
+            raise UserError(
+                f"num_ids is {self.num_ids!r}: it counts the ids of a vocabulary of {IDS}, and of no other."
+            )
+        if self.kind == IDS and (self.extra_ids or not 0 < self.eos_id < self.num_ids):
+            raise UserError(
+                f"A vocabulary of {self.num_ids} {IDS} has no extra ids ({self.extra_ids}), and its end is one of its "
+                f"own ({self.eos_id}), but for 0, which is padding."
+            )
+        check_names(self.named_tokens, 0 if self.sentinels == BYT5_GOOGLE else self.extra_ids)
+
+    @property
+    def size(self) -> int:
+        """Every id is below it."""
+        return self._tokens + self.extra_ids
+
+    @property
+    def _tokens(self) -> int:
+        """How many ids stand before the extra ids."""
+        return _FIRST_BYTE + _NUM_BYTES if self.kind == BYTES else self._model.size
+
+    @property
+    def _model(self) -> TokenModel:
+        if self.kind == IDS:
+            return plain_ids(self.num_ids)
+        assert self.model_file is not None
+        return load(self.kind, self.model_file, self.tokenizer_pad_id)
+
+    @property
+    def num_sentinels(self) -> int:
+        """How many sentinels have an id that means nothing else."""
+        if self.sentinels == OWN:
+            return len(self._model.own_sentinels)
+        if self.sentinels == BYT5_GOOGLE:
+            return _NUM_BYTES_OUTSIDE_UTF8
+        return self.extra_ids - len(self.named_tokens)
+
+    @property
+    def counts_down_from_last(self) -> bool:
+        """Whether the sentinels are the last ids, counting down: where t5's preprocessors put them."""
+        indices = range(0 if self.sentinels == SEQIO else self.num_sentinels)
+        return all(self.sentinel_id(index) == self.size - 1 - index for index in indices)
+
+    def sentinel_id(self, index: int) -> int:
+        """The id of `<extra_id_{index}>`. Raises UserError where there are fewer sentinels."""
+        if not 0 <= index < self.num_sentinels:
+            raise UserError(
+                f"<extra_id_{index}> has no id: this vocabulary has {self.num_sentinels} sentinels"
+                + (f", <extra_id_0> to <extra_id_{self.num_sentinels - 1}>." if self.num_sentinels else ".")
+            )
+        if self.sentinels == OWN:
+            return self._model.own_sentinels[index]
+        first, step = self._sentinel_numbering()
+        return first + step * index
+
+    def sentinel_index(self, token: int) -> int | None:
+        """Which sentinel an id is; None for other tokens."""
+        if self.sentinels == OWN:
+            own = self._model.own_sentinels
+            return own.index(int(token)) if int(token) in own else None
+        first, step = self._sentinel_numbering()
+        index = (int(token) - first) * step
+        return index if 0 <= index < self.num_sentinels else None
+
+    def _sentinel_numbering(self) -> tuple[int, int]:
+        if self.sentinels == BYT5_GOOGLE:
+            return _FIRST_BYTE + _NUM_BYTES - 1, -1
+        if self.sentinels == TRANSFORMERS and self.kind == BYTES:
+            return _FIRST_BYTE + _NUM_BYTES, 1
+        return self.size - 1, -1
+
+    def named_id(self, name: str) -> int:
+        """The id of one of the `named_tokens`. Raises UserError where the vocabulary does not have it."""
+        if name not in self.named_tokens:
+            raise UserError(f"{name} has no id in this vocabulary.{nearest(name, self.named_tokens)}")
+        _, step = self._sentinel_numbering()
+        first = self._tokens if step < 0 else self.size - 1
+        return first - step * self.named_tokens.index(name)
+
+    @functools.cached_property
+    def _names(self) -> dict[int, str]:
+        return {self.named_id(name): name for name in self.named_tokens}
+
+    def _mark(self, token: int) -> str | None:
+        """The text of a sentinel or named token; None for other ids."""
+        index = self.sentinel_index(token)
+        return self._names.get(token) if index is None else f"<extra_id_{index}>"
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without an end token; `<extra_id_N>` and named tokens become the ids of those.
+
+        Raises UserError for a sentinel that the vocabulary does not have.
+        """
+        found = list(marks(self.named_tokens).finditer(text))
+        marked = [self.named_id(one[0]) if one[1] is None else self.sentinel_id(int(one[1])) for one in found]
+        if self.kind == HUGGING_FACE and self.sentinels == OWN and not self.named_tokens:
+            return self.encode_plain(text)  # tokens like any others: what stands around them is the tokenizer's to know
+        ids: list[int] = []
+        end = 0
+        for match, token in zip(found, marked, strict=True):
+            ids += [*self.encode_plain(text[end : match.start()]), token]
+            end = match.end()
+        return ids + self.encode_plain(text[end:])
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of a text in which `<extra_id_0>` is nothing special, unless it is to the model itself."""
+        code = text.encode("utf-8", errors="replace")  # half a character, from broken JSON, has no UTF-8 bytes
+        if self.kind == BYTES:
+            return [byte + _FIRST_BYTE for byte in code]
+        return self._model.encode(code.decode("utf-8"))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids up to the first end token.
+
+        Sentinels become `<extra_id_N>`, named tokens their names; padding and ids without a text are left out; bytes
+        that are not UTF-8 become U+FFFD.
+        """
+        parts: list[str] = []
+        run: list[int] = []
+        for token in map(int, ids):
+            if token == self.eos_id:
+                break
+            mark = self._mark(token)
+            if mark is not None:
+                parts += [self._decode_plain(run, bool(parts)), mark]
+                run = []
+            elif token != self.pad_id:
+                run.append(token)
+        return "".join([*parts, self._decode_plain(run, bool(parts))])
+
+    def _decode_plain(self, ids: list[int], follows: bool) -> str:
+        """The text of a run without sentinels; `follows`: something stands before it."""
+        if self.kind == BYTES:
+            codes = (token - _FIRST_BYTE for token in ids)
+            return bytes(code for code in codes if 0 <= code < _NUM_BYTES).decode("utf-8", errors="replace")
+        return self._model.decode(ids, follows)
+
+    def piece(self, token: int) -> str:
+        """An id as the vocabulary writes it: "▁the", "<0x41>", "<extra_id_3>"; "" for one that stands for nothing."""
+        if (mark := self._mark(token)) is not None:
+            return mark
+        if self.kind == BYTES:
+            special = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
+            code = token - _FIRST_BYTE
+            return special.get(token, f"<0x{code:02X}>" if 0 <= code < _NUM_BYTES else "")
+        return self._model.piece(token) if 0 <= token < self._tokens else ""
+
+    def unknown_characters(self, text: str) -> int:
+        """How many characters of a text become the unknown token."""
+        return 0 if self.kind == BYTES else self._model.unknown_characters(text)
+
+    def token_bytes(self) -> np.ndarray:
+        """int32[size]: how many UTF-8 bytes of text each id stands for; 0 for padding, end, unknown and extra ids.
+
+        Summed over the tokens of a text these are the bytes of the text as its tokens say it: as the model normalises
+        it (T5's models make one space of several, and of a line end), without unknown characters, and with the space
+        that most models put before the first word: one byte more. For bytes, byte-level BPE and models that normalise
+        nothing the sum is the length of the text, plus that space. WordPiece tokens (BERT) do not say where spaces are:
+        their sum is the length without spaces.
+        """
+        counts = np.zeros(self.size, np.int32)
+        if self.kind == BYTES:
+            counts[_FIRST_BYTE : _FIRST_BYTE + _NUM_BYTES] = 1
+        else:
+            counts[: self._tokens] = self._model.num_bytes
+        for index in range(self.num_sentinels):
+            counts[self.sentinel_id(index)] = 0
+        return counts
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` needs, the size, and the SHA-256 of the model file."""
+        value: dict[str, Any] = {
+            "kind": self.kind,
+            "size": self.size,
+            "extra_ids": self.extra_ids,
+            "sentinels": self.sentinels,
+            "pad_id": self.pad_id,
+            "eos_id": self.eos_id,
+            "unk_id": self.unk_id,
+        }
+        if self.named_tokens:
+            value["named_tokens"] = list(self.named_tokens)
+        if self.model_file is not None:
+            value |= {"model_file": self.model_file, "model_sha256": sha256_of_file(Path(self.model_file))}
+        for name in _WHERE_NOT_ZERO:
+            if getattr(self, name):
+                value[name] = getattr(self, name)
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Vocabulary:
+        """The vocabulary that `to_json` described.
+
+        Raises UserError for what describes none, and where the model file is gone or another one.
+        """
+        if not isinstance(value, Mapping):
+            raise UserError(f"A {type(value).__name__} is recorded as the vocabulary, expected an object.")
+        if absent := [name for name in _RECORDED if name not in value]:
+            raise UserError(f"What is recorded as the vocabulary has no {', '.join(absent)}.")
+        model_file = value.get("model_file")
+        if model_file is not None:
+            _check_model_file(value["kind"], model_file, value.get("model_sha256"))
+        fields = {name: value[name] for name in _RECORDED}
+        fields |= {name: value[name] for name in ("named_tokens", *_WHERE_NOT_ZERO) if name in value}
+        if isinstance(fields.get("named_tokens"), list):
+            fields["named_tokens"] = tuple(fields["named_tokens"])
+        vocabulary = cls(model_file=model_file, **fields)
+        if value.get("size", vocabulary.size) != vocabulary.size:
+            raise UserError(f"The recorded vocabulary has {value['size']!r} ids, and by its kind {vocabulary.size}.")
+        return vocabulary
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_model_file(kind: Any, model_file: Any, sha256: Any) -> None:
+    what = MODEL_KINDS.get(kind, "model") if isinstance(kind, str) else "model"
+    if not isinstance(model_file, str) or "\0" in model_file:
+        raise UserError(f"The recorded {what} is {model_file!r}: expected the name of a file.")
+    if not Path(model_file).is_file():
+        raise UserError(f"The {what} {model_file} is not there.")
+    if sha256_of_file(Path(model_file)) != sha256:
+        raise UserError(f"{model_file} is not the {what} that was recorded (sha256 {sha256}).")
+
+
+def translate_sentinels(ids: Iterable[int] | np.ndarray, source: Vocabulary, target: Vocabulary) -> np.ndarray:
+    """The same tokens with the sentinels and names of `source` numbered as in `target`; int32, the shape of `ids`.
+
+    Both vocabularies must have the same tokens. Raises ValueError where they have not; UserError where `target` has
+    fewer sentinels than are used, not a name that is used, or takes one of the other ids for a sentinel.
+    """
+    if (source.kind, source._tokens) != (target.kind, target._tokens):
+        raise ValueError(f"cannot translate between the tokens of {source} and {target}")
+    given = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int32)
+    translated = given.copy()
+    for token in np.unique(given):
+        index = source.sentinel_index(token)
+        name = source._names.get(int(token))
+        if index is not None:
+            translated[given == token] = target.sentinel_id(index)
+        elif name is not None:
+            translated[given == token] = target.named_id(name)
+        elif target.sentinel_index(token) is not None:
+            raise UserError(
+                f"Token {token} is no sentinel in the convention {source.sentinels!r} but is "
+                f"<extra_id_{target.sentinel_index(token)}> in {target.sentinels!r}."
+            )
+    return translated

@@ -1,0 +1,68 @@
+"""One mesh of devices, of which one device is the smallest case, what lies where on it, and the hosts that share it.
+
+Arrays carry logical axis names ("vocab", "mlp", ...); rules map those to the axes of the mesh. The batch is split over
+"slice" and "data". Parameters and their optimiser statistics are split over "model", and under rules that say so over
+"data" too; then they are gathered where they are used.
+
+On several hosts every process runs the same program. Each reads the rows of a batch that its devices hold (`rows`), and
+all of them compute. What a run writes, the first one writes; to checkpoints all of them add their parts.
+"""
+
+from __future__ import annotations
+
+from t5xpg.distributed.group import ALONE, Alone, Group, Processes
+from t5xpg.distributed.joining import join
+from t5xpg.distributed.mesh import (
+    DATA,
+    MODEL,
+    SLICE,
+    STANDARD_RULES,
+    LogicalAxisRules,
+    MeshConfig,
+    make_mesh,
+    standard_logical_axis_rules,
+)
+from t5xpg.distributed.sharding import (
+    batch_parts,
+    batch_parts_of,
+    batch_sharding,
+    check_batch_size,
+    jit_create,
+    jit_eval_step,
+    jit_train_step,
+    params_shardings,
+    path_names,
+    replicated,
+    shard_batch,
+    state_shardings,
+    with_shardings,
+)
+
+__all__ = [
+    "ALONE",
+    "DATA",
+    "MODEL",
+    "SLICE",
+    "STANDARD_RULES",
+    "Alone",
+    "Group",
+    "LogicalAxisRules",
+    "MeshConfig",
+    "Processes",
+    "batch_parts",
+    "batch_parts_of",
+    "batch_sharding",
+    "check_batch_size",
+    "jit_create",
+    "jit_eval_step",
+    "jit_train_step",
+    "join",
+    "make_mesh",
+    "params_shardings",
+    "path_names",
+    "replicated",
+    "shard_batch",
+    "standard_logical_axis_rules",
+    "state_shardings",
+    "with_shardings",
+]

@@ -1,0 +1,350 @@
+"""The processes that train together, and what they say to each other beside the arrays.
+
+Words go through the store of JAX's coordination service, which process 0 holds: small texts, of which nothing is
+compiled, and for which no device is waited. A process that fails leaves its message there. Every other one looks for
+such notices once a second and ends with the message: its own main thread may be waiting in a collective operation that
+never comes to its end. A process that dies without a word is missed by the first one; where that is the first one, the
+store has gone with it, and JAX ends the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.signals import StopRequest
+
+
+class StopTogether:
+    """What one process says and hears. `heard` is called by a thread that waits for nothing, `reached` by the loop.
+
+    step: updates that have been begun. promise: tells the others a number; promises: waits for those of all processes.
+    """
+
+    def __init__(self, step: int, promise: Callable[[int], None], promises: Callable[[], list[int]]) -> None:
+        self._begun = step
+        self._promise, self._promises = promise, promises
+        self._lock = threading.Lock()
+        self._promised = False
+        self._last: int | None = None
+
+    def heard(self) -> None:
+        """A process was asked to stop. This one may be beginning the next update right now."""
+        with self._lock:
+            if self._promised:
+                return
+            self._promised = True
+            begun = self._begun
+        self._promise(begun + 1)
+
+    def reached(self, step: int) -> bool:
+        """Whether the update that was just begun is the last one of all. To be asked after every update."""
+        with self._lock:
+            self._begun = step
+            if not self._promised:
+                return False
+        if self._last is None:
+            self._last = max(self._promises())
+        return step >= self._last
+
+
+LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # without a sign of life, after which a process counts as lost
+_LOST_SECONDS = 60.0
+_SIGNS = 8  # of life in that time
+_LOOK_SECONDS = 1.0  # between two looks for notices
+_REASON_SECONDS = 5.0  # for which the reason of a broken connection is waited for
+_EVER = 7 * 24 * 3600 * 1000  # milliseconds: what another process does first may be the caching of a large task
+_STORE = "t5xpg"
+_FAILED, _STOP = f"{_STORE}/notice/failed", f"{_STORE}/notice/stop"
+_ALIVE = f"{_STORE}/alive"
+# In the texts of what collective operations and the store raise when another process has gone.
+_BROKEN = (
+    "Gloo",
+    "gloo",
+    "NCCL",
+    "UNAVAILABLE",
+    "Connection",
+    "coordination service",
+    "CoordinationService",
+    "Barrier",
+)
+
+
+class Group(Protocol):
+    """The processes of a run. Calls of one name come in the same order in every process."""
+
+    process: int
+    count: int
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes what one alone writes."""
+
+    def told(self, name: str, value: bytes = b"") -> bytes:
+        """What the first process gives as `value`; those of the others count for nothing."""
+
+    def gathered(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all processes, in their order, on the first one; an empty list on the others, at once."""
+
+    def meet(self, name: str) -> None:
+        """Return when all processes have called it."""
+
+    def follow(self, request: StopRequest, step: int) -> Stop:
+        """How this run hears of requests to stop, of which `request` is this process's. step: updates so far."""
+
+
+class Stop(Protocol):
+    """Whether a run stops before its end."""
+
+    def reached(self, step: int) -> bool:
+        """Whether the update `step`, just begun, is the last one. To be asked after every update."""
+
+    @property
+    def number(self) -> int | None:
+        """The signal that asked for it, of whichever process; None while none has."""
+
+
+class Alone:
+    """One process."""
+
+    process, count, first = 0, 1, True
+
+    def told(self, name: str, value: bytes = b"") -> bytes:
+        """See `Group`."""
+        return value
+
+    def gathered(self, name: str, value: bytes) -> list[bytes]:
+        """See `Group`."""
+        return [value]
+
+    def meet(self, name: str) -> None:
+        """See `Group`."""
+
+    def follow(self, request: StopRequest, step: int) -> Stop:
+        """See `Group`."""
+        return _OwnStop(request)
+
+
+class _OwnStop:
+    def __init__(self, request: StopRequest) -> None:
+        self._request = request
+
+    def reached(self, step: int) -> bool:
+        return self._request.requested
+
+    @property
+    def number(self) -> int | None:
+        return self._request.number
+
+
+class _SharedStop:
+    def __init__(self, request: StopRequest, together: StopTogether) -> None:
+        self.request, self.together = request, together
+        self.heard: int | None = None
+        self.told = False
+
+    def reached(self, step: int) -> bool:
+        return self.together.reached(step)
+
+    @property
+    def number(self) -> int | None:
+        return self.heard if self.heard is not None else self.request.number
+
+
+class Processes:
+    """Several processes. Made by `joining.join`."""
+
+    def __init__(self, client: Any, process: int, count: int) -> None:
+        self.process, self.count = process, count
+        self._client = client
+        self._calls: Counter[str] = Counter()
+        self._stop: _SharedStop | None = None
+        self._ended = threading.Event()
+        self._failing = False
+        self._lost_seconds = lost_seconds()
+        self._signs, self._next_sign = 0, 0.0
+        self._heard: dict[str, tuple[str, float]] = {}  # of each process, the last sign of life and when it came
+        self._watcher = threading.Thread(target=self._watch, name="hosts", daemon=True)
+
+    @property
+    def first(self) -> bool:
+        """See `Group`."""
+        return self.process == 0
+
+    def told(self, name: str, value: bytes = b"") -> bytes:
+        """See `Group`."""
+        key = self._key(name)
+        if self.first:
+            self._client.key_value_set_bytes(key, value)
+            return value
+        return bytes(self._client.blocking_key_value_get_bytes(key, _EVER))
+
+    def gathered(self, name: str, value: bytes) -> list[bytes]:
+        """See `Group`."""
+        key = self._key(name)
+        if not self.first:
+            self._client.key_value_set_bytes(f"{key}/{self.process}", value)
+            return []
+        others = range(1, self.count)
+        values = [bytes(self._client.blocking_key_value_get_bytes(f"{key}/{other}", _EVER)) for other in others]
+        self._client.key_value_delete(key)
+        return [value, *values]
+
+    def meet(self, name: str) -> None:
+        """See `Group`."""
+        self._client.wait_at_barrier(self._key(name), _EVER)
+
+    def follow(self, request: StopRequest, step: int) -> Stop:
+        """See `Group`."""
+
+        def promise(last: int) -> None:
+            self._client.key_value_set(f"{_STORE}/last/{self.process}", str(last))
+
+        def promises() -> list[int]:
+            keys = [f"{_STORE}/last/{process}" for process in range(self.count)]
+            return [int(self._client.blocking_key_value_get(key, _EVER)) for key in keys]
+
+        self._stop = _SharedStop(request, StopTogether(step, promise, promises))
+        return self._stop
+
+    def start(self) -> None:
+        """Begin to look for notices."""
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Wait for the others, which have come to their end as well."""
+        self.meet("end")
+        self._ended.set()
+        self._watcher.join()
+
+    def explain(self, error: BaseException) -> str | None:
+        """What ended another process, where `error` only follows from that; otherwise the others are told of it.
+
+        Returns None where this process is the one that failed.
+        """
+        broken = not isinstance(error, UserError) and any(word in str(error) for word in _BROKEN)
+        if broken and (reason := self._reason_of_another()) is not None:
+            return reason
+        text = str(error).strip() if isinstance(error, UserError) else _named(error)
+        if broken:
+            text = f"The connection to another process was lost, which has probably ended: {first_line(error)}"
+        self._fail(text)
+        return text if broken else None
+
+    def _key(self, name: str) -> str:
+        self._calls[name] += 1
+        return f"{_STORE}/{name}/{self._calls[name]}"
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            try:
+                self._look()
+            except Exception:  # the service has gone: its own client ends this process
+                time.sleep(_LOOK_SECONDS)
+
+    def _look(self) -> None:
+        notices = dict(self._client.key_value_dir_get(f"{_STORE}/notice/"))
+        self._live(notices)
+        failed = sorted(text for key, text in notices.items() if key.startswith(_FAILED))
+        if failed and not self._failing:
+            self._end(failed[0])
+        stop = self._stop
+        if stop is None:
+            return
+        asked = stop.request.number
+        if asked is not None and not stop.told:
+            stop.told = True
+            self._client.key_value_set(f"{_STOP}/{self.process}", str(asked))
+            notices[f"{_STOP}/{self.process}"] = str(asked)
+        numbers = [int(text) for key, text in sorted(notices.items()) if key.startswith(_STOP)]
+        if numbers:
+            stop.heard = numbers[0]
+            stop.together.heard()
+
+    def _live(self, notices: dict[str, str]) -> None:
+        """Give a sign of life. The first process looks for those of the others, and tells of one that is lost."""
+        now = time.monotonic()
+        if now >= self._next_sign:
+            self._signs, self._next_sign = self._signs + 1, now + self._lost_seconds / _SIGNS
+            sign = json.dumps([self._signs, platform.node()])
+            self._client.key_value_set(f"{_ALIVE}/{self.process}", sign, True)
+        if not self.first:
+            return
+        for key, sign in self._client.key_value_dir_get(f"{_ALIVE}/"):
+            before, since = self._heard.get(key, ("", now))
+            if sign != before:
+                self._heard[key] = (sign, now)
+            elif now > since + self._lost_seconds:
+                process, host = key.removeprefix(f"{_ALIVE}/"), json.loads(sign)[1]
+                notices[f"{_FAILED}/{process}"] = text = (
+                    f"Process {process} of {self.count} ({host}) has given no sign of life for "
+                    f"{self._lost_seconds:.0f} s: it was killed, or its host cannot be reached. Start all processes "
+                    "again: training goes on from the last checkpoint."
+                )
+                self._client.key_value_set(f"{_FAILED}/{process}", text)
+                return
+
+    def _end(self, text: str) -> None:
+        """End this process, whatever its main thread waits for: what it has saved is whole."""
+        print(f"t5xpg: error: {text}", file=sys.stderr, flush=True)
+        self._part()
+        os._exit(1)
+
+    def _fail(self, text: str) -> None:
+        """Tell the others why this process ends."""
+        self._failing = True
+        with contextlib.suppress(Exception):  # the service has gone
+            where = f"Process {self.process} of {self.count} ({platform.node()})"
+            self._client.key_value_set(f"{_FAILED}/{self.process}", f"{where} has ended: {text}")
+            self._part()
+
+    def _part(self) -> None:
+        """The service ends with the first process: that one leaves last, once the others have read the message."""
+        with contextlib.suppress(Exception):
+            self._client.wait_at_barrier(f"{_STORE}/parting", int(_REASON_SECONDS * 1000))
+
+    def _reason_of_another(self) -> str | None:
+        end = time.monotonic() + _REASON_SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(Exception):
+                found = sorted(text for _, text in self._client.key_value_dir_get(f"{_FAILED}/"))
+                if found:
+                    self._failing = True
+                    self._part()
+                    return str(found[0])
+            time.sleep(0.2)
+        return None
+
+
+ALONE = Alone()
+
+
+def lost_seconds() -> float:
+    """How long a process may give no sign of life. Raises UserError where the environment says what cannot be."""
+    text = os.environ.get(LOST_VARIABLE, "")
+    if not text:
+        return _LOST_SECONDS
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) < 10**6:
+        raise UserError(f"{LOST_VARIABLE} is {text!r}: expected a whole number of seconds.")
+    return float(text[:9])
+
+
+def _named(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return "it was interrupted."
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an error says."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -1,0 +1,151 @@
+"""What the hardware can do at most: operations a second, of which a share is reached, and bytes of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import math
+import os
+import re
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from t5xpg.base import environment
+from t5xpg.base.files import read_json, write_json
+
+# Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
+# float32 is what jax multiplies float32 arrays with by default: TF32 on NVIDIA's Ampere and later, bfloat16 on TPUs.
+# A device kind matches the first entry all of whose words it has.
+PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("B200", {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1125.0}),
+    ("GH200", {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}),
+    ("H200", {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}),
+    ("H100 PCIe", {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0}),
+    ("H100 NVL", {"bfloat16": 835.5, "float16": 835.5, "float32": 417.5}),
+    ("H100", {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}),
+    ("A100", {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0}),
+    ("A10G", {"bfloat16": 70.0, "float16": 70.0, "float32": 35.0}),
+    ("A10", {"bfloat16": 125.0, "float16": 125.0, "float32": 62.5}),
+    ("L40S", {"bfloat16": 362.0, "float16": 362.0, "float32": 183.0}),
+    ("L40", {"bfloat16": 181.0, "float16": 181.0, "float32": 90.5}),
+    ("L4", {"bfloat16": 121.0, "float16": 121.0, "float32": 60.0}),
+    ("T4", {"float16": 65.0, "float32": 8.1}),
+    ("TPU v6 lite", {"bfloat16": 918.0, "float32": 918.0}),
+    ("TPU v5 lite", {"bfloat16": 197.0, "float32": 197.0}),
+    ("TPU v5p", {"bfloat16": 459.0, "float32": 459.0}),
+    ("TPU v5", {"bfloat16": 459.0, "float32": 459.0}),
+    ("TPU v4", {"bfloat16": 275.0, "float32": 275.0}),
+    ("TPU v3", {"bfloat16": 61.5, "float32": 61.5}),
+)
+
+
+def peak_flops(device: jax.Device, dtype: str) -> float | None:
+    """Floating point operations a second of matrix products in `dtype`; None where nothing is published (CPUs)."""
+    if device.platform == "cpu":
+        return None
+    words = set(re.split(r"[^a-z0-9]+", device.device_kind.lower()))
+    for name, table in PEAK_TERAFLOPS:
+        if words.issuperset(name.lower().split()):
+            tera = table.get(dtype)
+            return None if tera is None else tera * 1e12
+    return None
+
+
+def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -> float:
+    """Floating point operations a second of a square matrix product on the default device: the best of several.
+
+    A stand-in for the peak of a CPU, whose makers publish none; too low where other programs are running.
+    """
+    matrix = jnp.ones((size, size), jnp.dtype(dtype))
+    product = jax.jit(jnp.matmul)
+    jax.block_until_ready(product(matrix, matrix))
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        start = time.perf_counter()
+        jax.block_until_ready(product(matrix, matrix))
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now >= end:
+            return 2.0 * size**3 / best
+
+
+def best_peak_flops(
+    dtype: str, *, size: int = 1024, seconds: float = 0.3, memory: Path | None = None, again: bool = True
+) -> float:
+    """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib.
+
+    again: whether it is measured also where it is known; it takes half a second.
+
+    Other programs can only make a measurement too low, so the best one is nearest to the truth. It is kept in
+    `t5xpg/peaks.json` of the user's cache folder (XDG_CACHE_HOME), or in `memory`; where that cannot be written, every
+    start measures for itself.
+    """
+    jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
+    key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
+    file = memory or _user_cache() / "t5xpg" / "peaks.json"
+    known: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError):
+        read = read_json(file)
+        if isinstance(read, dict):
+            known = {name: value for name, value in read.items() if _is_rate(value)}
+    if not again and key in known:
+        return known[key]
+    now = measured_peak_flops(dtype, size=size, seconds=seconds)
+    best = max(now, known.get(key, 0.0))
+    if best > known.get(key, 0.0):
+        with contextlib.suppress(OSError):  # a home that cannot be written to: nothing depends on it
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, known | {key: best})
+    return best
+
+
+def peak_flops_of_mesh(mesh: Mesh, dtype: str, *, again: bool = False) -> float | None:
+    """Floating point operations a second of all devices of a mesh together, for a share of the peak.
+
+    Published where it is; measured for CPUs, as one machine's however many devices are simulated on it, where it is not
+    known from earlier or may be `again`; None for other devices.
+    """
+    first = mesh.devices.flat[0]
+    published = peak_flops(first, dtype)
+    if published is not None:
+        return published * mesh.devices.size
+    return best_peak_flops(dtype, again=again) if first.platform == "cpu" else None
+
+
+def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:
+    """What part of the peak is reached, at most 1: a measured peak can be too low. None where no peak is known."""
+    return min(1.0, flops_per_second / peak) if peak else None
+
+
+def device_memory(device: jax.Device) -> int | None:
+    """Bytes that arrays can take on a device: what its allocator may use; of a CPU, what this process may have.
+
+    Devices that are simulated on a CPU share that. None where it cannot be found out.
+    """
+    if device.platform == "cpu":
+        limits = [environment.host()["memory_bytes"], _container_limit()]
+        return min((limit for limit in limits if limit), default=None)
+    try:
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+    except (RuntimeError, NotImplementedError):  # a backend that keeps no record of it
+        return None
+    return None if limit is None else int(limit)
+
+
+def _container_limit() -> int | None:
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return None
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

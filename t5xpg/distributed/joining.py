@@ -1,0 +1,100 @@
+"""Joining the other processes of a run, and leaving them: at the end, or with the reason why there is another end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.requested_hosts import RequestedHosts
+from t5xpg.distributed.group import ALONE, Group, Processes, first_line, lost_seconds
+
+WAIT_SECONDS = 300.0  # for the processes to come
+
+
+@contextlib.contextmanager
+def join(requested: RequestedHosts | None) -> Iterator[Group]:
+    """Join the other processes for the block. To be called before any device is used.
+
+    Raises UserError where they do not come, and for what has ended another process.
+    """
+    group = None if requested is None else _joined(requested)
+    if group is None:
+        yield ALONE
+        return
+    from jax import distributed
+
+    group.start()
+    try:
+        with _quiet(group.first):
+            yield group
+            group.close()
+    except BaseException as error:
+        reason = group.explain(error)
+        if reason is not None:
+            raise UserError(reason) from error
+        raise
+    distributed.shutdown()
+
+
+def _joined(requested: RequestedHosts) -> Processes | None:
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # signals are agreed upon here: see `stopping`
+    jax.config.update("jax_enable_preemption_service", False)
+    where = requested.coordinator or f"the first process of {requested.cluster}"
+    if requested.processes is not None:
+        print(f"process {requested.process} of {requested.processes}: joining the others at {where}", flush=True)
+    # the client of the service ends the process by itself when it has waited long enough, without saying for whom
+    waiting = threading.Timer(WAIT_SECONDS, _not_come, (where,))
+    waiting.daemon = True
+    waiting.start()
+    try:
+        jax.distributed.initialize(
+            requested.coordinator,
+            requested.processes,
+            requested.process,
+            initialization_timeout=int(2 * WAIT_SECONDS),
+            heartbeat_timeout_seconds=int(2 * lost_seconds() + 60),  # after it, JAX ends all, and says less
+            cluster_detection_method=None if requested.cluster else "deactivate",
+        )
+    except (ValueError, RuntimeError) as error:
+        if requested.cluster == "TPU" and isinstance(error, ValueError):  # a host that is by itself
+            return None
+        raise UserError(
+            f"The other processes cannot be joined at {where}: {first_line(error)}. Is the port free, and the address "
+            "that of process 0?"
+        ) from error
+    finally:
+        waiting.cancel()
+    from jax._src import distributed  # where its client is to be had, which orbax asks for in the same way
+
+    state = distributed.global_state
+    return Processes(state.client, int(state.process_id), int(state.num_processes))
+
+
+def _not_come(where: str) -> None:
+    print(
+        f"t5xpg: error: After {WAIT_SECONDS:.0f} s not all processes have come to {where}. Start the same command on "
+        "every host, each with its own PROCESS and all with the same COORDINATOR and PROCESSES; the port of the "
+        "coordinator has to be open between the hosts.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _quiet(first: bool) -> Iterator[None]:
+    """One process prints what all of them would; errors come from each."""
+    if first:
+        yield
+        return
+    from t5xpg.base.progress import Progress
+
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere), Progress.silenced():
+        yield

@@ -1,0 +1,99 @@
+"""The position of the whole data, from those of the virtual shards that each process reads.
+
+A position can be megabytes large: each process writes its own into the run's folder, which lies on a disk that all
+hosts share, and the first one reads them all. What it then has is what one process that reads all shards would have,
+so that a checkpoint does not know how many processes wrote it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_atomically
+from t5xpg.distributed.group import Group
+
+_OF_SHARD = "shard_"  # how the names of what belongs to one virtual shard begin
+Position = dict[str, np.ndarray]
+
+
+class Positioned(Protocol):
+    """A stream of batches, but for its batches."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds that were waited for batches."""
+
+    def state(self) -> Position:
+        """The position of the next batch."""
+
+
+class SharedPositions:
+    """The stream of one process, whose `state` is on the first process that of the whole stream.
+
+    To be called in all processes after the same batch. folder: on a disk that they share, in which each has its own.
+    """
+
+    def __init__(self, stream: Positioned, folder: Path, group: Group) -> None:
+        self._stream, self._folder, self._group = stream, folder, group
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this process has waited for batches."""
+        return self._stream.waited
+
+    def state(self) -> Position:
+        """The position of the next batch; on other processes than the first, their part of it."""
+        own, group = self._stream.state(), self._group
+        if not group.first:
+            file = io.BytesIO()
+            np.savez(file, allow_pickle=False, **own)
+            path = self._path(group.process)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with write_atomically(path) as target:
+                target.write(file.getvalue())
+        group.meet("positions")
+        if not group.first:
+            return own
+        positions = [own]
+        for path in map(self._path, range(1, group.count)):
+            positions.append(_read(path))
+            path.unlink()
+        return merged(positions)
+
+    def _path(self, process: int) -> Path:
+        return self._folder / str(process) / "position.npz"
+
+
+def merged(positions: Sequence[Mapping[str, np.ndarray]]) -> Position:
+    """The position of the whole stream, from those of its parts after the same batch.
+
+    Raises UserError where they are not of one stream: hosts read different files.
+    """
+    whole = dict(positions[0])
+    for process, position in enumerate(positions[1:], start=1):
+        for name, array in position.items():
+            if not name.startswith(_OF_SHARD) and not np.array_equal(whole.get(name, ()), array):
+                raise UserError(
+                    f"Process {process} reads other data than process 0 ({name} differs): every host needs the same "
+                    "exports and caches. Copy them, or let all hosts share the folders (T5XPG_DATA_DIR, "
+                    "T5XPG_CACHE_DIR)."
+                )
+            whole.setdefault(name, array)
+    return whole
+
+
+def _read(path: Path) -> Position:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path}, which another process has just written, cannot be seen here: the run directory has to lie on a "
+            "disk that all hosts share. Name one with RUN=/shared/folder/…, or set T5XPG_RUNS_DIR."
+        ) from error

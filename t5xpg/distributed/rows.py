@@ -1,0 +1,88 @@
+"""Which rows of a batch a process holds, and its arrays of them as parts of arrays over the devices of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, Sharding
+
+from t5xpg.base.errors import UserError
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """The rows of some virtual shards, ascending, of a batch in which each shard has `rows_per_shard` of them."""
+
+    batch_size: int
+    rows_per_shard: int
+    shards: tuple[int, ...]
+
+    @classmethod
+    def of_all(cls, batch_size: int) -> HeldRows:
+        """The whole batch."""
+        return cls(batch_size, batch_size, (0,))
+
+    def place(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
+        """The arrays, which have these rows, as arrays of all rows: each device of this process gets its own."""
+
+        def array_of(name: str) -> jax.Array:
+            rows = batch[name]
+            shape = (self.batch_size, *rows.shape[1:])
+
+            def on_device(index: tuple[slice, ...] | None) -> np.ndarray:
+                assert index is not None
+                start, stop, _ = index[0].indices(self.batch_size)
+                begin = self._local(start)
+                return rows[(slice(begin, begin + stop - start), *index[1:])]
+
+            return jax.make_array_from_callback(shape, sharding, on_device)
+
+        return {name: array_of(name) for name in batch}
+
+    def _local(self, row: int) -> int:
+        """Where a row of the batch is among these. The shards between two rows of one device are all held."""
+        shard, place = divmod(row, self.rows_per_shard)
+        return self.shards.index(shard) * self.rows_per_shard + place
+
+
+def held_rows(sharding: Sharding, batch_size: int, num_virtual_shards: int, process: int) -> HeldRows:
+    """The virtual shards with rows on devices of a process. Processes can have the same ones."""
+    rows = batch_size // num_virtual_shards
+    found: set[int] = set()
+    places: Mapping[Any, Any] = sharding.devices_indices_map((batch_size,))
+    for device, index in places.items():
+        if device.process_index == process:
+            start, stop, _ = index[0].indices(batch_size)
+            found.update(range(start // rows, (stop - 1) // rows + 1))
+    return HeldRows(batch_size, rows, tuple(sorted(found)))
+
+
+def require_devices_of_all(mesh: Mesh, processes: int) -> None:
+    """Raise UserError where a process has no device on the mesh."""
+    there = {device.process_index for device in mesh.devices.flat}
+    idle = sorted(set(range(processes)) - there)
+    if idle:
+        axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+        raise UserError(
+            f"The mesh ({axes}) has no device of process {_listed(idle)}, and {processes} processes were started. Take "
+            "a mesh over all devices (gin/partitioning/data_parallel.gin), or start fewer processes."
+        )
+
+
+def on_mesh(tree: object, shardings: object) -> object:
+    """Values that every process has, as arrays over the devices of all: nothing is sent between them."""
+
+    def place(value: jax.Array, sharding: Sharding) -> jax.Array:
+        array = np.asarray(value)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return jax.tree.map(place, tree, shardings)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5]))
+    return f"{shown} and more" if len(numbers) > 5 else shown

@@ -1,0 +1,245 @@
+"""Where the state and the batches lie on a mesh."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from t5xpg.base.errors import UserError
+from t5xpg.distributed.mesh import BATCH_AXES, STANDARD_RULES, LogicalAxisRules, MeshAxes, as_tuple, parts, spec_of
+from t5xpg.models import activations
+from t5xpg.models.activations import Product
+from t5xpg.optim.state import TrainState
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The same on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def params_shardings(axes: Any, abstract_params: Any, mesh: Mesh, rules: LogicalAxisRules = STANDARD_RULES) -> Any:
+    """A NamedSharding for every parameter.
+
+    axes: the tree of logical axis names (`model.logical_axes()`); abstract_params: arrays or ShapeDtypeStructs.
+    Raises UserError where a dimension does not divide by the size of its mesh axis, or an axis has no rule.
+    """
+
+    def sharding(path: Any, names: tuple[str, ...], leaf: Any) -> NamedSharding:
+        try:
+            spec = spec_of(names, mesh.shape, rules)
+        except UserError as error:
+            raise UserError(f"{_path_text(path)}: {error}") from error
+        for name, size, axes in zip(names, leaf.shape, spec, strict=False):
+            count, along = parts(axes, mesh.shape), " x ".join(as_tuple(axes))
+            if size % count:
+                raise UserError(
+                    f"{_path_text(path)} has the shape {tuple(leaf.shape)}: its dimension {name!r} of {size} cannot be "
+                    f"split over the {count} devices of the mesh's axis {along!r}. "
+                    f"Use a size of {along!r} that divides {size}."
+                )
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(
+        sharding, axes, abstract_params, is_leaf=lambda node: isinstance(node, tuple)
+    )
+
+
+def state_shardings(
+    axes: Any, abstract_state: TrainState, mesh: Mesh, rules: LogicalAxisRules = STANDARD_RULES
+) -> TrainState:
+    """A NamedSharding for every array of the state.
+
+    An array of the optimiser lies as the parameter whose path ends its own path and whose shape it has; everything
+    else (counts, Adafactor's rows and columns) is replicated, as in T5X.
+    """
+    params = params_shardings(axes, abstract_state.params, mesh, rules)
+    known: dict[tuple[str, ...], tuple[tuple[int, ...], NamedSharding]] = {
+        path_names(path): (leaf.shape, sharding)
+        for (path, leaf), sharding in zip(
+            jax.tree_util.tree_leaves_with_path(abstract_state.params), jax.tree.leaves(params), strict=True
+        )
+    }
+
+    def optimizer_sharding(path: Any, leaf: Any) -> NamedSharding:
+        names = path_names(path)
+        for start in range(len(names)):
+            shape, sharding = known.get(names[start:], (None, None))
+            if sharding is not None and shape == leaf.shape:
+                return sharding
+        return replicated(mesh)
+
+    return TrainState(
+        step=replicated(mesh),
+        params=params,
+        opt_state=jax.tree_util.tree_map_with_path(optimizer_sharding, abstract_state.opt_state),
+    )
+
+
+def with_shardings(abstract_tree: Any, shardings: Any) -> Any:
+    """ShapeDtypeStructs that say where each array lies: what a checkpoint is restored onto."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract_tree, shardings
+    )
+
+
+def batch_parts(mesh: Mesh) -> int:
+    """Into how many parts a batch is split."""
+    return parts(BATCH_AXES, mesh.shape)
+
+
+def batch_parts_of(sharding: NamedSharding) -> int:
+    """Into how many parts an array is split over the devices that batches are split over."""
+    axes = [axis for entry in sharding.spec for axis in as_tuple(entry) if axis in BATCH_AXES]
+    return parts(tuple(axes), sharding.mesh.shape)
+
+
+def check_batch_size(batch_size: int, mesh: Mesh, num_microbatches: int = 1) -> None:
+    """Raises UserError where a global batch does not split into equal parts over devices and microbatches."""
+    devices, processes = batch_parts(mesh), jax.process_count()
+    least = math.lcm(devices, processes) * num_microbatches
+    if num_microbatches < 1 or batch_size < 1 or batch_size % least:
+        raise UserError(
+            f"BATCH_SIZE is {batch_size}: it does not divide into {devices} data-parallel devices x {num_microbatches} "
+            f"microbatches. Use a multiple of {max(least, 1)}."
+        )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over the mesh's axis "data", and over its slices."""
+    axes = tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
+    return NamedSharding(mesh, PartitionSpec(axes[0] if len(axes) == 1 else axes))
+
+
+def shard_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """The rows that this process holds, as global arrays split over the mesh as `batch_sharding` says."""
+    sharding = batch_sharding(mesh)
+    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
+
+
+def path_names(path: Any) -> tuple[str, ...]:
+    """The names along a jax key path: of dict keys, attributes and positions alike."""
+    return tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path)
+
+
+def _path_text(path: Any) -> str:
+    return "/".join(path_names(path))
+
+
+@dataclass(frozen=True)
+class Places:
+    """`activations.Places` of a mesh and its rules."""
+
+    mesh: Mesh
+    rules: LogicalAxisRules
+
+    def split(self, x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+        return self._constrained(x, self._spec(axes))
+
+    def is_gathered(self, axes: tuple[str, ...]) -> bool:
+        return any(_over_batch(entry) for entry in self._spec(axes))
+
+    def gathered(self, weight: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+        return self._constrained(weight, _without_batch(self._spec(axes)))
+
+    def summed_over_rows(self, product: Product, a: jax.Array, b: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+        """Every device adds up its own rows, and of the sums over devices each gets only the part that it stores.
+
+        Written out, because not every backend of XLA makes that of a sum over all devices and a slice of it.
+        """
+        spec = self._spec(axes)
+        over = tuple(axis for axis in BATCH_AXES if axis in self.mesh.shape)
+        if not self.is_gathered(axes) or a.shape[0] % parts(over, self.mesh.shape):
+            return self._constrained(product(a, b), spec)
+        columns = _without_batch(spec)
+
+        def of_own_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+            found, left = product(a, b), set(over)
+            if a.ndim == 1 and columns[0] is not None:
+                size = found.shape[0] // parts(columns[0], self.mesh.shape)
+                found = lax.dynamic_slice_in_dim(found, lax.axis_index(columns[0]) * size, size)
+            for dimension, entry in enumerate(spec):
+                for axis in _over_batch(entry):
+                    found = lax.psum_scatter(found, axis, scatter_dimension=dimension, tiled=True)
+                    left.remove(axis)
+            return lax.psum(found, tuple(left)) if left else found
+
+        rows = [PartitionSpec(over, *[column] * (x.ndim - 1)) for x, column in zip((a, b), columns, strict=True)]
+        return jax.shard_map(of_own_rows, mesh=self.mesh, in_specs=tuple(rows), out_specs=spec, check_vma=False)(a, b)
+
+    def _spec(self, axes: tuple[str, ...]) -> PartitionSpec:
+        return spec_of(axes, self.mesh.shape, self.rules)
+
+    def _constrained(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+        """x with this layout, but for dimensions that do not divide: they stay whole."""
+        sizes = self.mesh.shape
+        fits = [axes if size % parts(axes, sizes) == 0 else None for axes, size in zip(spec, x.shape, strict=False)]
+        return lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*fits)))
+
+
+def _without_batch(spec: PartitionSpec) -> PartitionSpec:
+    """Padded to two dimensions."""
+    kept = [tuple(axis for axis in as_tuple(entry) if axis not in BATCH_AXES) or None for entry in spec]
+    return PartitionSpec(*kept, *[None] * (2 - len(kept)))
+
+
+def _over_batch(axes: MeshAxes) -> tuple[str, ...]:
+    """Those of an entry of a PartitionSpec that batches are split over, too."""
+    return tuple(axis for axis in as_tuple(axes) if axis in BATCH_AXES)
+
+
+def _placed(step: Callable[..., Any], mesh: Mesh, rules: LogicalAxisRules) -> Callable[..., Any]:
+    """`step`, traced for the mesh; for a mesh of one device it is as it would be without."""
+    if mesh.size == 1:
+        return step
+
+    @functools.wraps(step)
+    def traced(*arguments: Any) -> Any:
+        with activations.placed(Places(mesh, rules)):
+            return step(*arguments)
+
+    return traced
+
+
+def jit_create(create: Callable[..., TrainState], shardings: TrainState, *arguments: Any) -> TrainState:
+    """The result of `create(*arguments)`, made in place: every device makes its own part. The arguments are used up."""
+    donated = tuple(range(len(arguments)))
+    return jax.jit(create, out_shardings=shardings, donate_argnums=donated)(*arguments)
+
+
+def jit_train_step(
+    step: Callable[..., Any],
+    mesh: Mesh,
+    shardings: TrainState,
+    more: int = 0,
+    rules: LogicalAxisRules = STANDARD_RULES,
+) -> Any:
+    """`step(state, batch, ...) -> (state, metrics)`, compiled; the old state's memory is reused for the new one.
+
+    more: how many further arguments `step` takes, which lie on every device. rules: what activations
+    follow.
+    """
+    return jax.jit(
+        _placed(step, mesh, rules),
+        in_shardings=(shardings, batch_sharding(mesh), *[replicated(mesh)] * more),
+        out_shardings=(shardings, replicated(mesh)),
+        donate_argnums=0,
+    )
+
+
+def jit_eval_step(
+    step: Callable[..., Any], mesh: Mesh, params: Any, more: int = 0, rules: LogicalAxisRules = STANDARD_RULES
+) -> Any:
+    """`step(params, batch, ...) -> metrics`, compiled. params: the parameters' shardings; more, rules: as above."""
+    return jax.jit(
+        _placed(step, mesh, rules),
+        in_shardings=(params, batch_sharding(mesh), *[replicated(mesh)] * more),
+        out_shardings=replicated(mesh),
+    )

@@ -1,0 +1,74 @@
+"""What the frequencies of tokens alone give: the loss and the accuracy that a model has to beat."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from t5xpg.data.batch import BatchLayout
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService
+from t5xpg.data.vocab.vocabulary import Vocabulary
+
+_COUNTED = 100  # batches of training that are enough for frequencies
+
+
+@dataclass(frozen=True)
+class Unigram:
+    """A model that gives every token the probability that it has in training, wherever it stands.
+
+    counts: float64 [V], how often each id was a target, by its weight.
+    """
+
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, batches: Iterable[Mapping[str, np.ndarray]], layout: BatchLayout, vocab_size: int) -> Unigram:
+        """Counted in batches of training."""
+        counts = np.zeros(vocab_size)
+        for batch in batches:
+            weights = batch[layout.weights].astype(np.float64)
+            counts += np.bincount(batch[layout.targets].ravel(), weights=weights.ravel(), minlength=vocab_size)
+        return cls(counts)
+
+    def measure(
+        self, batches: Iterable[Mapping[str, np.ndarray]], layout: BatchLayout, token_bytes: np.ndarray
+    ) -> dict[str, float | int | None]:
+        """On other batches, under the names of `metrics.Window.summary`: loss (nats a target token), accuracy (of the
+        most frequent token, always), nats_per_byte, target_tokens.
+
+        token_bytes: int [V], UTF-8 bytes of every id. Every id counts once more than it was seen (Laplace), so that
+        none is impossible. None where there is nothing to divide by.
+        """
+        surprise = math.log(self.counts.sum() + len(self.counts)) - np.log(self.counts + 1.0)
+        most_frequent = int(self.counts.argmax())
+        nats = tokens = hits = byte_count = 0.0
+        for batch in batches:
+            targets, weights = batch[layout.targets], batch[layout.weights].astype(np.float64)
+            nats += float((surprise[targets] * weights).sum())
+            tokens += float(weights.sum())
+            hits += float(weights[targets == most_frequent].sum())
+            byte_count += float(np.where(weights > 0, token_bytes[targets], 0).sum())
+        return {
+            "loss": nats / tokens if tokens else None,
+            "accuracy": hits / tokens if tokens else None,
+            "nats_per_byte": nats / byte_count if byte_count else None,
+            "target_tokens": int(tokens),
+        }
+
+
+def unigram_of_training(
+    service: DataService, held_out: DatasetConfig, vocabulary: Vocabulary
+) -> dict[str, float | int | None]:
+    """`Unigram.measure` on a held-out split, by the frequencies in batches from all over the training split."""
+    training = dataclasses.replace(held_out, split="train", shuffle=True, num_epochs=1, max_batches=_COUNTED)
+    layout = held_out.batch_spec().layout
+    with contextlib.closing(service.open(training)) as stream:
+        unigram = Unigram.of(stream, layout, vocabulary.size)
+    with contextlib.closing(service.open(held_out)) as stream:
+        return unigram.measure(stream, layout, vocabulary.token_bytes())

@@ -1,0 +1,243 @@
+"""What a run has learned: the loss of a whole held-out split, the metrics of its tasks, sample predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base import metric_values, paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_atomically, write_json
+from t5xpg.base.page import aligned
+from t5xpg.base.paths import shown
+from t5xpg.data.batch import inputs_and_targets
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService, Stream
+from t5xpg.data.vocab.sentinels import blanks_of, fill
+from t5xpg.evaluate.baselines import unigram_of_training
+from t5xpg.evaluate.infer import Predictor
+from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
+from t5xpg.evaluate.trained_model import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
+from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
+from t5xpg.experiment import assembly, prepare
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.identity import data_config, run_identity
+from t5xpg.run import metrics
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
+
+NUM_SAMPLES = 8
+
+
+def evaluate(
+    loaded: LoadedConfig, path: Path, *, split: str | None = None, step: Step = None, task: str | None = None
+) -> dict[str, Any]:
+    """Measure a checkpoint of a run on its whole validation split; writes samples.json and evaluation.json.
+
+    step: of the checkpoint, "best", or None for the last one.
+    split: another split of the task; what is found goes into the folder evaluation/<split>/, and no samples are made.
+    task: another task or mixture with the ids that the run was trained on, and its own objective; likewise, into
+      evaluation/<task>/, with a split into evaluation/<task>/<split>/.
+
+    Beside the loss stands that of the frequencies of tokens in training ("unigram"): what has learned is below it.
+    Of a mixture, the loss of every task is measured as well. The metrics of the tasks (`metric_fns`), where they have
+    any, are computed by `seqio.Evaluator` on predictions by the experiment's method of decoding, and on scores. What
+    does not fit into evaluation.json goes into the folder evaluation/: predictions/<task>.jsonl, and metrics.jsonl, a
+    history; pictures and histograms into TensorBoard's folder.
+
+    Raises UserError, before anything is exported or measured, where the run is not one of this experiment with these
+    settings; what was measured would stand for another run.
+    """
+    experiment = loaded.experiment
+    directory = RunDirectory(path)
+    directory.read()
+    config, folder = experiment.eval_dataset, directory.evaluation
+    if task is not None and task != config.mixture_or_task_name:
+        config, folder = of_task(config, task), folder / task
+    if split is not None and split != config.split:
+        config, folder = _of_split(config, split), folder / split
+    own = folder == directory.evaluation
+    source = _prepared(loaded, directory, config)
+    config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
+    built = assembly.assemble(experiment)
+    params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
+    with DataService(
+        data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.evaluation_log
+    ) as service:
+        description = service.describe(config)
+        check_same_vocabulary(description.vocabulary, vocabulary, directory)
+        stream = service.open(config)
+        eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
+
+        def measure(params: Any, batch: Any) -> Any:
+            return eval_step(params, batch, token_bytes)
+
+        summary = Validation(stream, measure, built.on_devices).measure(params)
+        stream.rewind()
+        rows = _spread_rows(stream, int(summary["batches"]))
+        stream.close()
+        tasks = task_configs(config, description)
+        by_task = TaskValidation(
+            lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
+        ).measure(params)
+        unigram = unigram_of_training(service, config, vocabulary) if own and "train" in description.splits else None
+        measured: list[TaskMetrics] = []
+        if description.has_metrics:
+            infer_eval = InferEval(lambda: service.evaluator(config), model_outputs(built, vocabulary))
+            measured = infer_eval.measure(params, at, folder / "predictions")
+    samples = []
+    if own and predicts(experiment):
+        samples = _samples(Predictor(experiment, params, vocabulary), *inputs_and_targets(rows, stream.spec))
+    result: dict[str, Any] = {
+        "step": at,
+        "task": config.mixture_or_task_name,
+        "split": config.split,
+        "data": source.data,
+        **summary,
+    }
+    if unigram is not None:
+        result["unigram"] = {name: unigram[name] for name in ("loss", "accuracy", "nats_per_byte")}
+    if by_task:
+        result["tasks"] = by_task
+    if measured:
+        result["metrics"] = {one.task: one.to_record(at)["metrics"] for one in measured}
+    _write_history(directory, folder, "validation" if own else config.split, at, summary, by_task, measured)
+    written = directory.evaluation_json if own else folder / directory.evaluation_json.name
+    if own:
+        # evaluation.json names the step: it comes last, so that the samples beside it are of the same
+        write_json(directory.samples_json, samples)
+    write_json(written, to_json(result))
+    print(
+        f"{loaded.name} after step {at:,} on {config.split}{f' of {task}' if task else ''}: {metrics.said(summary)}, "
+        f"{summary['target_tokens']:,} target tokens"
+    )
+    if unigram is not None and unigram["target_tokens"]:
+        print(
+            f"  the frequencies of tokens alone: loss {unigram['loss']:.3f} nats per target token, accuracy "
+            f"{unigram['accuracy']:.3f}"
+        )
+    for line in [*_losses_table(by_task), *_metrics_table(measured)]:
+        print(f"  {line}")
+    print(f"written to {shown(written)}", flush=True)
+    return result
+
+
+def of_task(config: DatasetConfig, task: str) -> DatasetConfig:
+    """The dataset with another task in it, which makes of its text what it makes of it by itself."""
+    try:
+        return dataclasses.replace(config, mixture_or_task_name=task, objective=None)
+    except UserError as error:
+        raise UserError(f"TASK={task}: {error}") from None
+
+
+def _of_split(config: DatasetConfig, split: str) -> DatasetConfig:
+    try:
+        return dataclasses.replace(config, split=split)
+    except UserError as error:
+        raise UserError(f"SPLIT={split}: {error}") from None
+
+
+def _write_history(
+    directory: RunDirectory,
+    folder: Path,
+    split: str,
+    step: int,
+    summary: Summary,
+    by_task: Mapping[str, Summary],
+    measured: Sequence[TaskMetrics],
+) -> None:
+    """The records of this evaluation, as a run writes them, behind those of other steps; and TensorBoard's."""
+    of_split = {"step": step, "split": split}
+    records = [
+        {**of_split, **summary},
+        *({**of_split, "task": task, **values} for task, values in by_task.items()),
+        *(one.to_record(step) for one in measured),
+    ]
+    history = folder / "metrics.jsonl"
+    earlier = [record for record in read_jsonl(history) if record["step"] != step]
+    with write_atomically(history) as file:
+        for record in [*earlier, *records]:
+            line = json.dumps(to_json(record), ensure_ascii=False, allow_nan=False)
+            file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+    events = directory.tensorboard / folder.relative_to(directory.path)
+    with TensorBoardWriter(events, after_step=step - 1) as tensorboard:
+        tensorboard.scalars(step, summary, prefix=split)
+        for task, values in by_task.items():
+            tensorboard.scalars(step, values, prefix=f"{split}/{task}")
+        for one in measured:
+            tensorboard.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
+
+
+def _losses_table(by_task: Mapping[str, Summary]) -> list[str]:
+    names = ("loss", "nats_per_byte", "bits_per_byte", "accuracy", "target_tokens")
+    rows = [[task, *(metric_values.shown(values[name]) for name in names)] for task, values in by_task.items()]
+    return aligned(["task", *(name.replace("_", " ") for name in names)], rows, numbers_from=1)
+
+
+def _metrics_table(measured: Sequence[TaskMetrics]) -> list[str]:
+    rows = [
+        [one.task, f"{one.examples:,}", name, metric_values.shown(value)]
+        for one in measured
+        for name, value in one.metrics.items()
+    ]
+    return aligned(["task", "examples", "metric", "value"], rows)
+
+
+def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.Source:
+    """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
+    experiment = loaded.experiment
+    if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary
+        check_same_model(directory, experiment)
+        return prepare.prepare(config)
+    identity = run_identity(experiment, prepare.Source({}))
+    known = {name: value for name, value in identity.items() if name not in ("data", "cache")}
+    directory.check(loaded.name, known)
+    _check_ids(config, directory)
+    source = prepare.prepare(config)
+    if config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
+        directory.check(loaded.name, run_identity(experiment, source))
+    return source
+
+
+def _check_ids(config: DatasetConfig, directory: RunDirectory) -> None:
+    """Raise UserError where a task of the table has other ids than the run; of others the data process knows."""
+    row, recorded = prepare.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
+    if row is not None and recorded is not None:
+        check_same_vocabulary(row.vocabulary, recorded, directory)
+
+
+def is_up_to_date(directory: RunDirectory, step: int) -> bool:
+    """Whether evaluation.json and samples.json tell of the checkpoint of `step`."""
+    if not directory.evaluation_json.exists() or not directory.samples_json.exists():
+        return False
+    return bool(read_json(directory.evaluation_json).get("step") == step)
+
+
+def _spread_rows(stream: Stream, batches: int) -> dict[str, np.ndarray]:
+    """Rows from all over a split, so that they are not of one document: the first of every so many batches."""
+    period = max(1, batches // NUM_SAMPLES)
+    per_batch = -(-NUM_SAMPLES // batches)
+    found = [
+        {name: array[:per_batch] for name, array in batch.items()}
+        for number, batch in enumerate(stream)
+        if number % period == 0
+    ]
+    rows = {name: np.concatenate([part[name] for part in found])[:NUM_SAMPLES] for name in found[0]}
+    filled = (rows[stream.spec.layout.targets] != 0).any(axis=1)
+    return {name: array[filled] for name, array in rows.items()}
+
+
+def _samples(predictor: Predictor, inputs: np.ndarray, targets: np.ndarray) -> list[dict[str, str]]:
+    """Rows as texts, with what the model says; and with their blanks filled in, where they have some."""
+    decode = predictor.vocabulary.decode
+    samples = []
+    for tokens, target, predicted in zip(inputs, targets, predictor.tokens(inputs), strict=True):
+        text, prediction = decode(tokens), decode(predicted)
+        sample = {"input": text, "target": decode(target), "prediction": prediction}
+        samples.append(sample | ({"filled": fill(text, prediction)} if blanks_of(text) else {}))
+    return samples

@@ -1,0 +1,191 @@
+"""Predictions of a checkpoint of a run: for a prompt, for a file, for a split of its task."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.page import one_line
+from t5xpg.base.progress import Progress
+from t5xpg.data.objectives import IidDenoising, SpanCorruption
+from t5xpg.data.vocab.sentinels import blanks_of, fill
+from t5xpg.evaluate.infer_resume import PartialFile, open_partial
+from t5xpg.evaluate.infer_sources import (
+    FileSource,
+    Record,
+    Row,
+    Source,
+    json_line,
+    open_split,
+    read_records,
+    split_config,
+)
+from t5xpg.evaluate.predictor import Answer, Predictor
+from t5xpg.evaluate.trained_model import Step
+from t5xpg.experiment import prepare
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.run.directory import RunDirectory
+
+__all__ = [
+    "Answer",
+    "Predictor",
+    "Record",
+    "fill_in",
+    "predict_file",
+    "predict_split",
+    "print_filled",
+    "print_sample",
+    "read_records",
+]
+
+
+def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None) -> None:
+    """Print what is predicted for one prompt, and the prompt with its blanks filled in, where it has some.
+
+    step: of the checkpoint, "best", or None for the last one; so for the others. Raises UserError for a prompt without
+    blanks where the model was trained to fill in blanks.
+    """
+    if isinstance(loaded.experiment.eval_dataset.objective, SpanCorruption | IidDenoising):
+        _check_blanks(prompt)
+    predictor, at = Predictor.from_run(loaded, path, step)
+    _check_tokens(predictor, prompt, "The prompt")
+    answer = predictor.answers(predictor.encode([prompt]))[0]
+    print(f"{loaded.name} after step {at:,}")
+    print_filled(prompt, *answer.texts)
+
+
+def print_filled(prompt: str, *predictions: str) -> None:
+    """The prompt on a line, and each prediction; and the prompt with its blanks filled in, where it has some."""
+    print(f"input       {one_line(prompt)}")
+    for prediction in predictions:
+        print(f"prediction  {one_line(prediction)}", flush=True)
+        if blanks_of(prompt):
+            print(f"filled in   {_filled(prompt, prediction)}", flush=True)
+
+
+def print_sample(text: str, prediction: str, target: str) -> None:
+    """The text with its blanks as the model fills them in, and as they were; or what it says, and what was right."""
+    if blanks_of(text):
+        print(f"\nfilled in  {_filled(text, prediction)}")
+        print(f"was        {_filled(text, target)}", flush=True)
+    else:
+        print(f"\ninput      {one_line(text)}")
+        print(f"predicted  {one_line(prediction)}")
+        print(f"was        {one_line(target)}", flush=True)
+
+
+def _filled(text: str, prediction: str) -> str:
+    """On one line. What the texts hold is cleaned before the marks, which are control characters, stand between it."""
+    return fill(one_line(text), one_line(prediction), *_marks())
+
+
+def _marks() -> tuple[str, str]:
+    """What stands around a filled blank: bold on a terminal."""
+    return ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
+
+
+def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | None, step: Step = None) -> None:
+    """Predict for every line of a JSONL file; write each record with "prediction" and "filled" added.
+
+    A line holds {"inputs": text} (or "text"). Where several sequences are decoded for a record, "predictions" and
+    "scores" hold all of them, the best first. To the standard output where `target` is None; else the file appears
+    when all of it is written, and a start after an interruption goes on where that came.
+
+    Raises UserError that names the line, before the first prediction, for what is no such record, is longer than what
+    the model was trained on, or has a blank that the vocabulary has no sentinel for.
+    """
+    target = _output_file(target)
+    records = FileSource.read(source)
+    predictor, _ = Predictor.from_run(loaded, path, step)
+    for record in records:
+        _check_tokens(predictor, record.text, f"{source}:{record.number}:")
+    _predict(predictor, FileSource(source, records, predictor), target)
+
+
+def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | None, step: Step = None) -> None:
+    """The same for every row of a split of the task that the experiment evaluates on.
+
+    A record has "inputs", "targets" and "prediction"; "filled" where the inputs have blanks. What the split needs is
+    exported and cached where it is missing. Raises UserError where the task has no such split.
+    """
+    target = _output_file(target)
+    directory = RunDirectory(path)
+    directory.read()
+    config = split_config(loaded, split)
+    with contextlib.redirect_stdout(sys.stderr):  # the standard output may be for the records
+        data = prepare.prepare(config)
+    predictor, _ = Predictor.from_run(loaded, path, step)
+    with open_split(loaded, directory, split, data, predictor) as source:
+        _predict(predictor, source, target)
+
+
+def _predict(predictor: Predictor, source: Source, target: Path | None) -> None:
+    if target is None:
+        _write(predictor, source, sys.stdout.buffer, done=0)
+        return
+    identity = {**predictor.identity, "input": source.identity}
+    with open_partial(target, identity, predictor.batch_size) as partial:
+        count = _write(predictor, source, partial, partial.done)
+        partial.finish()
+    print(f"{count:,} predictions in {target}", file=sys.stderr)
+
+
+def _write(predictor: Predictor, source: Source, file: BinaryIO | PartialFile, done: int) -> int:
+    """Predict from row `done` on; each batch is handed on as soon as it is there. How many records there are then."""
+    with Progress("predict", source.total, "records", initial=done) as progress:
+        for batch in source.batches(done):
+            answers = predictor.answers(batch.tokens, progress.count)
+            for row, answer in zip(batch.rows, answers, strict=False):
+                file.write(json_line(_record(row, answer)))
+            file.flush()
+            progress.advance(len(batch.rows))
+        return progress.count
+
+
+def _record(row: Row, answer: Answer) -> dict[str, object]:
+    best = answer.texts[0]
+    several = {"predictions": list(answer.texts), "scores": answer.scores} if len(answer.texts) > 1 else {}
+    return {**row.content, "prediction": best, **({"filled": fill(row.text, best)} if row.fills else {}), **several}
+
+
+def _output_file(given: Path | None) -> Path | None:
+    """The file to write, links followed. Raises UserError for what cannot be replaced by a file."""
+    if given is None:
+        return None
+    if given.is_dir():
+        raise UserError(f"OUTPUT={given} is a folder. Expected a file, for instance {given / 'out.jsonl'}")
+    if given.exists() and not given.is_file():
+        raise UserError(
+            f"OUTPUT={given} is no regular file (a pipe or a device). Leave it out to write to the terminal."
+        )
+    return Path(os.path.realpath(given))
+
+
+def _check_tokens(predictor: Predictor, text: str, what: str) -> None:
+    """Raise UserError for a text with a blank that has no sentinel, or longer than what the model was trained on."""
+    try:
+        count = len(predictor.ids(text))
+    except UserError as error:
+        raise UserError(f"{what} {error}") from error
+    if count > predictor.longest_input:
+        feature = "inputs" if "inputs" in predictor.lengths else "targets"
+        enough = {**predictor.lengths, feature: count}
+        raise UserError(
+            f"{what} has {count} tokens with its end, and the model was trained on at most "
+            f'{predictor.longest_input}. Shorten it, or allow more: GIN="--gin.TASK_FEATURE_LENGTHS={enough}"'
+        )
+
+
+def _check_blanks(prompt: str) -> None:
+    blanks = blanks_of(prompt)
+    if not blanks:
+        raise UserError("The prompt has no blank: write <extra_id_0> where text is missing, <extra_id_1> for the next.")
+    if blanks != list(range(len(blanks))):
+        raise UserError(
+            f"The blanks of the prompt are numbered {', '.join(map(str, blanks))}: the first is <extra_id_0>, "
+            "and each next one counts one up, as in training."
+        )

@@ -1,0 +1,151 @@
+"""A file of JSON lines that takes hours: what is written of it stays, and the next start goes on behind it.
+
+Lines lie in `<name>.partial` until all are there. Its first line says what they are of. They are counted in whole
+batches: what stood beside a row in a batch may decide its last bits, so a batch is made again from its first row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_atomically
+from t5xpg.run.directory import differing
+from t5xpg.run.records import to_json
+
+SUFFIX = ".partial"
+_HEADER = "t5xpg_predictions"
+_FORMAT = 1
+_SHOWN = 5
+
+
+class PartialFile:
+    """The lines that there are. `done`: how many were there when it was opened, a multiple of a batch."""
+
+    def __init__(self, target: Path, file: BinaryIO, header: bytes, done: int) -> None:
+        self.done = done
+        self._target = target
+        self._file = file
+        self._header = header
+
+    def write(self, line: bytes) -> None:
+        """Append one line, with its end."""
+        self._file.write(line)
+
+    def flush(self) -> None:
+        """Give the lines to the system: they outlive this process."""
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Make the file of all lines, whole or not at all, and remove what it was made from."""
+        self.flush()
+        self._file.seek(len(self._header))
+        with write_atomically(self._target) as whole:
+            shutil.copyfileobj(self._file, whole)
+        _partial(self._target).unlink()
+
+
+@contextlib.contextmanager
+def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> Iterator[PartialFile]:
+    """The lines of `target` that an earlier process has written, or none; this process alone may add to them.
+
+    identity: JSON of what decides every line. Raises UserError where what is there was written of something else, is
+    not ours, or is being written.
+    """
+    path = _partial(target)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = (json.dumps({_HEADER: _FORMAT, **to_json(identity)}, ensure_ascii=False) + "\n").encode()
+    with _locked(path) as file:
+        done = _take_up(path, file, header, batch_size)
+        if done:
+            print(f"{path}: {done:,} records are done, going on behind them", file=sys.stderr)
+        try:
+            yield PartialFile(target, file, header, done)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)  # writing to a full disk does not say where
+            with contextlib.suppress(OSError):
+                file.flush()
+            if path.exists() and path.stat().st_size <= len(header):
+                path.unlink()
+            elif isinstance(error, KeyboardInterrupt | SystemExit):
+                print(f"{path} keeps what is done: the same command goes on behind it", file=sys.stderr)
+            raise
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(target.name + SUFFIX)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """The file for reading and writing, for this process alone; it is made where it is not there."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file, and predictions are kept there until all are made. Remove it.")
+    while True:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"Another process writes {path}. Wait for it, or name another OUTPUT.") from error
+            except OSError:  # this file system has no locks
+                pass
+            if not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                continue  # finished and removed by another process meanwhile
+            yield file
+            return
+
+
+def _take_up(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
+    """Leave the file with its header and the lines of whole batches, and its position behind them; how many those are.
+
+    Raises UserError where it has another header.
+    """
+    found = file.readline()
+    if found != header:
+        if not header.startswith(found):  # else its first write was cut off
+            raise UserError(_other(path, found, header))
+        file.seek(0)
+        file.truncate()
+        file.write(header)
+        return 0
+    end, count, done = len(header), 0, 0
+    keep = end
+    for line in file:
+        if not line.endswith(b"\n"):
+            break
+        end, count = end + len(line), count + 1
+        if count % batch_size == 0:
+            keep, done = end, count
+    file.seek(keep)
+    file.truncate()
+    return done
+
+
+def _other(path: Path, found: bytes, header: bytes) -> str:
+    """What is said of a file with another header."""
+    try:
+        theirs = json.loads(found)
+        is_ours = isinstance(theirs, dict) and _HEADER in theirs
+    except (ValueError, RecursionError):
+        is_ours = False
+    if not is_ours:
+        return f"{path} is in the way: predictions are kept there until all are made, and it holds something else."
+    differences = list(differing(theirs, json.loads(header)).items())
+    lines = [f"  {name}: {_short(old)} there, {_short(new)} now" for name, (old, new) in differences[:_SHOWN]]
+    more = [f"  and {len(differences) - _SHOWN} more"] if len(differences) > _SHOWN else []
+    last = f"Set them back to go on, name another OUTPUT, or delete {path} to start over."
+    return "\n".join([f"{path} holds the first predictions of another start:", *lines, *more, last])
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"

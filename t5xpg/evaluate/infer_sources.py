@@ -1,0 +1,177 @@
+"""Where the rows that are predicted come from: a file of JSON lines, or a split of the experiment's task."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import sha256_of_file
+from t5xpg.data.batch import inputs_and_targets
+from t5xpg.data.stream.client import DataService, Stream
+from t5xpg.data.text.lines import bounded_lines, json_object, string_in, text_of_line
+from t5xpg.data.vocab.sentinels import blanks_of
+from t5xpg.evaluate.predictor import Predictor
+from t5xpg.evaluate.trained_model import check_same_vocabulary
+from t5xpg.experiment import prepare
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.identity import data_config
+from t5xpg.run.directory import RunDirectory
+
+# Characters that JSON does not escape and terminals act on.
+_CONTROLS = re.compile("[\x7f-\x9f]")
+_RECORD = '{"inputs": "a text with <extra_id_0>"}'
+
+
+@dataclass(frozen=True)
+class Record:
+    """A line of an input file: its number, all that it holds, and the text with blanks."""
+
+    number: int
+    content: dict[str, Any]
+    text: str
+
+
+def read_records(source: Path) -> Iterator[Record]:
+    """The records of a JSONL file. Raises UserError naming file and line for what is no record."""
+    if not source.is_file():
+        kind = "no regular file" if source.exists() else "not there"
+        raise UserError(f"INPUT: {source} is {kind}. Expected a file of JSON lines: {_RECORD}.")
+    with source.open("rb") as file:
+        for number, line in enumerate(bounded_lines(file), start=1):
+            where = f"{source}:{number}"
+            text = text_of_line(line, where)
+            if text.strip():
+                content = json_object(text, where, _RECORD)
+                yield Record(number, content, string_in(content, _field(content), where))
+
+
+def _field(content: dict[str, Any]) -> str:
+    return "text" if "text" in content and "inputs" not in content else "inputs"
+
+
+def json_line(value: dict[str, Any]) -> bytes:
+    """JSON in UTF-8. Half characters, which JSON may hold and UTF-8 may not, stay escapes, as control characters do."""
+    text = _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
+    return (text + "\n").encode("utf-8", errors="backslashreplace")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is asked: all that its record holds, and its text; fills: whether the answer fills blanks of it."""
+
+    content: Mapping[str, Any]
+    text: str
+    fills: bool = True
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch: its rows, and what the model reads, int32 [B, S]; B may be more than there are rows."""
+
+    rows: list[Row]
+    tokens: np.ndarray
+
+
+class Source(Protocol):
+    """Rows in batches."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the rows are, as JSON."""
+
+    @property
+    def total(self) -> int | None:
+        """How many they are; None where nobody has counted."""
+
+    def batches(self, done: int) -> Iterator[Rows]:
+        """From row `done` on, a multiple of the batch size. The batches are the same for every `done`."""
+
+
+class FileSource:
+    """The records of a JSONL file."""
+
+    def __init__(self, source: Path, records: list[Record], predictor: Predictor) -> None:
+        self.identity = {"sha256": sha256_of_file(source)}
+        self.total = len(records)
+        self._records = records
+        self._predictor = predictor
+
+    @classmethod
+    def read(cls, source: Path) -> list[Record]:
+        """All records, before anything else is done: a mistake in the last line should not come after hours."""
+        return list(read_records(source))
+
+    def batches(self, done: int) -> Iterator[Rows]:
+        size = self._predictor.batch_size
+        for start in range(done, len(self._records), size):
+            part = self._records[start : start + size]
+            # The last part is filled up, so that its shape is one that is compiled already.
+            tokens = self._predictor.encode([record.text for record in part], rows=size if start else None)
+            yield Rows([Row(record.content, record.text) for record in part], tokens)
+
+
+class SplitSource:
+    """The rows of a split, as the data process gives them for an evaluation."""
+
+    total = None  # preprocessing may make several of one document
+
+    def __init__(self, stream: Stream, data: prepare.Source, predictor: Predictor) -> None:
+        self.identity = {"stream": dict(stream.identity), "data": data.data, "cache": data.cache}
+        self._stream = stream
+        self._decode = predictor.vocabulary.decode
+
+    def batches(self, done: int) -> Iterator[Rows]:
+        size = self._stream.config.batch_size
+        following = next(self._stream, None)
+        start = 0
+        while (batch := following) is not None:
+            following = next(self._stream, None)
+            if start >= done:
+                yield self._rows(batch, is_last=following is None)
+            start += size
+
+    def _rows(self, batch: Mapping[str, np.ndarray], is_last: bool) -> Rows:
+        inputs, targets = inputs_and_targets(batch, self._stream.spec)
+        count = len(inputs)
+        if is_last:  # it is filled up with rows of zeros
+            count = int(np.max(np.flatnonzero((inputs != 0).any(axis=1) | (targets != 0).any(axis=1)), initial=-1)) + 1
+        rows = []
+        for row in range(count):
+            text = self._decode(inputs[row])
+            rows.append(Row({"inputs": text, "targets": self._decode(targets[row])}, text, bool(blanks_of(text))))
+        return Rows(rows, inputs)
+
+
+@contextlib.contextmanager
+def open_split(
+    loaded: LoadedConfig, directory: RunDirectory, split: str, data: prepare.Source, predictor: Predictor
+) -> Iterator[SplitSource]:
+    """A split of the task that the experiment evaluates on. Raises UserError where there is none, or its ids mean
+    something else than those that the run was trained with."""
+    with DataService(
+        data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.inference_log
+    ) as service:
+        config = split_config(loaded, split)
+        check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
+        yield SplitSource(service.open(config), data, predictor)
+
+
+def split_config(loaded: LoadedConfig, split: str) -> Any:
+    """The experiment's evaluation data, but of another split and all of it, in its own order."""
+    experiment = loaded.experiment
+    try:
+        config = dataclasses.replace(experiment.eval_dataset, split=split, num_virtual_shards=1)
+    except UserError as error:
+        raise UserError(f"SPLIT={split}: {error}") from None
+    config = data_config(config, experiment.random_seed)
+    return dataclasses.replace(config, max_batches=None, num_epochs=1, shuffle=False, pack=False)

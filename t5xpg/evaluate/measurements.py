@@ -1,0 +1,142 @@
+"""How a run measures its state: the loss of the held-out split, that of each of its tasks, and the tasks' metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import ENC_DEC
+from t5xpg.data.objectives import Objective, name_of
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService, RemoteEvaluator, SpanLengths, TaskDescription
+from t5xpg.data.tasks import task_names
+from t5xpg.data.tasks.lengths import problems, spans_said
+from t5xpg.data.text.manifest import find_manifests, read_manifest
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.predicting import InferEval, TaskMetrics, metric_names, model_outputs
+from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.run.best import Selection, validation_names
+
+if TYPE_CHECKING:
+    from t5xpg.data.recording.reader import RecordedData
+
+
+def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | None:
+    """What `DataService.describe` says of a task of the table that can be read; None where that has to be asked.
+
+    It has to be asked of tasks that users registered, and where something is in the way. That the text and the cache
+    are there and whole is the caller's to know.
+    """
+    name = config.mixture_or_task_name
+    folders = find_manifests(data_dir)
+    entries = task_names.vocabularies(data_dir)
+    dataset = task_names.dataset_of(name, folders, entries)
+    if dataset is None or config.module_import or config.converter != ENC_DEC:
+        return None
+    manifest = read_manifest(folders[dataset])
+    counts = {split: record.documents for split, record in manifest.splits.items()}
+    row = task_names.row_of(name, dataset, entries)
+    if not row.is_of(manifest.fields) or (row.supervised is not None and config.objective is not None):
+        return None
+    objectives = [_with_objective(part, config.objective) for part in row.parts]
+    lengths, sentinels = config.task_feature_lengths, row.vocabulary.num_sentinels
+    if row.parts and not row.vocabulary.counts_down_from_last:
+        return None
+    if config.split not in counts or any(
+        objective is None or problems(part.name, lengths, objective, sentinels, part.reserved)
+        for part, objective in zip(row.parts, objectives, strict=True)
+    ):
+        return None
+    spans = spans_said(objectives, lengths)
+    return TaskDescription(
+        name=name,
+        tasks=tuple(sorted(row.tasks)),
+        splits=tuple(sorted(counts)),
+        cached=config.use_cached,
+        examples={split: counts[split] for split in sorted(counts)},
+        vocabulary=row.vocabulary,
+        objective=None if spans is None else SpanLengths(**spans),
+        has_metrics=row.has_metrics,
+    )
+
+
+def _with_objective(part: task_names.Part, objective: Objective | None) -> Objective | None:
+    """The objective of a task in an experiment that sets one; None where it is not of the task's kind."""
+    if objective is None:
+        return part.objective
+    return objective if name_of(objective) == name_of(part.objective) else None
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Functions of parameters. metrics: of (parameters, step), as `infer_eval.InferEval.measure`."""
+
+    loss: Callable[[Any], Mapping[str, Any]]
+    loss_by_task: Callable[[Any], Mapping[str, Mapping[str, Any]]]
+    metrics: Callable[[Any, int], Sequence[TaskMetrics]]
+
+
+def measurements(
+    built: Assembly,
+    service: DataService | RecordedData,
+    config: DatasetConfig,
+    vocabulary: Vocabulary,
+    stream: Callable[[], AnyStream],
+    eval_step: EvalStep,
+) -> Measurements:
+    """The measurements of a run on `config`, whose streams are opened at the first one of each kind.
+
+    stream: gives that of the whole split. eval_step: (params, batch on devices) -> sums.
+    """
+
+    def task_streams() -> dict[str, AnyStream]:
+        tasks = task_configs(config, describe(service, config))
+        return {task.mixture_or_task_name: service.open(task) for task in tasks}
+
+    def evaluator() -> RemoteEvaluator:
+        assert isinstance(service, DataService), "refused by require_metrics"
+        return service.evaluator(dataclasses.replace(config, max_batches=built.experiment.infer_eval_steps))
+
+    return Measurements(
+        Validation(stream, eval_step, built.on_devices).measure,
+        TaskValidation(task_streams, eval_step, built.on_devices).measure,
+        InferEval(evaluator, model_outputs(built, vocabulary)).measure,
+    )
+
+
+def describe(service: DataService | RecordedData, config: DatasetConfig) -> TaskDescription:
+    """What is known of the task: without waiting for the data process, where that is possible."""
+    known = describe_task(config, paths.data_directory()) if isinstance(service, DataService) else None
+    return known or service.describe(config)
+
+
+def require_metrics(service: DataService | RecordedData, config: DatasetConfig) -> None:
+    """Raise UserError where the metrics of tasks, which a run is to compute, cannot be: INFER_EVAL_PERIOD is set."""
+    if not isinstance(service, DataService):
+        raise UserError(
+            "INFER_EVAL_PERIOD is set, and a recording holds no metrics of tasks: train from the live data, or set "
+            "INFER_EVAL_PERIOD=None (`make eval` computes them afterwards)."
+        )
+    if not describe(service, config).has_metrics:
+        raise UserError(no_metrics(config.mixture_or_task_name))
+
+
+def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: Selection) -> None:
+    """Raise UserError, with the nearest names, where the metric that a run is selected by is none of its own."""
+    if selection.of_validation:
+        tasks = [task.mixture_or_task_name for task in task_configs(config, describe(service, config))]
+        selection.require(validation_names(tasks))
+    elif isinstance(service, DataService):  # a recording has none: `require_metrics` has said so
+        with service.evaluator(dataclasses.replace(config, max_batches=1)) as evaluator:
+            selection.require(metric_names(evaluator))
+
+
+def no_metrics(task: str) -> str:
+    """What is said of a task without metrics where INFER_EVAL_PERIOD asks for them."""
+    return f"INFER_EVAL_PERIOD is set, and {task} has no metrics (metric_fns): set INFER_EVAL_PERIOD=None."

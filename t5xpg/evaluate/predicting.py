@@ -1,0 +1,209 @@
+"""How an experiment predicts: what its model is, what it is asked, and the method of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg import distributed
+from t5xpg.base import metric_values
+from t5xpg.base.errors import UserError
+from t5xpg.base.metric_values import MetricValue
+from t5xpg.base.progress import Progress
+from t5xpg.data import batch
+from t5xpg.data.batch import MASKED_LM, Batch, inputs_and_targets, with_targets
+from t5xpg.data.spec import unpacked
+from t5xpg.data.stream.client import EvaluatedTask, RemoteEvaluator
+from t5xpg.data.vocab.sentinels import MASK
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.experiment import Experiment
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.models import decoding
+from t5xpg.models.decoding import Decoded, decode, fill_masks
+from t5xpg.models.encoder_decoder import Params
+
+
+def predicts(experiment: Experiment) -> bool:
+    """Whether anything can be predicted with the experiment's model."""
+    converter = experiment.eval_dataset.converter
+    if converter not in batch.KNOWN:
+        return False
+    return converter == MASKED_LM or experiment.model.for_decoding(converter) is not None
+
+
+def check_predicts(experiment: Experiment) -> None:
+    """Raise UserError where nothing can be."""
+    if not predicts(experiment):
+        raise UserError(
+            f"A {type(experiment.model).__name__} of batches of {experiment.eval_dataset.converter} predicts no text: "
+            "nobody has said what it is asked, or how it is decoded."
+        )
+
+
+def predict(
+    experiment: Experiment, vocabulary: Vocabulary, params: Any, inputs: jax.Array, row_numbers: jax.Array
+) -> Decoded:
+    """What the model says to inputs [B, S] (`batch_rows.inputs_and_targets`), by the experiment's method of decoding.
+
+    Pure, to be jitted by its caller. A masked language model has one way: it fills in the masks. row_numbers: int32
+    [B], see `decoding.sample`. Raises UserError where it says nothing.
+    """
+    check_predicts(experiment)
+    converter = experiment.eval_dataset.converter
+    decodable: Any = experiment.model.for_decoding(converter)
+    if converter == MASKED_LM:
+        return fill_masks(experiment.model, params, inputs, vocabulary.named_id(MASK))
+    return decode(
+        decodable,
+        params,
+        inputs,
+        experiment.decoding,
+        max_decode_length=experiment.eval_dataset.task_feature_lengths["targets"],
+        row_numbers=row_numbers,
+        eos_id=vocabulary.eos_id,
+        pad_id=vocabulary.pad_id,
+    )
+
+
+SPLIT = "infer_eval"  # in records
+
+
+@dataclass(frozen=True)
+class ModelOutputs:
+    """What a model makes of a batch of `batch.BatchSpec`, unpacked, on the host.
+
+    predict: (params, batch, row_numbers) -> int32 [B, T], each row up to its end token, then 0. row_numbers: int32 [B],
+    the places of the rows in their task, for what is drawn row by row. score: (params, batch) -> float32 [B], the
+    log-likelihood of each row's targets in nats. Rows of zeros may give anything.
+    """
+
+    predict: Callable[[Params, Batch, np.ndarray], np.ndarray]
+    score: Callable[[Params, Batch], np.ndarray]
+
+
+@dataclass(frozen=True)
+class TaskMetrics:
+    """The metrics of one task, over so many examples."""
+
+    task: str
+    examples: int
+    metrics: Mapping[str, MetricValue]
+
+    def to_record(self, step: int) -> dict[str, Any]:
+        """A line of metrics.jsonl: {"step", "split": "infer_eval", "task", "examples", "metrics": {name: value}}."""
+        metrics = {name: metric_values.to_record(value) for name, value in self.metrics.items()}
+        return {"step": step, "split": SPLIT, "task": self.task, "examples": self.examples, "metrics": metrics}
+
+    def __str__(self) -> str:
+        """One line: the metrics that are one number."""
+        numbers = [
+            f"{name} {metric_values.shown(value)}"
+            for name, value in self.metrics.items()
+            if metric_values.is_number(value)
+        ]
+        return f"{self.task}: {', '.join(numbers) or 'no numbers'} ({self.examples:,} examples)"
+
+
+class InferEval:
+    """Measures parameters on the tasks of an evaluator; the same examples each time.
+
+    evaluator: called at the first measurement.
+    """
+
+    def __init__(self, evaluator: Callable[[], RemoteEvaluator], outputs: ModelOutputs) -> None:
+        self._open = evaluator
+        self._outputs = outputs
+        self._evaluator: RemoteEvaluator | None = None
+
+    def measure(self, params: Params, step: int, inferences: Path | None = None) -> list[TaskMetrics]:
+        """The metrics of every task that has some. Shows how far it is.
+
+        inferences: a folder for what the model said, see `RemoteEvaluator.measure`. Raises UserError where a metric
+        cannot be computed or recorded.
+        """
+        if self._evaluator is None:
+            self._evaluator = self._open()
+        evaluator = self._evaluator
+        examples = {task.name: task.examples for task in evaluator.tasks}
+        with Progress("metrics", sum(examples.values()), "examples") as progress:
+            outputs = {task.name: self._outputs_of(task, params, progress) for task in evaluator.tasks}
+            measured = evaluator.measure(outputs, step, inferences)
+        return [TaskMetrics(task, examples[task], metrics) for task, metrics in measured.items()]
+
+    def _outputs_of(self, task: EvaluatedTask, params: Params, progress: Progress) -> dict[str, np.ndarray]:
+        assert self._evaluator is not None
+        parts: dict[str, list[np.ndarray]] = {}
+        done = 0
+        for padded, rows in self._evaluator.batches(task.name):
+            found: dict[str, np.ndarray] = {}
+            if "score" in task.kinds:
+                found["score"] = self._outputs.score(params, padded)
+            if {"prediction", "prediction_with_aux"} & set(task.kinds):
+                row_numbers = np.arange(done, done + self._evaluator.spec.batch_size, dtype=np.int32)
+                found["prediction"] = self._outputs.predict(params, padded, row_numbers)
+            if "prediction_with_aux" in task.kinds:
+                found["prediction_scores"] = self._outputs.score(
+                    params, with_targets(padded, found["prediction"], self._evaluator.spec)
+                )
+            for kind, array in found.items():
+                parts.setdefault(kind, []).append(array[:rows])
+            done += rows
+            progress.advance(rows, task.name)
+        return {kind: np.concatenate(arrays) for kind, arrays in parts.items()}
+
+
+def metric_names(evaluator: RemoteEvaluator) -> list[str]:
+    """What the metrics of the tasks that are numbers are called in a run: "<task>/<metric>".
+
+    Nobody knows before they are computed: here of the targets, as if they had been predicted.
+    """
+    outputs: dict[str, dict[str, np.ndarray]] = {}
+    for task in evaluator.tasks:
+        targets = np.concatenate(
+            [inputs_and_targets(batch, evaluator.spec)[1][:rows] for batch, rows in evaluator.batches(task.name)]
+        )
+        scores = np.zeros(len(targets), np.float32)
+        outputs[task.name] = {"prediction": targets, "score": scores, "prediction_scores": scores}
+    measured = evaluator.measure(outputs, step=0)
+    return [
+        f"{task}/{name}"
+        for task, values in measured.items()
+        for name, value in values.items()
+        if metric_values.is_number(value)
+    ]
+
+
+def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
+    """Predictions by the experiment's method of decoding, and scores, over the devices of the mesh.
+
+    Each is compiled when it is first asked for.
+    """
+    experiment = built.experiment
+    spec = unpacked(experiment.eval_dataset).batch_spec()
+
+    def first_answers(params: Params, features: Mapping[str, jax.Array], row_numbers: jax.Array) -> jax.Array:
+        found = predict(experiment, vocabulary, params, features["inputs"], row_numbers)
+        return found.tokens[:, 0]
+
+    def score(params: Params, batch: Mapping[str, jax.Array]) -> jax.Array:
+        return decoding.score(experiment.model, params, batch)
+
+    def on_the_host(function: Callable[..., jax.Array], more: int = 0) -> Callable[..., np.ndarray]:
+        compiled = distributed.jit_eval_step(function, built.mesh, built.shardings.params, more, experiment.mesh.rules)
+
+        def call(params: Params, batch: Mapping[str, np.ndarray], *others: np.ndarray) -> np.ndarray:
+            return np.asarray(jax.device_get(compiled(params, built.on_devices(batch), *others)))
+
+        return call
+
+    predictions = on_the_host(first_answers, more=1)
+
+    def predict_rows(params: Params, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
+        return predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers)
+
+    return ModelOutputs(predict_rows, on_the_host(score))

@@ -1,0 +1,127 @@
+"""A model that answers: texts or token ids in, the sequences that its decoding finds out."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base import environment
+from t5xpg.base.files import sha256_of_file
+from t5xpg.data.batch import LM, MASKED_LM
+from t5xpg.data.vocab.sentinels import CLS
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.predicting import check_predicts, predict
+from t5xpg.evaluate.trained_model import Step, check_same_model, parameters_and_vocabulary
+from t5xpg.experiment import Experiment, assembly
+from t5xpg.experiment.config import LoadedConfig, settings
+from t5xpg.models.decoding import Decoded
+from t5xpg.run.checkpoint.folders import DIGESTS
+from t5xpg.run.directory import RunDirectory
+
+# Input lengths are padded up to a multiple of this, so that few lengths are compiled.
+LENGTH_MULTIPLE = 64
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What decoding found for one input, as texts, the best first; and their scores, where the method has any."""
+
+    texts: Sequence[str]
+    scores: Sequence[float] | None = None
+
+
+class Predictor:
+    """Predictions by the experiment's method of decoding. Texts name sentinels `<extra_id_N>`, whatever their ids are.
+
+    identity: what decides the predictions, as JSON, where that is known: the checkpoint, the method, the machine.
+    """
+
+    def __init__(self, experiment: Experiment, params: Any, vocabulary: Vocabulary) -> None:
+        self.identity: Mapping[str, Any] = {}
+        self.vocabulary = vocabulary
+        self.batch_size = experiment.eval_dataset.batch_size
+        self.lengths = dict(experiment.lengths)
+        self.decoding = experiment.decoding
+        self._params = params
+        check_predicts(experiment)
+        self.converter = experiment.eval_dataset.converter
+        # what the tasks put around the inputs; a language model would begin another text behind an end
+        self._before = [vocabulary.named_id(CLS)] if self.converter == MASKED_LM else []
+        self._behind = [] if self.converter == LM else [vocabulary.eos_id]
+        self._decode: Callable[..., Decoded] = jax.jit(functools.partial(predict, experiment, vocabulary))
+
+    @classmethod
+    def from_run(cls, loaded: LoadedConfig, path: Path, step: Step = None) -> tuple[Predictor, int]:
+        """The predictor of a checkpoint of a run, and its step.
+
+        step: "best", or None for the last one. Raises UserError where there is none, or where it is of another model.
+        """
+        directory, experiment = RunDirectory(path), loaded.experiment
+        check_same_model(directory, experiment)
+        built = assembly.assemble(experiment)
+        params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
+        predictor = cls(experiment, params, vocabulary)
+        digests = directory.checkpoints / str(at) / DIGESTS
+        versions = environment.versions()
+        predictor.identity = {
+            "experiment": loaded.name,
+            "step": at,
+            "checkpoint": sha256_of_file(digests) if digests.is_file() else None,
+            "model": settings(experiment.model),
+            "feature_converter": predictor.converter,
+            "decoding": experiment.decoding.settings(),
+            "lengths": predictor.lengths,
+            "batch_size": predictor.batch_size,
+            "devices": built.devices,
+            "versions": {name: versions[name] for name in ("t5xpg", "jax", "jaxlib")},
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),  # they decide the last bits
+        }
+        return predictor, at
+
+    def decode(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> Decoded:
+        """int32 [B, S], padded with 0 -> tokens int32 [B, N, T] and scores, as NumPy arrays; see `decoding.Decoded`.
+
+        row_numbers: int32 [B], what the rows are called in their file or split, where sampling asks for it.
+        """
+        numbers = np.arange(len(inputs)) if row_numbers is None else row_numbers
+        return jax.device_get(self._decode(self._params, inputs, row_numbers=numbers.astype(np.int32)))
+
+    def tokens(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> np.ndarray:
+        """The same, of each row the best alone: int32 [B, T], each row up to its end token, then 0."""
+        return np.asarray(self.decode(inputs, row_numbers).tokens[:, 0])
+
+    def answers(self, inputs: np.ndarray, first_row: int = 0) -> list[Answer]:
+        """An answer for each row; first_row: the number of the first one."""
+        found = self.decode(inputs, first_row + np.arange(len(inputs)))
+        return [
+            Answer(
+                [self.vocabulary.decode(sequence) for sequence in sequences],
+                None if found.scores is None else [float(score) for score in found.scores[row]],
+            )
+            for row, sequences in enumerate(found.tokens)
+        ]
+
+    def ids(self, text: str) -> list[int]:
+        """What the model reads of a text. Raises UserError for one with a blank that the vocabulary has no id for."""
+        return [*self._before, *self.vocabulary.encode(text), *self._behind]
+
+    @property
+    def longest_input(self) -> int:
+        """Tokens that the model was trained on, of what it is asked; of a language model, of whole texts."""
+        return self.lengths["targets" if self.converter == LM else "inputs"]
+
+    def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
+        """Texts as int32 [B, S], with what the tasks put around them; rows: B, filled up with padding."""
+        ids = [self.ids(text) for text in texts]
+        S = -(-max(map(len, ids)) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        tokens = np.full((rows or len(texts), S), self.vocabulary.pad_id, np.int32)
+        for index, row in enumerate(ids):
+            tokens[index, : len(row)] = row
+        return tokens

@@ -1,0 +1,70 @@
+"""What a run has trained: the parameters of a checkpoint, and the vocabulary of their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.files import vocabulary_of_record
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.experiment import Experiment
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.identity import decides_predictions, deciding_settings
+from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.directory import RunDirectory, differing
+
+Step = int | Literal["best"] | None  # of a checkpoint; None: the last one
+
+
+def parameters_and_vocabulary(
+    directory: RunDirectory, experiment: Experiment, built: Assembly, step: Step = None
+) -> tuple[Any, Vocabulary, int]:
+    """The parameters of a checkpoint of a run on the mesh, its vocabulary, and its step.
+
+    step: of the checkpoint, "best", or None for the last one. Raises UserError where there is no such one.
+    """
+    directory.read()
+    with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
+        at = _best(checkpointer, experiment) if step == "best" else checkpointer.latest() if step is None else step
+        params, meta = checkpointer.restore_params(at, built.abstract_state.params)
+    assert at is not None
+    return params, vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model), at
+
+
+def _best(checkpointer: Checkpointer, experiment: Experiment) -> int:
+    best = checkpointer.best()
+    if best is None:
+        metric = experiment.checkpoints.keep_best
+        why = "none is kept as the best (KEEP_BEST)" if metric is None else f"{metric} was measured of none of them"
+        raise UserError(f"STEP=best: {why}; there are: {checkpointer.steps()}.")
+    return best
+
+
+def check_same_model(directory: RunDirectory, experiment: Experiment) -> None:
+    """Raise UserError if the run is of another model: parameters may fit one that computes something else with them."""
+    record = directory.read()
+    recorded = record["identity"].get("settings", {})
+    now = {name: value for name, value in deciding_settings(experiment).items() if decides_predictions(name)}
+    others = {name: value for name, value in recorded.items() if not decides_predictions(name)}
+    directory.check(record["experiment"], {"settings": {**others, **now}})
+
+
+def check_same_vocabulary(task: Vocabulary, trained: Vocabulary | Mapping[str, Any], directory: RunDirectory) -> None:
+    """Raise UserError if the task's ids mean something else than those that the run was trained with.
+
+    trained: its vocabulary, or the record of it.
+    """
+    recorded = trained.to_json() if isinstance(trained, Vocabulary) else trained
+    differences = vocabulary_differences(task, recorded, "run")
+    if differences:
+        raise UserError(f"{directory.path} was trained with another vocabulary than the task has: {differences}.")
+
+
+def vocabulary_differences(task: Vocabulary, recorded: Mapping[str, Any], where: str) -> str:
+    """What the task's ids mean, and those of the vocabulary that is recorded somewhere; "" where it is the same."""
+    ours, theirs = task.to_json(), dict(recorded)
+    ours.pop("model_file", None)  # where it lies; its digest is compared
+    theirs.pop("model_file", None)
+    differences = differing(theirs, ours)
+    return ", ".join(f"{name} {old} in the {where}, {new} now" for name, (old, new) in differences.items())

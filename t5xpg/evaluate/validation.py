@@ -1,0 +1,123 @@
+"""Teacher-forced loss over a held-out split: of all of it, and of every task of a mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.progress import Progress
+from t5xpg.data.recording.reader import RecordedStream
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import Stream, TaskDescription
+from t5xpg.run.metrics import Window
+
+KEPT_BYTES = 64 * 2**20
+
+AnyStream = Stream | RecordedStream
+Summary = Mapping[str, float | int]
+EvalStep = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
+OnDevices = Callable[[Mapping[str, np.ndarray]], Mapping[str, Any]]
+
+
+class NothingToMeasureError(UserError):
+    """A split that has no target."""
+
+
+class Validation:
+    """Measures parameters on every batch of a finite stream; the same batches each time.
+
+    They are kept in memory where they fit into `kept_bytes`, and read again otherwise. `stream` may be what
+    gives the stream: it is called at the first measurement.
+    """
+
+    def __init__(
+        self,
+        stream: AnyStream | Callable[[], AnyStream],
+        eval_step: EvalStep,
+        on_devices: OnDevices,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self._given = stream
+        self._eval_step = eval_step
+        self._on_devices = on_devices
+        self._kept_bytes = kept_bytes
+        self._kept: list[Mapping[str, np.ndarray]] | None = None
+
+    def measure(self, params: Any) -> dict[str, float | int]:
+        """`metrics.Window.summary` over the split. Raises NothingToMeasureError where the split gives no target."""
+        window = Window()
+        for batch in self._batches():
+            window.add(jax.device_get(self._eval_step(params, self._on_devices(batch))))
+        if not window.values.get("weights"):
+            config = self._stream.config
+            raise NothingToMeasureError(
+                f"The split {config.split!r} of {config.mixture_or_task_name} gave no target to measure: it is too "
+                f"small for lengths of {dict(config.task_feature_lengths)}. Export more text."
+            )
+        summary = window.summary()
+        summary["batches"] = window.steps
+        return summary
+
+    @functools.cached_property
+    def _stream(self) -> AnyStream:
+        return self._given() if callable(self._given) else self._given
+
+    def _batches(self) -> Iterator[Mapping[str, np.ndarray]]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        if self._stream.batches_read:
+            self._stream.rewind()
+        kept: list[Mapping[str, np.ndarray]] = []
+        size = 0
+        for batch in self._stream:
+            size += sum(array.nbytes for array in batch.values())
+            if size <= self._kept_bytes:
+                kept.append(batch)
+            yield batch
+        if size <= self._kept_bytes:
+            self._kept = kept
+
+
+class TaskValidation:
+    """Measures parameters on the split of every task of a mixture by itself; a single task has none of this.
+
+    streams: what gives the stream of each task, as `task_configs` names them; called at the first measurement.
+    """
+
+    def __init__(
+        self, streams: Callable[[], Mapping[str, AnyStream]], eval_step: EvalStep, on_devices: OnDevices
+    ) -> None:
+        self._streams = streams
+        self._eval_step = eval_step
+        self._on_devices = on_devices
+
+    @functools.cached_property
+    def _validations(self) -> dict[str, Validation]:
+        streams = self._streams()
+        share = KEPT_BYTES // max(1, len(streams))
+        return {task: Validation(stream, self._eval_step, self._on_devices, share) for task, stream in streams.items()}
+
+    def measure(self, params: Any) -> dict[str, Summary]:
+        """{task: as `Validation.measure`}; a task whose split gives no target is left out, and said to be."""
+        measured: dict[str, Summary] = {}
+        for task, validation in list(self._validations.items()):
+            try:
+                measured[task] = validation.measure(params)
+            except NothingToMeasureError as error:
+                Progress.print(f"{error} Its loss is left out.")
+                del self._validations[task]
+        return measured
+
+
+def task_configs(config: DatasetConfig, description: TaskDescription) -> list[DatasetConfig]:
+    """The datasets of the tasks of a mixture, each by itself; none for a task. description: of `config`."""
+    if description.tasks == (description.name,):
+        return []
+    return [dataclasses.replace(config, mixture_or_task_name=task) for task in description.tasks]

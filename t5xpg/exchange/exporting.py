@@ -1,0 +1,113 @@
+"""A run's checkpoint as a folder that transformers loads: parameters, configuration, tokenizer, model card."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import directory_atomically, write_json, write_text
+from t5xpg.base.paths import shown
+from t5xpg.data.batch import PREFIX_LM
+from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
+from t5xpg.exchange.formats.weights import SAFETENSORS
+from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, in_transformers
+from t5xpg.exchange.huggingface.model_card import MARK, generation_config, is_beam, model_card
+from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
+from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Checked, check_in_transformers
+from t5xpg.experiment import Experiment, assembly
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.results import collect, write_results
+from t5xpg.run.results_page import CURVE_FILE, curve_svg
+
+CARD, RESULTS = "README.md", "results.json"
+FOLDER = "huggingface"  # in the run directory, where no other one is named
+
+
+def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
+    """Write the last checkpoint of the run at `path` for transformers; compare what that computes where it is there.
+
+    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns it, and
+    what was compared, None where transformers is not installed.
+    Raises UserError where transformers has nothing that computes the same, or computes something else of what is
+    written; nothing is there then that was not there before.
+    """
+    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
+    directory = RunDirectory(path)
+    check_same_model(directory, experiment)
+    target = directory.path / FOLDER if output is None else output
+    _check_target(target)
+    built = assembly.assemble(experiment)
+    params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
+    assembly.check_vocabulary(vocabulary, experiment)
+    converter = experiment.eval_dataset.converter
+    exported = in_transformers(experiment.model, params, vocabulary, prefix_sees_itself=converter == PREFIX_LM)
+    results = _results(directory)
+    with directory_atomically(target.absolute()) as folder:
+        write_json(folder / "config.json", exported.config)
+        save_file(exported.tensors, folder / SAFETENSORS, metadata={"format": "pt"})
+        (folder / SAFETENSORS).chmod((folder / "config.json").stat().st_mode)  # it is made for its owner alone
+        if exported.auto_class == SEQ2SEQ:
+            answer = generation_config(experiment.decoding, vocabulary, _longest_answer(experiment))
+            write_json(folder / "generation_config.json", answer)
+        write_tokenizer(folder, vocabulary, longest=_longest_input(experiment))
+        check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
+        checked = check_in_transformers(folder, exported, experiment.model, converter, params, vocabulary)
+        card = model_card(
+            loaded.name,
+            exported=exported,
+            config=experiment.model.config,
+            num_params=experiment.model.num_params,
+            vocabulary=vocabulary,
+            step=step,
+            results=results,
+            imported=directory.imported(),
+            notes=_notes(experiment),
+            checked=checked,
+        )
+        write_text(folder / CARD, card)
+        if results is not None:
+            write_results(folder / RESULTS, results)
+            write_text(folder / CURVE_FILE, curve_svg(results))
+    (architecture,) = exported.config["architectures"]
+    print(f"{loaded.name} after step {step:,} as {architecture}: {shown(target)}")
+    print(f"compared: {checked}" if checked else NOT_CHECKED, flush=True)
+    return target, checked
+
+
+def _check_target(target: Path) -> None:
+    """Raise UserError for a folder that holds something else than an export: it would be gone."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    card = target / CARD
+    if not target.is_dir() or not card.is_file() or MARK not in card.read_text(encoding="utf-8", errors="replace"):
+        raise UserError(f"OUTPUT={target} is there, and is no folder that an export wrote. Name another one.")
+
+
+def _results(directory: RunDirectory) -> Mapping[str, Any] | None:
+    """What the run's records say; None where it has measured nothing."""
+    with contextlib.suppress(UserError):
+        return collect(directory)
+    return None
+
+
+def _longest_input(experiment: Experiment) -> int:
+    lengths = experiment.lengths
+    return lengths["inputs"] if "inputs" in lengths else lengths["targets"]
+
+
+def _longest_answer(experiment: Experiment) -> int:
+    return experiment.eval_dataset.task_feature_lengths["targets"]
+
+
+def _notes(experiment: Experiment) -> list[str]:
+    decoding = experiment.decoding
+    if decoding.method == "beam" and not is_beam(decoding):
+        return ["Its beam search with T5X's length penalty is not in transformers: `generate` answers greedily."]
+    return []

@@ -1,0 +1,228 @@
+"""The arrays of a checkpoint of T5X or of Mesh-TensorFlow, whichever way it is laid out; neither is needed.
+
+| layout | files of a checkpoint |
+|---|---|
+| T5X's own | `checkpoint` (MessagePack: small arrays, and where the others are), a folder of zarr for each of those |
+| orbax in T5X | `state/` with `_METADATA`, and one store of arrays (OCDBT) or a folder of zarr for each |
+| orbax of 2022 | `checkpoint` (MessagePack: names of folders as PLACEHOLDER://…), a folder of zarr for each array |
+| Mesh-TensorFlow | `model.ckpt-1000000.index` and its `.data-…` |
+
+Source: t5x/checkpoints.py, t5x/checkpoint_utils.py. Arrays have the names of T5X's train state ("target/…" the
+parameters, "state/step", "state/param_states/…" the optimiser's), or those of Mesh-TensorFlow.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import tensorstore
+from flax import serialization
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.tensorflow_files import INDEX, TensorFlowCheckpoint
+
+MESSAGE, METADATA, STATE = "checkpoint", "_METADATA", "state"
+TENSORFLOW, T5X = "mesh_tensorflow", "t5x"
+_OCDBT = "manifest.ocdbt"
+_PLACEHOLDER = "PLACEHOLDER://"
+_SPEC = {"driver", "kvstore", "metadata"}
+_STEP = re.compile(r"checkpoint_(\d{1,18})")
+_FILE = re.compile(rf"(^|\.){MESSAGE}(_\d{{1,18}})?$")
+_OF_TENSORFLOW = b"model_checkpoint_path"
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array that is read when `read` is called."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """path: of the checkpoint itself. kind: TENSORFLOW or T5X. files: what identifies it, without the arrays."""
+
+    path: Path
+    kind: str
+    arrays: Mapping[str, StoredArray]
+    files: tuple[Path, ...]
+
+
+def holds_checkpoint(path: Path) -> bool:
+    """Whether a path is, or holds, a checkpoint of T5X or of TensorFlow by its files."""
+    return _located(path) is not None
+
+
+def open_checkpoint(path: Path) -> StoredCheckpoint:
+    """The checkpoint at a path: its folder, its file, or the folder of several, of which the last one is taken.
+
+    Raises UserError where there is none, or where it is not whole.
+    """
+    found = _located(path)
+    if found is None:
+        raise UserError(f"{path} holds no checkpoint of T5X or Mesh-TensorFlow.")
+    if found.name.endswith(INDEX):
+        return _of_tensorflow(found.with_name(found.name.removesuffix(INDEX)))
+    try:
+        if found.name == METADATA:
+            return StoredCheckpoint(found.parent, T5X, dict(_of_metadata(found)), _files(found))
+        return StoredCheckpoint(found.parent, T5X, dict(_of_message(found)), _files(found))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, RecursionError) as error:
+        why = str(error).splitlines()[0][:200] if str(error) else ""
+        raise UserError(
+            f"{found} is not whole, or of no layout that is known ({type(error).__name__}: {why})."
+        ) from None
+
+
+def _located(path: Path) -> Path | None:
+    """The file that describes the checkpoint: `checkpoint`, `_METADATA` or `….index`."""
+    if path.is_file():
+        if path.name.endswith(INDEX) or path.name == METADATA:
+            return path
+        if _is_of_tensorflow(path):
+            return _index_in(path.parent)
+        return path if _FILE.search(path.name) else None
+    if not path.is_dir():  # the name of TensorFlow's files without what they end with
+        index = path.with_name(f"{path.name}{INDEX}")
+        return index if path.name and index.is_file() else None
+    for folder in (path / STATE, path):
+        if (folder / METADATA).is_file() and not (folder / "params").exists():
+            return folder / METADATA
+        if (folder / MESSAGE).is_file():
+            file = folder / MESSAGE
+            return _index_in(folder) if _is_of_tensorflow(file) else file
+    steps = {int(match[1]): entry for entry in path.iterdir() if (match := _STEP.fullmatch(entry.name))}
+    for _, entry in sorted(steps.items(), reverse=True):
+        if (found := _located(entry)) is not None:
+            return found
+    return _index_in(path)
+
+
+def _is_of_tensorflow(file: Path) -> bool:
+    with file.open("rb") as start:
+        return start.read(len(_OF_TENSORFLOW)) == _OF_TENSORFLOW
+
+
+def _index_in(folder: Path) -> Path | None:
+    """The checkpoint of TensorFlow that the folder names as its last one, or else the one of the highest step."""
+    named = folder / MESSAGE
+    if named.is_file() and _is_of_tensorflow(named):
+        match = re.search(r'model_checkpoint_path: "([^"]+)"', named.read_text(encoding="utf-8", errors="replace"))
+        index = folder / f"{Path(match[1]).name}{INDEX}" if match else None
+        if index is not None and index.is_file():
+            return index
+    there = {
+        int(match[1]): file for file in folder.glob(f"*{INDEX}") if (match := re.search(r"-(\d{1,18})\.", file.name))
+    }
+    return there[max(there)] if there else next(iter(sorted(folder.glob(f"*{INDEX}"))), None)
+
+
+def _of_tensorflow(prefix: Path) -> StoredCheckpoint:
+    variables = TensorFlowCheckpoint(prefix)
+    if absent := [file.name for file in variables.data_files() if not file.is_file()]:
+        raise UserError(f"{prefix.parent} lacks {', '.join(absent[:3])}. Copy or download the data files, too.")
+
+    def stored(name: str) -> StoredArray:
+        return StoredArray(variables.variables[name].shape, lambda: variables[name])
+
+    index = prefix.with_name(f"{prefix.name}{INDEX}")
+    return StoredCheckpoint(prefix, TENSORFLOW, {name: stored(name) for name in variables}, _files(index))
+
+
+def _files(file: Path) -> tuple[Path, ...]:
+    manifest = file.parent / _OCDBT
+    return (file, manifest) if manifest.is_file() else (file,)
+
+
+def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
+    """Of T5X's own layout, or orbax's first one. Raises ValueError and others for what is no such file."""
+    contents = serialization.msgpack_restore(file.read_bytes())
+    if not isinstance(contents, dict):
+        raise ValueError("it is no mapping")
+    version = int(contents.get("version", 0))
+    state = contents["optimizer"] if version else contents
+    if version not in (0, 2, 3):
+        raise ValueError(f"version {version}")
+    for name, leaf in _leaves(state, ()):
+        if isinstance(leaf, dict):  # a specification of tensorstore, whose path is beside the file, wherever that was
+            given = leaf["kvstore"].get("path", leaf.get("path"))
+            yield name, _zarr(_inside(file.parent, str(given)), _shape(leaf["metadata"]["shape"]), None)
+        elif isinstance(leaf, str) and leaf.startswith(_PLACEHOLDER):
+            yield name, _of_name(file.parent, leaf.removeprefix(_PLACEHOLDER), "zarr")
+        elif isinstance(leaf, np.ndarray | np.generic | int | float):
+            array = np.asarray(leaf)
+            yield name, StoredArray(array.shape, lambda array=array: array)  # type: ignore[misc]
+
+
+def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """What is at the end of each path; a specification of tensorstore is an end. Nothing is made of None and {}."""
+    if isinstance(node, dict) and not node.keys() >= _SPEC:
+        for name, child in node.items():
+            yield from _leaves(child, (*path, str(name)))
+    elif node is not None:
+        yield "/".join(path), node
+
+
+def _of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:
+    """Of orbax's layout, by what it says of its tree."""
+    contents = json.loads(file.read_bytes())
+    driver = "zarr3" if contents.get("use_zarr3") else "zarr"
+    for path, entry in contents["tree_metadata"].items():
+        names = [str(part["key"]) for part in entry["key_metadata"]] if "key_metadata" in entry else None
+        names = [str(part) for part in ast.literal_eval(path)] if names is None else names
+        if entry["value_metadata"].get("value_type") not in (None, "None", "Dict", "List", "string"):
+            yield "/".join(names), _of_name(file.parent, ".".join(names), driver)
+
+
+def _of_name(folder: Path, name: str, driver: str) -> StoredArray:
+    """An array of orbax: in the folder's one store, or in a folder of its own. Raises ValueError for no name."""
+    if not name.isprintable():
+        raise ValueError(f"an array is called {name!r}")
+    if not (folder / _OCDBT).is_file():
+        return _zarr(_inside(folder, name), None, None, driver)
+    return _zarr(folder, None, name, driver)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A folder beside the file that names it. Raises ValueError for a name that leads elsewhere."""
+    last = name.rstrip("/")
+    if not last.isprintable() or "/" in last or last in ("", ".", ".."):
+        raise ValueError(f"an array is said to be in {name!r}")
+    return folder / last
+
+
+def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver: str = "zarr") -> StoredArray:
+    """An array of zarr in a folder, or of this name in its OCDBT. shape: where it is known before it is opened."""
+    store: dict[str, Any] = {"driver": "file", "path": f"{folder}/"}
+    if name is not None:
+        store = {"driver": "ocdbt", "base": store, "path": f"{name}/"}
+
+    def opened() -> Any:
+        try:
+            return tensorstore.open({"driver": driver, "kvstore": store}, open=True, read=True).result()
+        except ValueError as error:
+            where = folder if name is None else f"{name} in {folder}"
+            raise UserError(f"{where} cannot be read: {str(error).splitlines()[0][:200]}") from None
+
+    def read() -> np.ndarray:
+        try:
+            array = opened().read().result()
+        except ValueError as error:
+            raise UserError(f"{folder} is not whole: {str(error).splitlines()[0][:200]}") from None
+        # T5X of before June 2021 wrote bfloat16 as the 16-bit numbers of the same bits
+        return array.view(jnp.bfloat16) if array.dtype == np.uint16 else array
+
+    return StoredArray(_shape(opened().shape) if shape is None else shape, read)
+
+
+def _shape(sizes: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in sizes)

@@ -1,0 +1,125 @@
+"""The files of parameters in a folder of transformers: one file or several, safetensors or PyTorch's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.torch_files import TorchFile
+
+SAFETENSORS = "model.safetensors"
+TORCH = "pytorch_model.bin"
+INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
+# Of other programs; said by name, because they are what one finds instead.
+_OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
+_CONVERT = (
+    'with PyTorch and transformers: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
+    "M.from_pretrained('{folder}').save_pretrained('converted')\""
+)
+
+
+class SafetensorsFile(Mapping[str, np.ndarray]):
+    """The tensors of a file by name; each is read when it is asked for. Raises UserError for one that is not whole."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = safe_open(str(path), framework="numpy")
+            self._names = tuple(self._file.keys())
+        except SafetensorError as error:
+            raise UserError(
+                f"{path} is not a whole safetensors file ({error}): {path.stat().st_size:,} bytes are there. Copy or "
+                "download it again."
+            ) from None
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        return np.asarray(self._file.get_tensor(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Together(Mapping[str, np.ndarray]):
+    """Several files as one."""
+
+    def __init__(self, where: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        self._where = where
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._where[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+
+_KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS: SafetensorsFile, TORCH: TorchFile}
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files that hold the parameters, the index of several first. Raises UserError where there are none.
+
+    Of several formats the first of: model.safetensors, the same in parts, pytorch_model.bin, the same in parts.
+    """
+    for name in _KINDS:
+        if (folder / name).is_file():
+            return [folder / name]
+        if (folder / f"{name}{INDEX}").is_file():
+            return [folder / f"{name}{INDEX}", *_parts(folder / f"{name}{INDEX}")]
+    other = next((name for name in _OTHERS if (folder / name).exists()), None)
+    if other is None:
+        raise UserError(f"{folder} holds no parameters: expected {SAFETENSORS} or {TORCH}, or either in parts.")
+    raise UserError(
+        f"{folder} holds its parameters in {other} alone, which is not read here. Convert it "
+        + _CONVERT.format(folder=folder)
+    )
+
+
+def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
+    """The tensors of a folder by name, read when they are asked for. Raises UserError where some are not there."""
+    first, *parts = files_of(folder)
+    kind = _KINDS[first.name.removesuffix(INDEX)]
+    if not parts:
+        return kind(first)
+    if absent := [part.name for part in parts if not part.is_file()]:
+        raise UserError(
+            f"{first} names {len(parts)} files, and {len(absent)} of them are not there: {', '.join(absent[:3])}"
+            f"{' …' if len(absent) > 3 else ''}. Copy or download them, too."
+        )
+    opened = {part.name: kind(part) for part in parts}
+    where = {name: opened[file] for name, file in _weight_map(first).items()}
+    for name, tensors in where.items():
+        if name not in tensors:
+            raise UserError(
+                f"{first} says that {name} is in a file that lacks it: the files are not of one checkpoint."
+            )
+    return _Together(where)
+
+
+def _parts(index: Path) -> list[Path]:
+    return [index.parent / name for name in sorted(set(_weight_map(index).values()))]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor to file name. Raises UserError for an index that is none, or that leads out of its folder."""
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{index} is not an index of files of tensors ({type(error).__name__}: {error}).") from None
+    if not isinstance(names, dict) or not names:
+        raise UserError(f"{index} names no files of tensors.")
+    for file in names.values():
+        if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
+            raise UserError(f"{index} names {file!r}: expected the name of a file beside it.")
+    return names

@@ -1,0 +1,159 @@
+"""A checkpoint of T5X or of Mesh-TensorFlow, recognised by its files.
+
+Such checkpoints say neither what their MLPs compute nor what their ids mean. The first is looked for in the gin files
+that both programs leave beside them, the second in what `make export FORMAT=t5x` writes (`t5xpg.json`), in tokenizer
+files that lie there, or is told (TOKENIZER=). An embedding of 259 to 512 rows is taken for one of bytes, as ByT5's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json
+from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
+from t5xpg.exchange.formats.t5x_files import TENSORFLOW, holds_checkpoint, open_checkpoint
+from t5xpg.exchange.import_folders import TOKENIZER_FILES
+from t5xpg.exchange.imported import Taken, vocabulary_of_folder
+from t5xpg.exchange.t5x.adafactor import Accumulators, accumulators_of
+from t5xpg.exchange.t5x.networks import RECORD
+from t5xpg.exchange.t5x.params import config_of, params_of, state_of
+from t5xpg.models.config import ACTIVATIONS, T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.model import Params
+from t5xpg.optim.optimizers import Adafactor
+from t5xpg.optim.schedules import Constant
+
+_GIN_FILES = ("config.gin", "operative_config.gin", "operative.gin")
+_ACTIVATIONS = re.compile(r"(?:mlp_activations|DenseReluDense\.activation)\s*=\s*([\[(][^\])]*[\])]|'\w+'|\"\w+\")")
+_PART = re.compile(r"state|checkpoint(_\d+)?|model\.ckpt-.*|checkpoints")  # of a run, not its name
+_BYTE_ROWS = range(259, 513)
+_PIECES = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
+
+
+def is_one(checkpoint: str) -> bool:
+    """Whether this names a checkpoint of T5X or Mesh-TensorFlow on this machine."""
+    path = Path(checkpoint).expanduser()
+    return bool(checkpoint) and holds_checkpoint(path)
+
+
+def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> Taken:
+    """The checkpoint, with its Adafactor where `optimizer` says so.
+
+    Raises UserError where it is not whole, or no encoder-decoder of T5's families.
+    """
+    given = Path(checkpoint).expanduser().resolve()
+    found = open_checkpoint(given)
+    folders = _folders(found.path)
+    record: Mapping[str, Any] = next(
+        (read_json(folder / RECORD) for folder in folders if (folder / RECORD).is_file()), {}
+    )
+    state = state_of(found)
+    config = config_of(state, _activations(folders, record))
+    vocabulary = _vocabulary(folders, config, record, tokenizer, sentinels)
+    params = params_of(state, config)
+    step, opt_state = 0, None
+    if optimizer:
+        accumulators = accumulators_of(state, params)
+        step, opt_state = accumulators.step, _optax_state(config, params, accumulators)
+    return Taken(
+        source=str(found.path),
+        name=_name(given),
+        format=found.kind,
+        family="Mesh-TensorFlow" if found.kind == TENSORFLOW else "T5X",
+        config=config,
+        params=params,
+        vocabulary=vocabulary,
+        files=found.files,
+        tokenizer_files=tuple(
+            folder / name for folder in folders[:1] for name in TOKENIZER_FILES if (folder / name).is_file()
+        ),
+        step=step,
+        opt_state=opt_state,
+    )
+
+
+def _folders(path: Path) -> list[Path]:
+    """Where something may lie that says more: from the checkpoint's folder to that of its run."""
+    found = [path if path.is_dir() else path.parent]
+    while _PART.fullmatch(found[-1].name):
+        found.append(found[-1].parent)
+    return found
+
+
+def _name(given: Path) -> str:
+    """What a run of it is called: its model's folder, not `checkpoint_1000` or `model.ckpt-1000`."""
+    while _PART.fullmatch(given.name):
+        given = given.parent
+    return re.sub(r"\W+", "_", given.name).strip("_") or "imported"
+
+
+def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Of the MLP, where a file says them."""
+    said = record.get("model", {}).get("mlp_activations")
+    if said:
+        return tuple(said)
+    for file in (folder / name for folder in folders for name in _GIN_FILES):
+        if file.is_file():
+            found = _ACTIVATIONS.findall(file.read_text(encoding="utf-8", errors="replace"))
+            names = {tuple(re.findall(r"\w+", text)) for text in found}
+            if len(names) == 1 and set(*names) <= set(ACTIVATIONS):
+                return names.pop()
+    return None
+
+
+def _vocabulary(
+    folders: list[Path], config: T5Config, record: Mapping[str, Any], tokenizer: str | None, sentinels: str | None
+) -> Vocabulary:
+    rows = {"vocab_size": config.vocab_size}
+    if tokenizer is None and sentinels is None and "vocabulary" in record:
+        return _recorded(record["vocabulary"], folders, rows)
+    if tokenizer is None:
+        for folder in folders:
+            if any((folder / name).is_file() for name in TOKENIZER_FILES):
+                return vocabulary_of_folder(folder, rows, sentinels=sentinels)
+    if tokenizer is None and config.vocab_size in _BYTE_ROWS:
+        tokenizer = BYTES
+    if tokenizer is None:
+        raise UserError(
+            f"{folders[0]} does not say what its {config.vocab_size:,} ids mean. Name the SentencePiece model that it "
+            f"was trained with: TOKENIZER=path (T5's is a copy of {_PIECES}), or TOKENIZER=bytes."
+        )
+    return vocabulary_of_folder(folders[0], rows, tokenizer=tokenizer, sentinels=sentinels)
+
+
+def _recorded(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, int]) -> Vocabulary:
+    model = value.get("model_file")
+    if model is not None:
+        places = [folder / Path(model).name for folder in folders]
+        there = next((place for place in places if place.is_file()), places[0])
+        value = {**value, "model_file": str(there)}
+    found = Vocabulary.from_json(value)
+    if found.size > rows["vocab_size"]:
+        raise UserError(f"{RECORD} says {found.size:,} ids, and the model has {rows['vocab_size']:,}.")
+    return found
+
+
+def _optax_state(config: T5Config, params: Params, accumulators: Accumulators) -> Any:
+    """The state of `gin/optimizers/adafactor.gin` after so many updates."""
+    optimizer = Adafactor(Constant(1.0), min_dim_size_to_factor=accumulators.min_dim_size_to_factor)
+    empty = optimizer.transformation(EncoderDecoderModel(config).logical_axes()).init(params)
+    step = jnp.asarray(accumulators.step, jnp.int32)
+
+    def filled(node: Any) -> Any:
+        if isinstance(node, optax.FactoredState):
+            return node._replace(count=step, **accumulators.trees)
+        return node._replace(count=step) if "count" in getattr(node, "_fields", ()) else node
+
+    made = tuple(filled(node) for node in empty)
+    shapes = [jax.tree.map(np.shape, tree) for tree in (made, empty)]
+    assert shapes[0] == shapes[1], "accumulators of other shapes than those that were checked"
+    return made

@@ -1,0 +1,59 @@
+"""A folder that `save_pretrained` of transformers wrote, here or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.weights import files_of, open_weights
+from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
+from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
+from t5xpg.exchange.import_folders import CONFIG, TOKENIZER_FILES, find
+from t5xpg.exchange.imported import Taken, vocabulary_of_folder
+
+
+def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Taken:
+    """The checkpoint. Raises UserError where it is not there, not whole, or of no family of T5."""
+    folder = find(checkpoint)
+    given = read_config(folder.path)
+    weights = open_weights(folder.path)
+    own_head = has_own_head(weights)
+    config = config_from_transformers(given, own_head)
+    vocabulary = vocabulary_of_folder(folder.path, given, tokenizer=tokenizer, sentinels=sentinels)
+    return Taken(
+        source=folder.source,
+        name=folder.name,
+        format="huggingface",
+        family=str(given.get("model_type", "t5")),
+        config=config,
+        params=params_from_transformers(weights, config, head_factor_from_transformers(given, own_head)),
+        vocabulary=vocabulary,
+        files=tuple(files_of(folder.path)),
+        tokenizer_files=tuple(folder.path / name for name in TOKENIZER_FILES if (folder.path / name).is_file()),
+    )
+
+
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """The config.json of a folder. Raises UserError where there is none."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has no {CONFIG}: expected a folder that `save_pretrained` of transformers wrote, or a "
+            "checkpoint of T5X or Mesh-TensorFlow."
+        )
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}).") from None
+    if not isinstance(value, Mapping):
+        raise UserError(f"{path} holds a {type(value).__name__}, expected an object.")
+    kinds = [kind for kind in value.get("architectures") or [] if isinstance(kind, str)]
+    if kinds and not any(kind.endswith(("ForConditionalGeneration", "WithLMHeadModel", "5Model")) for kind in kinds):
+        raise UserError(
+            f"{folder} is a {kinds[0]}: only encoder-decoders can be imported (T5ForConditionalGeneration, and those "
+            "of mT5 and umT5)."
+        )
+    return value

@@ -1,0 +1,168 @@
+"""What each of our architectures is in transformers: the class, its config.json and its tensors, where there is one.
+
+| here | in transformers |
+|---|---|
+| encoder-decoder | T5ForConditionalGeneration, or UMT5ForConditionalGeneration |
+| encoder and decoder with one set of parameters | the same, with the parameters twice |
+| decoder alone, causal | the same, with a cross attention of zeros and one encoder layer that nothing listens to |
+| decoder alone, with a prefix that sees all of itself | none |
+| encoder alone | T5ForTokenClassification, whose classes are the ids of the vocabulary |
+
+transformers has no decoder alone with T5's relative positions. A cross attention whose matrices are zero adds zero to
+every position, so that the decoder computes what it computes alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.exchange.huggingface.config import FAMILIES, config_to_transformers
+from t5xpg.exchange.huggingface.params import params_to_transformers
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.model import Model, Params
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+
+SEQ2SEQ = "AutoModelForSeq2SeqLM"
+TOKENS = "AutoModelForTokenClassification"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model as transformers has it. auto_class loads it; notes: what its users have to know besides, as sentences.
+
+    prompted: whether it continues `decoder_input_ids`, and reads nothing from its encoder.
+    """
+
+    auto_class: str
+    config: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()
+    prompted: bool = False
+
+
+def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, prefix_sees_itself: bool) -> Exported:
+    """The model with these parameters as transformers has it.
+
+    prefix_sees_itself: of a decoder alone, whether it was trained so. Raises UserError where transformers has no
+    architecture that computes the same, saying why.
+    """
+    if isinstance(model, DecoderOnlyModel) and prefix_sees_itself:
+        raise UserError(
+            "transformers has no architecture that is equal to this one: in a decoder whose inputs see all of "
+            "themselves (PrefixLMFeatureConverter) positions look ahead, and its decoders with T5's relative positions "
+            "only look back. A causal one (LMFeatureConverter) can be exported."
+        )
+    # gin configures a class through a subclass of the same name; one of another name computes something else
+    kinds = [kind for kind in _EXPORTS if isinstance(model, kind) and type(model).__name__ == kind.__name__]
+    if not kinds:
+        known = ", ".join(kind.__name__ for kind in _EXPORTS)
+        raise UserError(
+            f"transformers has no architecture that is known to be equal to {type(model).__name__}: {known} can be "
+            "exported."
+        )
+    return _EXPORTS[kinds[0]](model, jax.tree.map(np.asarray, params), vocabulary)
+
+
+def _encoder_decoder(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
+    config = model.config
+    return Exported(SEQ2SEQ, config_to_transformers(config, vocabulary.eos_id), params_to_transformers(params, config))
+
+
+def unshared(config: T5Config, params: Params) -> Params:
+    """The parameters of an encoder-decoder that computes what one with a single stack for both computes."""
+    decoder = params["decoder"]
+    encoder = {"encoder_norm": decoder["decoder_norm"]}
+    if "relpos_bias" in decoder:
+        encoder["relpos_bias"] = decoder["relpos_bias"]
+    for index in range(config.num_decoder_layers):
+        layer = decoder[f"layers_{index}"]
+        names = {"self_attention": "attention", "pre_self_attention_layer_norm": "pre_attention_layer_norm"}
+        taken = ("self_attention", "pre_self_attention_layer_norm", "pre_mlp_layer_norm", "mlp", "relpos_bias")
+        encoder[f"layers_{index}"] = {names.get(name, name): layer[name] for name in taken if name in layer}
+    return {**params, "encoder": encoder}
+
+
+def _shared(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
+    exported = _encoder_decoder(model, unshared(model.config, params), vocabulary)
+    note = "Encoder and decoder were trained as one set of parameters, which stands here twice."
+    return dataclasses.replace(exported, notes=(note,))
+
+
+def _decoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
+    config = dataclasses.replace(model.config, num_encoder_layers=1)
+    both = EncoderDecoderModel(config)
+    zeros: Params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), both.abstract_params())
+    layers = {f"layers_{index}" for index in range(config.num_decoder_layers)}
+    decoder = {
+        name: {**zeros["decoder"][name], **part} if name in layers else part for name, part in params["decoder"].items()
+    }
+    exported = _encoder_decoder(both, {**zeros, **params, "decoder": decoder}, vocabulary)
+    note = (
+        "It is a decoder alone: the cross attention and the one layer of the encoder are zeros, because transformers "
+        "asks for them. Give the text to continue as `decoder_input_ids`, behind a 0, and anything as `input_ids`."
+    )
+    return dataclasses.replace(exported, notes=(note,), prompted=True)
+
+
+def _encoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
+    config = model.config
+    whole = config_to_transformers(config, vocabulary.eos_id)
+    labels = _labels(config.vocab_size, vocabulary)
+    settings = {
+        **whole,
+        "architectures": [f"{FAMILIES[whole['model_type']]}ForTokenClassification"],
+        "is_encoder_decoder": False,
+        "id2label": {str(token): label for token, label in enumerate(labels)},
+        "label2id": {label: token for token, label in enumerate(labels)},
+    }
+    embedding = np.asarray(params["token_embedder"]["embedding"], np.float32)
+    if config.logits_via_embedding:
+        head = embedding / np.float32(math.sqrt(config.emb_dim))
+    else:
+        head = np.ascontiguousarray(np.asarray(params["logits_dense"]["kernel"], np.float32).T)
+    tensors = {f"transformer.{name}": array for name, array in _encoder_tensors(model, params).items()}
+    tensors |= {"classifier.weight": head, "classifier.bias": np.zeros(config.vocab_size, np.float32)}
+    note = "It is an encoder with an output matrix: the label of a position is the token that belongs there."
+    return Exported(TOKENS, settings, tensors, (note,))
+
+
+def _encoder_tensors(model: Model, params: Params) -> dict[str, np.ndarray]:
+    """The tensors of the embedding and the encoder, by way of an encoder-decoder that has them, too."""
+    config = dataclasses.replace(model.config, logits_via_embedding=True, num_decoder_layers=1)
+    abstract = EncoderDecoderModel(config).abstract_params()
+    decoder = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), abstract["decoder"])
+    parts = {"token_embedder": params["token_embedder"], "encoder": params["encoder"], "decoder": decoder}
+    whole = params_to_transformers(parts, config)
+    return {name: array for name, array in whole.items() if not name.startswith("decoder.")}
+
+
+def _labels(size: int, vocabulary: Vocabulary) -> list[str]:
+    """The tokens of all ids; an id without a token, or with that of another, has its number behind it."""
+    labels: list[str] = []
+    seen: set[str] = set()
+    for token in range(size):
+        piece = vocabulary.piece(token) if token < vocabulary.size else ""
+        label = piece if piece and piece not in seen else f"{piece}#{token}"
+        seen.add(label)
+        labels.append(label)
+    return labels
+
+
+_EXPORTS: Mapping[type[Model], Callable[[Model, Params, Vocabulary], Exported]] = {
+    SharedEncoderDecoderModel: _shared,
+    EncoderDecoderModel: _encoder_decoder,
+    DecoderOnlyModel: _decoder_only,
+    EncoderOnlyModel: _encoder_only,
+}

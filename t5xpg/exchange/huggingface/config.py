@@ -1,0 +1,161 @@
+"""The config.json of transformers for the families of T5, there and back.
+
+What differs between them besides sizes: umT5 has a table of relative positions in every layer, and the versions of
+transformers do not agree on when the decoder's output is divided by sqrt(D) before the output matrix. Where the first
+T5 ties that matrix to the embedding, all divide. Otherwise:
+
+|      | transformers 4                    | transformers 5                                       |
+|------|-----------------------------------|------------------------------------------------------|
+| T5   | if `tie_word_embeddings` is true  | the same; saved as `scale_decoder_outputs`           |
+| mT5  | if `tie_word_embeddings` is true  | never                                                |
+| umT5 | if `tie_word_embeddings` is true  | always, and so for matrices that are trained without |
+
+transformers 5 also writes `tie_word_embeddings` as true for every one of them, whatever the file of parameters holds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.models.config import T5Config
+
+# model_type -> what the names of its classes begin with
+FAMILIES: Mapping[str, str] = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
+_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+    "relu": ("relu",),
+    "gelu_new": ("gelu",),
+    "silu": ("silu",),
+    "gated-gelu": ("gelu", "linear"),
+    "gated-gelu_new": ("gelu", "linear"),
+    "gated-silu": ("silu", "linear"),
+    "gated-relu": ("relu", "linear"),
+}
+# T5's in name, and something else in their layers
+_RELATIVES = ("longt5", "switch_transformers", "t5gemma", "t5gemma2", "pix2struct", "udop")
+
+
+def feed_forward_proj(config: T5Config) -> str:
+    """What transformers calls the MLP's activations. Raises UserError for those that it has not."""
+    activations = tuple("silu" if name == "swish" else name for name in config.mlp_activations)
+    for name, known in _ACTIVATIONS.items():
+        if known == activations:
+            return name
+    raise UserError(
+        f"transformers' T5 has no MLP with the activations {config.mlp_activations}; it has "
+        + ", ".join(str(known) for known in dict.fromkeys(_ACTIVATIONS.values()))
+        + "."
+    )
+
+
+def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
+    """The config.json of the same model for transformers (padding 0, with which decoding starts)."""
+    model_type = "umt5" if config.relpos_bias_in_every_layer else "t5"
+    found = {
+        "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
+        "model_type": model_type,
+        "vocab_size": config.vocab_size,
+        "d_model": config.emb_dim,
+        "d_kv": config.head_dim,
+        "d_ff": config.mlp_dim,
+        "num_layers": config.num_encoder_layers,
+        "num_decoder_layers": config.num_decoder_layers,
+        "num_heads": config.num_heads,
+        "relative_attention_num_buckets": config.relative_attention_num_buckets,
+        "relative_attention_max_distance": config.relative_attention_max_distance,
+        "dropout_rate": config.dropout_rate,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": feed_forward_proj(config),
+        # also says whether the decoder's output is scaled by 1/sqrt(d_model) before the logits
+        "tie_word_embeddings": config.logits_via_embedding,
+        "is_encoder_decoder": True,
+        "pad_token_id": 0,
+        "eos_token_id": eos_id,
+        "decoder_start_token_id": 0,
+        "dtype": "float32",
+    }
+    if head_factor_to_transformers(config) != 1.0:
+        found["scale_decoder_outputs"] = True
+    return found
+
+
+def head_factor_to_transformers(config: T5Config) -> float:
+    """What a written output matrix is multiplied by: transformers 5 divides by it again, of umT5 in any case."""
+    is_scaled_for_nothing = config.relpos_bias_in_every_layer and not config.logits_via_embedding
+    return math.sqrt(config.emb_dim) if is_scaled_for_nothing else 1.0
+
+
+def head_factor_from_transformers(config: Mapping[str, Any], has_own_head: bool) -> float:
+    """What the output matrix of a checkpoint is multiplied by, so that nothing has to be divided by sqrt(D)."""
+    scaled_all_the_same = config.get("model_type") == "umt5" and has_own_head and scales_outputs(config)
+    return 1.0 / math.sqrt(config["d_model"]) if scaled_all_the_same else 1.0
+
+
+def scales_outputs(config: Mapping[str, Any]) -> bool:
+    """Whether the decoder's output is divided by sqrt(D) before the output matrix, whoever wrote the config.json."""
+    if isinstance(said := config.get("scale_decoder_outputs"), bool):
+        return said
+    version = re.match(r"[0-9]+", str(config.get("transformers_version", "")))
+    if config.get("model_type") == "mt5" and version is not None and int(version[0]) >= 5:
+        return False
+    return config.get("tie_word_embeddings") is not False
+
+
+def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = False) -> T5Config:
+    """T5Config from a transformers config.json (as a dict). Raises UserError for what is no T5 that we can be.
+
+    has_own_head: whether the checkpoint has an output matrix that differs from the embedding: of umT5 it is taken with
+    `head_factor_from_transformers`; of the others a matrix of their own where the output is scaled is a contradiction.
+    """
+    model_type = config.get("model_type", "t5")
+    if model_type not in FAMILIES:
+        raise UserError(_not_a_family(str(model_type)))
+    proj = config.get("feed_forward_proj", "gated-gelu" if model_type != "t5" else "relu")
+    if proj not in _ACTIVATIONS:
+        raise UserError(f"The checkpoint's feed_forward_proj is {proj!r}.{nearest(str(proj), _ACTIVATIONS)}")
+    if abs(_number(config, "layer_norm_epsilon", 1e-6) - 1e-6) > 1e-12:
+        raise UserError(f"The checkpoint's layer_norm_epsilon is {config['layer_norm_epsilon']!r}; T5's is 1e-6.")
+    for name, expected in (("pad_token_id", 0), ("decoder_start_token_id", 0)):
+        if config.get(name) not in (None, expected):
+            raise UserError(f"The checkpoint's {name} is {config[name]!r}; here it is {expected} for every model.")
+    is_tied = scales_outputs(config) and not (model_type == "umt5" and has_own_head)
+    try:
+        layers = config["num_layers"]
+        return T5Config(
+            vocab_size=config["vocab_size"],
+            emb_dim=config["d_model"],
+            num_heads=config["num_heads"],
+            head_dim=config["d_kv"],
+            num_encoder_layers=layers,
+            num_decoder_layers=layers if config.get("num_decoder_layers") is None else config["num_decoder_layers"],
+            mlp_dim=config["d_ff"],
+            mlp_activations=_ACTIVATIONS[proj],
+            dropout_rate=_number(config, "dropout_rate", 0.1),
+            logits_via_embedding=is_tied,
+            relative_attention_num_buckets=config.get("relative_attention_num_buckets", 32),
+            relative_attention_max_distance=config.get("relative_attention_max_distance", 128),
+            relpos_bias_in_every_layer=model_type == "umt5",
+        )
+    except KeyError as error:
+        raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
+
+
+def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UserError(f"The checkpoint's {name} is {value!r}: expected a number.")
+    return float(value)
+
+
+def _not_a_family(model_type: str) -> str:
+    known = ", ".join(repr(name) for name in FAMILIES)
+    if model_type in _RELATIVES:
+        return f"The checkpoint's model_type is {model_type!r}, whose layers are not T5's; {known} can be read."
+    near = nearest(model_type, FAMILIES)
+    return (
+        f"The checkpoint's model_type is {model_type!r}; {known} can be read (T5, T5 1.1, FLAN, ByT5, mT5, umT5)."
+        + (near if "Did you mean" in near else "")
+    )

@@ -1,0 +1,212 @@
+"""The tokenizer of a vocabulary as files that transformers loads, with the ids that training used, sentinels included.
+
+| vocabulary | files | class |
+|---|---|---|
+| bytes | tokenizer_config.json | ByT5Tokenizer |
+| SentencePiece like T5's | the same, tokenizer.json, spiece.model | T5Tokenizer (T5TokenizerFast before version 5) |
+| other SentencePiece models | tokenizer_config.json, tokenizer.json, spiece.model | PreTrainedTokenizerFast |
+| Hugging Face tokenizers | tokenizer_config.json, tokenizer.json | PreTrainedTokenizerFast |
+
+Whatever the convention, each sentinel is written with the id that it has, and `<extra_id_0>` in a text becomes that id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_json
+from t5xpg.data.vocab.tokenizers import HUGGING_FACE
+from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
+
+CONFIG, DEFINITION, PIECES = "tokenizer_config.json", "tokenizer.json", "spiece.model"
+CONVENTION = "t5xpg_sentinels"  # in tokenizer_config.json: the convention's name, for whoever reads the folder here
+BYTE_CLASS, T5_CLASS, OTHER_CLASS = "ByT5Tokenizer", "T5Tokenizer", "PreTrainedTokenizerFast"
+_BYTE_SPECIAL = {0: "<pad>", 1: "</s>", 2: "<unk>"}
+# What the padding of a tokenizer without one is called: the first of these that is no token of its own.
+_PADDINGS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
+# Ids of these are compared before a folder is finished.
+SAMPLES = (
+    "The <extra_id_0> sat on <extra_id_1>.",
+    "<extra_id_0> cat <extra_id_1> the mat",
+    "Studies have shown that 3.5% of owls, at least, like good wine!",
+    "  two  spaces,\ta tab\nand a line end ",
+    "naïve café, Ærøskøbing, 東京, Übermut und ½ Pfund 🙂",
+    "def f(x):\n    return [x, *y]  # code",
+)
+
+
+def tokenizer_type(model_type: str, vocabulary: Vocabulary) -> str | None:
+    """What `AutoTokenizer` has to be told besides the folder; None where it finds out.
+
+    For every umT5 it takes the class that reads tokenizer.json, whatever class the folder names (transformers 5.23).
+    """
+    return "byt5" if model_type == "umt5" and vocabulary.kind == BYTES else None
+
+
+def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> None:
+    """Write the tokenizer's files. longest: tokens of an input. It puts the end token behind a text, as T5's do.
+
+    Raises UserError where transformers has no tokenizer with these ids.
+    """
+    if vocabulary.kind == BYTES:
+        write_json(folder / CONFIG, _byte_config(vocabulary, longest))
+        return
+    definition, tokenizer_class = _definition(vocabulary)
+    names = _own_names(vocabulary)
+    definition["added_tokens"] = _added_tokens(definition, vocabulary, names)
+    end = definition_piece(definition, vocabulary.eos_id)
+    definition["post_processor"] = _with_end(end, vocabulary.eos_id)
+    write_json(folder / DEFINITION, definition)
+    config = {
+        "tokenizer_class": tokenizer_class,
+        "model_max_length": longest,
+        "pad_token": definition_piece(definition, vocabulary.pad_id),
+        "eos_token": end,
+        "clean_up_tokenization_spaces": False,
+        "additional_special_tokens": list(names.values()),
+    }
+    if vocabulary.unk_id is not None:
+        config["unk_token"] = definition_piece(definition, vocabulary.unk_id)
+    if tokenizer_class == T5_CLASS:
+        config["extra_ids"] = vocabulary.num_sentinels
+    write_json(folder / CONFIG, config)
+    if vocabulary.kind != HUGGING_FACE:
+        assert vocabulary.model_file is not None
+        (folder / PIECES).write_bytes(Path(vocabulary.model_file).read_bytes())
+
+
+def _own_names(vocabulary: Vocabulary) -> dict[int, str]:
+    """The ids that a text names: sentinels, and named tokens."""
+    sentinels = {vocabulary.sentinel_id(index): f"<extra_id_{index}>" for index in range(vocabulary.num_sentinels)}
+    return sentinels | {vocabulary.named_id(name): name for name in vocabulary.named_tokens}
+
+
+def _byte_config(vocabulary: Vocabulary, longest: int) -> dict[str, Any]:
+    names = _own_names(vocabulary)
+    return {
+        "tokenizer_class": BYTE_CLASS,
+        "model_max_length": longest,
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        CONVENTION: vocabulary.sentinels,
+        "extra_ids": 0,  # it would number them itself; here each has the id that it was trained with
+        "additional_special_tokens": list(names.values()),
+        "added_tokens_decoder": {
+            str(token): _added_token(text) for token, text in sorted((_BYTE_SPECIAL | names).items())
+        },
+    }
+
+
+def _added_token(text: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    return {"content": text, **flags, "special": True}
+
+
+def _definition(vocabulary: Vocabulary) -> tuple[dict[str, Any], str]:
+    """A tokenizer.json with the vocabulary's ids, and the class that reads it."""
+    assert vocabulary.model_file is not None
+    names = _own_names(vocabulary)
+    if vocabulary.kind == HUGGING_FACE:
+        return _tokenizer_with_ids(vocabulary, names), OTHER_CLASS
+    from t5xpg.exchange.formats.sentencepiece_json import SentencePieceFile  # late: the others do without SentencePiece
+
+    model = SentencePieceFile(Path(vocabulary.model_file))
+    like_t5 = model.is_like_t5()
+    definition = model.definition(names, vocabulary.size, as_t5=like_t5)
+    return definition, T5_CLASS if like_t5 else OTHER_CLASS
+
+
+def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dict[str, Any]:
+    """The tokenizer's own definition, with the ids that training used: see `vocabularies.Vocabulary`."""
+    assert vocabulary.model_file is not None
+    own = tokenizers.Tokenizer.from_file(vocabulary.model_file)
+    definition: dict[str, Any] = json.loads(own.to_str())
+    model = definition["model"]
+    swap = {0: vocabulary.tokenizer_pad_id, vocabulary.tokenizer_pad_id: 0}
+    texts = {swap.get(token, token): text for text, token in own.get_vocab(with_added_tokens=True).items()}
+    if 0 not in texts:
+        texts[0] = next(name for name in _PADDINGS if name not in texts.values())
+    texts |= names
+    for one in definition["added_tokens"]:
+        one["id"] = swap.get(one["id"], one["id"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {text: token for token, text in sorted(texts.items())}
+    else:
+        scores = dict(map(tuple, model["vocab"]))
+        lowest = min(scores.values(), default=0.0)
+        unknown = model.get("unk_id")
+        # an id that nothing uses has to be there, too: the list is the numbering
+        listed = [texts.get(token, f"<unused_{token}>") for token in range(max(texts) + 1)]
+        model["vocab"] = [[text, scores.get(text, 0.0 if text in texts.values() else lowest)] for text in listed]
+        model["unk_id"] = None if unknown is None else swap.get(unknown, unknown)
+    return definition
+
+
+def _added_tokens(
+    definition: Mapping[str, Any], vocabulary: Vocabulary, names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Those of the tokenizer itself, padding, end and unknown, and the names."""
+    found: dict[int, dict[str, Any]] = {one["id"]: one for one in definition["added_tokens"]}
+    special = [token for token in (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) if token is not None]
+    for token, text in ({token: definition_piece(definition, token) for token in special} | dict(names)).items():
+        if token not in found or found[token]["content"] != text:
+            found[token] = _added_token(text)
+    return [{**one, "id": token} for token, one in sorted(found.items())]
+
+
+def definition_piece(definition: Mapping[str, Any], token: int) -> str:
+    """The text of an id in a tokenizer.json."""
+    vocab = definition["model"]["vocab"]
+    if isinstance(vocab, list):
+        return str(vocab[token][0])
+    return next(text for text, one in vocab.items() if one == token)
+
+
+def _with_end(end: str, token: int) -> dict[str, Any]:
+    """The post-processor that puts the end token behind a text, or behind both of two."""
+
+    def text(name: str) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": 0}}
+
+    last = {"SpecialToken": {"id": end, "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [text("A"), last],
+        "pair": [text("A"), last, text("B"), last],
+        "special_tokens": {end: {"id": end, "ids": [token], "tokens": [end]}},
+    }
+
+
+def check_tokenizer(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
+    """Raise UserError where a written tokenizer.json has other ids for a text than the vocabulary.
+
+    Bytes have no such file; their class is asked where transformers is there.
+    """
+    if not (folder / DEFINITION).is_file():
+        return
+    written = tokenizers.Tokenizer.from_file(str(folder / DEFINITION))
+    for text in texts:
+        expected, found = expected_ids(vocabulary, text), written.encode(text).ids
+        if found != expected:
+            raise UserError(
+                f"The tokenizer.json that was made of {vocabulary.model_file} reads {text!r} as {found}, and the "
+                f"vocabulary as {expected}: this model cannot be exported for transformers."
+            )
+
+
+def expected_ids(vocabulary: Vocabulary, text: str) -> list[int]:
+    """What a tokenizer has to give for a text."""
+    return [*vocabulary.encode(text), vocabulary.eos_id]
+
+
+def sample_texts(vocabulary: Vocabulary) -> list[str]:
+    """The samples that a vocabulary has ids for, and one with its names."""
+    texts = list(SAMPLES) if vocabulary.num_sentinels > 1 else [text for text in SAMPLES if "<extra_id_" not in text]
+    return [*texts, " ".join([*vocabulary.named_tokens, "at the end"])]

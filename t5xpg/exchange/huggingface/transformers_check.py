@@ -1,0 +1,183 @@
+"""Whether transformers, where it is installed, makes of an export what this program makes of the model.
+
+It is asked in a process of its own (`transformers_answers`): torch is in another environment than this program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.exchange.huggingface.architectures import Exported
+from t5xpg.exchange.huggingface.tokenizer_files import expected_ids, sample_texts, tokenizer_type
+from t5xpg.models.decoding import greedy
+from t5xpg.models.model import Model
+
+PYTHON_VARIABLE = "T5XPG_TORCH_PYTHON"
+NOT_CHECKED = (
+    "not compared in transformers: it is not installed with torch. `make bench-peers` installs both, or name a Python "
+    f"that has them: {PYTHON_VARIABLE}=/path/to/python"
+)
+TOLERANCE = 1e-4  # of a logit, relative to the largest of them where that is above 1
+_ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was compared, and the largest difference of a logit, beside the largest logit."""
+
+    model: str
+    tokenizer: str
+    versions: dict[str, str]
+    difference: float
+    largest: float
+    texts: int
+    sequences: int
+
+    def __str__(self) -> str:
+        answers = f", {self.sequences} greedy answers are the same" if self.sequences else ""
+        return (
+            f"{self.model} and {self.tokenizer} of transformers {self.versions['transformers']} (torch "
+            f"{self.versions['torch']}): logits differ by at most {self.difference:.1e} (the largest is "
+            f"{self.largest:.3g}){answers}, the ids of {self.texts} texts are the same"
+        )
+
+
+def python_with_torch() -> Path | None:
+    """A Python that has torch and transformers: the one that is named, this one, or that of `make bench-peers`."""
+    named = os.environ.get(PYTHON_VARIABLE)
+    if named is not None:
+        if named in ("", "0"):
+            return None
+        if not Path(named).is_file():
+            raise UserError(f"{PYTHON_VARIABLE}={named} is not there: expected a Python with torch and transformers.")
+        return Path(named)
+    if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        return Path(sys.executable)
+    peers = paths.REPOSITORY / ".venv-bench" / "bin" / "python"
+    return peers if peers.is_file() else None
+
+
+def check_in_transformers(
+    folder: Path, exported: Exported, model: Model, converter: str, params: Any, vocabulary: Vocabulary
+) -> Checked | None:
+    """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
+
+    converter: of the batches that the model was trained on. Raises UserError where anything differs, or where
+    transformers cannot load the folder.
+    """
+    python = python_with_torch()
+    if python is None:
+        return None
+    config = dataclasses.replace(model.config, dtype="float32")
+    model = dataclasses.replace(model, config=config)
+    inputs, targets = _sequences(vocabulary)
+    logits, generated = _ours(model, converter, params, vocabulary, inputs, targets)
+    texts = sample_texts(vocabulary)
+    metadata = {
+        "auto_class": exported.auto_class,
+        "prompted": json.dumps(exported.prompted),
+        "max_new_tokens": str(_ANSWER),
+        "texts": json.dumps(texts),
+        "tokenizer_type": json.dumps(tokenizer_type(exported.config["model_type"], vocabulary)),
+    }
+    asked = {"inputs": inputs.astype(np.int64)}
+    if generated is not None:
+        asked["decoder_inputs"] = _shifted(targets).astype(np.int64)
+    theirs, said = _asked(python, folder, asked, metadata)
+    compared = logits[inputs > 0] if generated is None else logits
+    found = theirs["logits"][inputs > 0] if generated is None else theirs["logits"]
+    difference, largest = float(np.abs(compared - found).max()), float(np.abs(compared).max())
+    problems = []
+    if not difference <= TOLERANCE * max(1.0, largest):
+        problems.append(f"logits differ by up to {difference:.1e}, the largest is {largest:.3g}")
+    if generated is not None and not np.array_equal(generated, theirs["generated"]):
+        problems.append("greedy answers differ")
+    for text, ids in zip(texts, said["ids"], strict=True):
+        if ids != (expected := expected_ids(vocabulary, text)):
+            problems.append(f"{text!r} becomes {ids}, and in training {expected}")
+    if problems:
+        raise UserError(f"{said['model']} makes something else of the export than t5xpg: {'; '.join(problems)}.")
+    return Checked(
+        said["model"], said["tokenizer"], said["versions"], difference, largest, len(texts),
+        0 if generated is None else len(generated),
+    )  # fmt: skip
+
+
+def _sequences(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs of different lengths, padded with 0, and targets; the same every time."""
+    draw = np.random.default_rng(0)
+    # all that the vocabulary has, sentinels among them
+    tokens = [token for token in range(vocabulary.size) if token not in (vocabulary.pad_id, vocabulary.eos_id)]
+    inputs, targets = (draw.choice(tokens, size=(_ROWS, length)).astype(np.int32) for length in (_SOURCE, _TARGET))
+    for row, length in enumerate((_SOURCE, _SOURCE - 11, _SOURCE // 2, 5)):
+        inputs[row, length - 1], inputs[row, length:] = vocabulary.eos_id, 0
+    return inputs, targets
+
+
+def _shifted(targets: np.ndarray) -> np.ndarray:
+    return np.pad(targets[:, :-1], ((0, 0), (1, 0)))
+
+
+def _ours(
+    model: Model, converter: str, params: Any, vocabulary: Vocabulary, inputs: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Logits and greedy answers in float32; no answers of a model that writes nothing."""
+    decodable = model.for_decoding(converter)
+    batch = {"encoder_input_tokens": jnp.asarray(inputs)}
+    if decodable is not None:
+        batch |= {"decoder_input_tokens": jnp.asarray(_shifted(targets)), "decoder_target_tokens": jnp.asarray(targets)}
+    with jax.default_matmul_precision("highest"):
+        logits = np.asarray(jax.jit(model.logits)(params, batch))
+        if decodable is None:
+            return logits, None
+        decode = jax.jit(lambda params, tokens: greedy(decodable, params, tokens, _ANSWER, vocabulary.eos_id))
+        return logits, np.asarray(decode(params, jnp.asarray(inputs)))
+
+
+def _asked(
+    python: Path, folder: Path, asked: dict[str, np.ndarray], metadata: dict[str, str]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What transformers says, as tensors and the values beside them."""
+    program = Path(__file__).with_name("transformers_answers.py")
+    with tempfile.TemporaryDirectory() as scratch:
+        questions, answers = Path(scratch) / "questions.safetensors", Path(scratch) / "answers.safetensors"
+        save_file(asked, questions, metadata=metadata)
+        # -P: what lies beside the program is not to be imported
+        command = [str(python), "-P", str(program), str(folder), str(questions), str(answers)]
+        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+        if done.returncode != 0:
+            raise UserError(
+                f"transformers cannot load the export, as {python} says: {_last_line(done.stderr.splitlines())}. To "
+                f"export without asking it: {PYTHON_VARIABLE}=0"
+            )
+        with safe_open(str(answers), "numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, {name: json.loads(value) for name, value in file.metadata().items()}
+
+
+def _environment() -> dict[str, str]:
+    """Without what would lead the other Python to this one's packages."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")

@@ -1,0 +1,100 @@
+"""Where a checkpoint lies: a folder that is named, or one of the Hugging Face hub, which is downloaded once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.exchange.formats import weights
+
+CONFIG = "config.json"
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "spiece.model",
+)  # fmt: skip
+_ON_THE_HUB = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
+_SAFETENSORS = ["*.safetensors", f"{weights.SAFETENSORS}{weights.INDEX}"]
+_TORCH = ["pytorch_model*.bin", f"{weights.TORCH}{weights.INDEX}"]
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """A folder of transformers, and what it is called: its path, or its name on the hub with the commit."""
+
+    path: Path
+    source: str
+
+    @property
+    def name(self) -> str:
+        """What a run of it is called, unless it is given a name."""
+        return re.sub(r"\W+", "_", Path(self.source.partition("@")[0]).name).strip("_") or "imported"
+
+
+def find(checkpoint: str) -> CheckpointFolder:
+    """The folder of a checkpoint: a path, or `owner/name` or `owner/name@revision` on the hub.
+
+    What the hub's cache on this machine holds whole is not asked for again. Raises UserError where there is none.
+    """
+    if not checkpoint:
+        raise UserError("Name a checkpoint: CHECKPOINT=google/byt5-small, or the path of a folder.")
+    path = Path(checkpoint).expanduser()
+    if path.is_dir():
+        return CheckpointFolder(path, str(path.resolve()))
+    if path.is_file():
+        raise UserError(f"CHECKPOINT={checkpoint} is a file: name the folder that holds it, with its config.json.")
+    match = _ON_THE_HUB.fullmatch(checkpoint)
+    if match is None or checkpoint.startswith((".", "/", "~")):
+        known = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+        near = nearest(path.name, known)
+        raise UserError(
+            f"CHECKPOINT={checkpoint}: there is no such folder.{near if 'Did you mean' in near else ''} Expected a "
+            "folder, or a name on the Hugging Face hub, such as google/byt5-small."
+        )
+    return _of_the_hub(match["name"], match["revision"])
+
+
+def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
+    folder = _snapshot(name, revision, local=True)
+    if folder is None or not _is_whole(folder):
+        print(f"downloading {name} from the Hugging Face hub", flush=True)
+        folder = _snapshot(name, revision, patterns=_SAFETENSORS)
+        if folder is not None and not _has_weights(folder):
+            folder = _snapshot(name, revision, patterns=_TORCH)
+    assert folder is not None
+    weights.files_of(folder)  # says what is there instead
+    return CheckpointFolder(folder, f"{name}@{folder.name}")
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and _has_weights(folder)
+
+
+def _has_weights(folder: Path) -> bool:
+    try:
+        return all(file.is_file() for file in weights.files_of(folder))
+    except UserError:
+        return False
+
+
+def _snapshot(
+    name: str, revision: str | None, *, local: bool = False, patterns: list[str] | None = None
+) -> Path | None:
+    """The folder of a revision; None where it is to be `local` and is not there."""
+    import huggingface_hub  # late: it takes half a second
+
+    wanted: Any = None if local else [CONFIG, *TOKENIZER_FILES, *(patterns or [])]
+    try:
+        found = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=wanted, local_files_only=local
+        )
+    except Exception as error:  # of the network, of the hub and of the cache: they share no base class
+        if local:
+            return None
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(
+            f"{name} cannot be had from the Hugging Face hub ({why[0][:200]}), and this machine has no copy. Without a "
+            "network, copy the folder (config.json, parameters, tokenizer) and name it: CHECKPOINT=path"
+        ) from None
+    return Path(found)

@@ -1,0 +1,26 @@
+"""In T5X's process: our tasks as the experiment has them. gin/engines/t5x.gin imports it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+
+import seqio
+
+import t5xpg.data.tasks.registered  # noqa: F401  (registers them, and says where caches lie)
+from t5xpg.base.paths import data_directory
+from t5xpg.data import objectives
+from t5xpg.data.tasks.table import register_tasks
+from t5xpg.exchange.t5x.engine import MODULES, OBJECTIVE
+
+if os.environ.get(OBJECTIVE):
+    register_tasks(data_directory(), objectives.from_json(json.loads(os.environ[OBJECTIVE])))
+for _name in os.environ.get(MODULES, "").split():
+    importlib.import_module(_name)
+
+
+def vocabulary(task: str) -> seqio.Vocabulary:
+    """That of a task's targets. T5X refuses a model with another one than its task has."""
+    found: seqio.Vocabulary = seqio.get_mixture_or_task(task).output_features["targets"].vocabulary
+    return found

@@ -1,0 +1,217 @@
+"""What each of our architectures is in T5X: the network, and the parameters as that has them.
+
+| here | in T5X |
+|---|---|
+| encoder-decoder | `t5x.examples.t5`, with the same names and shapes |
+| with tables of relative positions in every layer | `t5x.examples.scalable_t5`, all layers of a stack in one array |
+| encoder and decoder with one set of parameters | as an encoder-decoder, with the parameters twice |
+| decoder alone | `t5x.examples.decoder_only`, whose embedding is the decoder's |
+| encoder alone | none |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
+from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, OWN, SEQIO, Vocabulary
+from t5xpg.exchange.huggingface.architectures import unshared
+from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS, flat, put
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.model import Model, Params
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+
+_BUCKETS, _DISTANCE = 32, 128  # which T5X's networks have
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of T5X. module: of Python; transformer, config: its classes. layers: what the config calls them."""
+
+    module: str
+    transformer: str
+    config: str
+    model: str
+    layers: tuple[str, ...]
+
+
+MINIMAL = Network("t5x.examples.t5", "Transformer", "T5Config", "EncoderDecoderModel", ("encoder", "decoder"))
+SCALABLE = dataclasses.replace(MINIMAL, module="t5x.examples.scalable_t5")
+DECODER_ONLY = Network(
+    "t5x.examples.decoder_only", "DecoderWrapper", "TransformerConfig", "DecoderOnlyModel", ("decoder",)
+)
+
+
+def network_of(model: Model) -> Network:
+    """T5X's network for such a model. Raises UserError where T5X has none that computes the same."""
+    config = model.config
+    # gin configures a class through a subclass of the same name; one of another name computes something else
+    kinds = [kind for kind in _TREES if isinstance(model, kind) and type(model).__name__ == kind.__name__]
+    if not kinds:
+        known = ", ".join(kind.__name__ for kind in _TREES)
+        raise UserError(f"T5X has no network that is known to be equal to {type(model).__name__}: it has {known}.")
+    buckets, distance = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    if (buckets, distance) != (_BUCKETS, _DISTANCE):
+        raise UserError(
+            f"T5X's networks have {_BUCKETS} buckets of relative positions up to a distance of {_DISTANCE}; this model "
+            f"has {buckets} up to {distance}."
+        )
+    if not config.relpos_bias_in_every_layer:
+        return DECODER_ONLY if kinds[0] is DecoderOnlyModel else MINIMAL
+    if kinds[0] is DecoderOnlyModel:
+        raise UserError("T5X has no decoder alone with tables of relative positions in every layer.")
+    return SCALABLE
+
+
+def in_t5x(model: Model, params: Params) -> Params:
+    """The parameters of a model, or any trees of their structure, as `network_of(model)` has them."""
+    network_of(model)
+    (kind,) = [kind for kind in _TREES if isinstance(model, kind) and type(model).__name__ == kind.__name__]
+    return _TREES[kind](model.config, jax.tree.map(np.asarray, params))
+
+
+def _encoder_decoder(config: T5Config, params: Params) -> Params:
+    if not config.relpos_bias_in_every_layer:
+        return params
+    made: Params = {"token_embedder": params["token_embedder"]}
+    counts = (config.num_encoder_layers, config.num_decoder_layers)
+    for stack, count in zip(STACKS, counts, strict=True):
+        layers = [dict(flat(params[stack][f"layers_{layer}"])) for layer in range(count)]
+        made[stack] = {name: part for name, part in params[stack].items() if not name.startswith("layers_")}
+        made[stack][stack] = {}
+        for name in layers[0]:
+            arrays = [_with_heads(name, layer[name], config) for layer in layers]
+            put(made[stack][stack], name, np.stack(arrays, axis=SCAN_AXIS))
+    return made
+
+
+def _with_heads(name: str, array: np.ndarray, config: T5Config) -> np.ndarray:
+    if "attention/" not in name:
+        return array
+    heads = (config.num_heads, config.head_dim)
+    return array.reshape(*heads, -1) if name.endswith("out/kernel") else array.reshape(-1, *heads)
+
+
+def _shared(config: T5Config, params: Params) -> Params:
+    return _encoder_decoder(config, unshared(config, params))
+
+
+def _decoder_only(config: T5Config, params: Params) -> Params:
+    return {"decoder": {**params["decoder"], "token_embedder": params["token_embedder"]}}
+
+
+_TREES: Mapping[type[Model], Callable[[T5Config, Params], Params]] = {
+    SharedEncoderDecoderModel: _shared,
+    EncoderDecoderModel: _encoder_decoder,
+    DecoderOnlyModel: _decoder_only,
+}
+
+
+_WIDTHS = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations", "logits_via_embedding")
+
+
+def network_gin(model: Model) -> list[str]:
+    """Lines that import T5X's network and define NETWORK, which uses DROPOUT_RATE.
+
+    Raises UserError where T5X has none.
+    """
+    network, config = network_of(model), model.config
+    values = {name: getattr(config, name) for name in _WIDTHS} | {"dtype": config.dtype}
+    values |= _layers(network, config)
+    if network == SCALABLE:
+        values["scan_layers"] = True
+    elif network != DECODER_ONLY and config.float32_attention_logits:
+        values["float32_attention_logits"] = True
+    return [
+        f"from {network.module} import network",
+        "",
+        f"NETWORK = @network.{network.transformer}()",
+        f"network.{network.transformer}.config = @network.{network.config}()",
+        f"network.{network.config}:",
+        *(f"  {name} = {value!r}" for name, value in sorted(values.items())),
+        "  dropout_rate = %DROPOUT_RATE",
+    ]
+
+
+def _layers(network: Network, config: T5Config) -> dict[str, int]:
+    if network == DECODER_ONLY:
+        return {"num_layers": config.num_decoder_layers}
+    return {"num_encoder_layers": config.num_encoder_layers, "num_decoder_layers": config.num_decoder_layers}
+
+
+def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
+    """Lines that define VOCABULARY by SeqIO's classes. folder: where the copy of its model lies."""
+    if vocabulary.kind == BYTES and vocabulary.sentinels in (SEQIO, BYT5_GOOGLE) and not vocabulary.named_tokens:
+        lines = ["VOCABULARY = @seqio.ByteVocabulary()"]
+        return [*lines, f"seqio.ByteVocabulary.extra_ids = {vocabulary.extra_ids}"]
+    if vocabulary.kind == SENTENCEPIECE and vocabulary.sentinels in (SEQIO, OWN) and not vocabulary.named_tokens:
+        return [
+            "VOCABULARY = @seqio.SentencePieceVocabulary()",
+            "seqio.SentencePieceVocabulary:",
+            f"  sentencepiece_model_file = {str(folder / Path(str(vocabulary.model_file)).name)!r}",
+            f"  extra_ids = {vocabulary.extra_ids}",
+        ]
+    return [
+        "# SeqIO has no class for this vocabulary: ids alone.",
+        "VOCABULARY = @seqio.PassThroughVocabulary()",
+        f"seqio.PassThroughVocabulary.size = {vocabulary.size}",
+        f"seqio.PassThroughVocabulary.eos_id = {vocabulary.eos_id}",
+    ]
+
+
+def model_gin(model: Model, vocabulary: Vocabulary, folder: Path, said: str) -> str:
+    """A file that T5X's runs include: MODEL with T5X's Adafactor, as its own files of sizes. said: its first line."""
+    network = network_of(model)
+    ids = ["vocabulary"] if network == DECODER_ONLY else ["input_vocabulary", "output_vocabulary"]
+    return "\n".join(
+        [
+            f"# {said}",
+            "from __gin__ import dynamic_registration",
+            "",
+            "import seqio",
+            "from t5x import adafactor",
+            "from t5x import models",
+            *network_gin(model),
+            "",
+            "DROPOUT_RATE = 0.0",
+            "Z_LOSS = 0.0001",
+            "LABEL_SMOOTHING = 0.0",
+            "LOSS_NORMALIZING_FACTOR = None",
+            "",
+            *vocabulary_gin(vocabulary, folder),
+            "",
+            "OPTIMIZER = @adafactor.Adafactor()",
+            "adafactor.Adafactor:",
+            "  decay_rate = 0.8",
+            "  step_offset = 0",
+            "  logical_factor_rules = @adafactor.standard_logical_factor_rules()",
+            "",
+            f"MODEL = @models.{network.model}()",
+            f"models.{network.model}:",
+            "  module = %NETWORK",
+            *(f"  {name} = %VOCABULARY" for name in ids),
+            "  optimizer_def = %OPTIMIZER",
+            "  z_loss = %Z_LOSS",
+            "  label_smoothing = %LABEL_SMOOTHING",
+            "  loss_normalizing_factor = %LOSS_NORMALIZING_FACTOR",
+            "",
+        ]
+    )
+
+
+RECORD = "t5xpg.json"
+
+
+def record_of(config: T5Config, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The sizes of a model and the vocabulary of its ids, as JSON."""
+    return {"model": dataclasses.asdict(config), "vocabulary": vocabulary.to_json()}

@@ -1,0 +1,161 @@
+"""The parts of an experiment that live on devices, put together: model, mesh, where the state lies, compiled steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jax.stages import Compiled
+
+from t5xpg import distributed
+from t5xpg.base.errors import UserError
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.distributed import rows
+from t5xpg.distributed.rows import HeldRows
+from t5xpg.experiment import Experiment
+from t5xpg.models.model import Params
+from t5xpg.models.rng import stream_key
+from t5xpg.optim import state, step
+from t5xpg.optim.state import TrainState
+
+Batch = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An experiment on a mesh. `abstract_state` has the shapes, dtypes and shardings of the state."""
+
+    experiment: Experiment
+    mesh: Mesh
+    shardings: TrainState
+    abstract_state: TrainState
+
+    def new_state(self) -> TrainState:
+        """The state before the first update, from the experiment's seed.
+
+        One program that makes all of it takes longer to compile than the training step. On CPUs the parameters are made
+        one by one, by a few small programs with the same result; accelerators, whose memory may hold only a part of
+        the state each, make it in place.
+        """
+        experiment = self.experiment
+        key = stream_key(experiment.random_seed, "parameters")
+        if self.mesh.devices.flat[0].platform == "cpu":
+            return self.state_of(self._on_mesh(experiment.model.init(key), self.shardings.params))
+        return distributed.jit_create(lambda: state.create(experiment.model, experiment.optimizer, key), self.shardings)
+
+    def state_of(self, params: Params) -> TrainState:
+        """The state before the first update of `params`, which lie on the mesh and are used up."""
+        experiment = self.experiment
+        return distributed.jit_create(
+            lambda params: state.of_parameters(experiment.model, experiment.optimizer, params), self.shardings, params
+        )
+
+    def compile_train_step(self) -> Compiled:
+        """The update, compiled: (state, batch, token_bytes) -> (state, metrics). The old state is gone after it.
+
+        token_bytes: int32 [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not
+        wait until the vocabulary is known.
+        """
+        experiment = self.experiment
+
+        def update(state: TrainState, batch: Batch, token_bytes: Any) -> tuple[TrainState, Any]:
+            return step.make_train_step(
+                experiment.model,
+                experiment.optimizer,
+                experiment.loss,
+                num_microbatches=experiment.num_microbatches,
+                skip_nonfinite=experiment.skip_nonfinite > 0,
+                seed=experiment.random_seed,
+                token_bytes=token_bytes,
+            )(state, batch)
+
+        jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
+        return jitted.lower(self.abstract_state, self._abstract_batch(experiment.train_dataset), self._bytes).compile()
+
+    def compile_eval_step(self) -> Compiled:
+        """The measurement, compiled: (params, batch, token_bytes) -> metrics."""
+        experiment = self.experiment
+
+        def measure(params: Params, batch: Batch, token_bytes: Any) -> Any:
+            return step.make_eval_step(experiment.model, experiment.loss, token_bytes=token_bytes)(params, batch)
+
+        jitted = distributed.jit_eval_step(measure, self.mesh, self.shardings.params, 1, experiment.mesh.rules)
+        batch = self._abstract_batch(experiment.eval_dataset)
+        return jitted.lower(self.abstract_state.params, batch, self._bytes).compile()
+
+    def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
+        """UTF-8 bytes of every id on every device: int32 [vocab_size of the model], 0 behind the vocabulary's ids.
+
+        Raises UserError where the vocabulary has ids that the model has no embedding for.
+        """
+        check_vocabulary(vocabulary, self.experiment)
+        counts = np.zeros(self._bytes.shape, np.int32)
+        counts[: vocabulary.size] = vocabulary.token_bytes()
+        return self._on_mesh(counts, distributed.replicated(self.mesh))
+
+    @property
+    def _bytes(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self.experiment.model.config.vocab_size,), np.int32)
+
+    def _abstract_batch(self, dataset: DatasetConfig) -> dict[str, jax.ShapeDtypeStruct]:
+        features = dataset.batch_spec().features()
+        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
+
+    def on_devices(self, batch: Mapping[str, np.ndarray], held: HeldRows | None = None) -> dict[str, jax.Array]:
+        """A batch as arrays on the mesh. held: the rows of it that `batch` has; None for all of them."""
+        if not self._is_shared:
+            return distributed.shard_batch(batch, self.mesh)
+        held = held or HeldRows.of_all(len(next(iter(batch.values()))))
+        return held.place(batch, distributed.batch_sharding(self.mesh))
+
+    def held_rows(self, process: int) -> HeldRows:
+        """The rows of a training batch that a process reads."""
+        dataset = self.experiment.train_dataset
+        sharding = distributed.batch_sharding(self.mesh)
+        return rows.held_rows(sharding, dataset.batch_size, dataset.num_virtual_shards, process)
+
+    def _on_mesh(self, tree: Any, shardings: Any) -> Any:
+        """Values that every process has, on the devices of all."""
+        return rows.on_mesh(tree, shardings) if self._is_shared else jax.device_put(tree, shardings)
+
+    @property
+    def _is_shared(self) -> bool:
+        return jax.process_count() > 1
+
+    @functools.cached_property
+    def devices(self) -> dict[str, Any]:
+        """What the mesh is made of: {"platform", "kind", "count", "mesh"}, and of several processes "processes"."""
+        first = self.mesh.devices.flat[0]
+        return {
+            "platform": first.platform,
+            "kind": first.device_kind,
+            "count": self.mesh.devices.size,
+            "mesh": dict(self.mesh.shape),
+            **({"processes": jax.process_count()} if self._is_shared else {}),
+        }
+
+
+def assemble(experiment: Experiment) -> Assembly:
+    """Lay an experiment out on the devices that there are. Raises UserError where it does not fit them."""
+    mesh = distributed.make_mesh(experiment.mesh)
+    rows.require_devices_of_all(mesh, jax.process_count())
+    distributed.check_batch_size(experiment.train_dataset.batch_size, mesh, experiment.num_microbatches)
+    abstract = state.abstract(experiment.model, experiment.optimizer)
+    shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh, experiment.mesh.rules)
+    return Assembly(experiment, mesh, shardings, distributed.with_shardings(abstract, shardings))
+
+
+def check_vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> None:
+    """Raise UserError where the task has ids that the model has no embedding for."""
+    size = experiment.model.config.vocab_size
+    if vocabulary.size > size:
+        raise UserError(
+            f"The vocabulary of {experiment.train_dataset.mixture_or_task_name} has {vocabulary.size} ids and the "
+            f"model {size} embeddings: set VOCAB_SIZE = {vocabulary.size}, or more."
+        )

@@ -1,0 +1,170 @@
+"""From gin files and overrides to an `Experiment`: parse, check, explain. The only part that imports gin.
+
+gin stops at the first mistake. Here statements are fed to it one by one (`reading`), what they lead to is looked at
+before anything is built (`graph`), and parts are built one by one (`building`): all mistakes are said at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gin import config as gin
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.experiment import Experiment, gin_graph
+from t5xpg.experiment.gin_building import FAILED, Builder
+from t5xpg.experiment.gin_reading import Reader
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """An experiment with the texts that it came from.
+
+    full: every binding, as gin. operative: every value that was used, defaults included, as gin.
+    """
+
+    name: str
+    gin_file: Path
+    experiment: Experiment
+    full: str
+    operative: str
+
+
+class ConfigError(UserError):
+    """What is wrong with a configuration: all of it, one message each in `problems`."""
+
+    def __init__(self, name: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        several = [f"{len(problems)} mistakes in the configuration of {name}:", *(f"  {each}" for each in problems)]
+        super().__init__(problems[0] if len(problems) == 1 else "\n".join(several))
+
+
+def find_experiment(name_or_file: str) -> tuple[str, Path]:
+    """The name and the gin file of an experiment given by its folder's name or by a path to a gin file.
+
+    Checkpoints that were imported are found by the names of their runs.
+
+    Raises UserError with the nearest names where there is none.
+    """
+    if name_or_file.endswith(".gin"):
+        file = Path(name_or_file)
+        if not file.is_file():
+            raise UserError(f"There is no gin file {name_or_file}.")
+        return file.stem, file
+    if Path(name_or_file).name != name_or_file:
+        raise UserError(
+            f"There is no experiment {name_or_file!r}: name a folder of {paths.EXPERIMENTS}, or a gin file by its path."
+        )
+    file = paths.EXPERIMENTS / name_or_file / f"{Path(name_or_file).name}.gin"
+    imported = paths.runs_directory() / name_or_file / f"{name_or_file}.gin"  # what `make import` writes
+    for each in (file, imported):
+        if each.is_file():
+            return name_or_file, each
+    known = [folder.parent.name for folder in paths.EXPERIMENTS.glob("*/*.gin") if folder.stem == folder.parent.name]
+    raise UserError(f"There is no experiment {name_or_file!r} in {paths.EXPERIMENTS}.{nearest(name_or_file, known)}")
+
+
+def load(name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()) -> LoadedConfig:
+    """Parse an experiment's gin file, then `gin_files` over it, then `overrides` ("NAME=value") over both.
+
+    A value that gin cannot parse is taken as a string, so that no quotes are needed. Raises ConfigError for names that
+    nothing knows, required values that are missing, values of the wrong type and bindings that nothing reads.
+    """
+    loaded, problems = examine(name_or_file, overrides, gin_files)
+    if problems or loaded is None:
+        raise ConfigError(find_experiment(name_or_file)[0], problems)
+    return loaded
+
+
+def examine(
+    name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()
+) -> tuple[LoadedConfig | None, list[str]]:
+    """As `load`, but with the mistakes as messages; the experiment all the same where it can be built without them."""
+    name, file = find_experiment(name_or_file)
+    gin.clear_config()
+    reader = Reader()
+    reader.include(str(file))
+    used = gin_graph.read(reader.left_out + reader.replaced)
+    for each in gin_files:
+        reader.include(each)
+        used |= gin_graph.read(reader.left_out + reader.replaced)
+    known = gin_graph.macros() | gin_graph.macros_referenced()
+    for override in overrides:
+        reader.override(override, known)
+
+    problems = reader.problems
+    problems += gin_graph.to_be_set(file)
+    if not reader.incomplete:
+        problems += gin_graph.nowhere_set(file)
+        # What another part replaced (an optimizer, with --gin_file) may stay, unless it was typed in vain.
+        idle = set(reader.places) - gin_graph.read(reader.left_out)
+        problems += [gin_graph.unread_text(each, reader.places[each]) for each in sorted(idle - (used - reader.typed))]
+    builder = Builder(reader.places, complete=not reader.incomplete)
+    experiment = (
+        builder.build((), gin._REGISTRY.get_match(gin_graph.ROOT)) if gin_graph.ROOT in gin._REGISTRY else FAILED
+    )
+    problems = list(dict.fromkeys([*problems, *builder.problems]))  # two datasets can share a mistake
+    if not isinstance(experiment, Experiment):
+        return None, problems or [f"{file} does not say what an Experiment is: include gin/runs/pretrain.gin."]
+    return LoadedConfig(name, file, experiment, gin.config_str(), gin.operative_config_str()), problems
+
+
+def split_overrides(text: str) -> tuple[list[str], list[str]]:
+    """Split `--gin.A=1 --gin.B={'x': 2} --gin_file=f` into (["A=1", "B={'x': 2}"], ["f"]).
+
+    A value runs to the next `--gin`, so that it may hold spaces.
+    """
+    overrides: list[str] = []
+    files: list[str] = []
+    pieces = [piece.strip() for piece in re.split(r"(?:^|\s+)(?=--gin[._])", text) if piece.strip()]
+    for piece in pieces:
+        if piece.startswith("--gin.") and "=" in piece:
+            overrides.append(piece.removeprefix("--gin."))
+        elif piece.startswith("--gin_file="):
+            files.append(piece.removeprefix("--gin_file="))
+        else:
+            raise UserError(f"Cannot read {piece!r}: expected --gin.NAME=value or --gin_file=path.")
+    return overrides, files
+
+
+def chosen_loggers(names: str) -> tuple[list[str], list[str]]:
+    """The overrides and the gin files that loggers take, named as files of gin/loggers: "wandb,mlflow".
+
+    Raises UserError with the nearest names where there is none.
+    """
+    chosen = names.replace(",", " ").split()
+    known = sorted(file.stem for file in (paths.GIN / "loggers").glob("*.gin"))
+    for name in chosen:
+        if name not in known:
+            raise UserError(f"There is no logger {name!r}: LOGGER is {' or '.join(known)}.{nearest(name, known)}")
+    files = [str(paths.GIN / "loggers" / f"{name}.gin") for name in chosen]
+    several = [f"LOGGERS=({', '.join(f'%{name.upper()}' for name in chosen)})"] if len(chosen) > 1 else []
+    return several, files
+
+
+def settings(value: Any, prefix: str = "") -> dict[str, Any]:
+    """The fields of nested dataclasses as one flat dict of JSON values: {"optimizer": "Adafactor", ...}."""
+    flat: dict[str, Any] = {}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if prefix:
+            flat[prefix] = type(value).__name__  # gin configures a class through a subclass of the same name
+        for each in dataclasses.fields(value):
+            flat.update(settings(getattr(value, each.name), f"{prefix}.{each.name}" if prefix else each.name))
+    elif isinstance(value, Mapping):
+        flat[prefix] = {str(key): item for key, item in sorted(value.items())}
+    elif isinstance(value, (tuple, list)):
+        flat[prefix] = [_in_a_list(item) for item in value]
+    else:
+        flat[prefix] = value
+    return flat
+
+
+def _in_a_list(item: Any) -> Any:
+    if isinstance(item, tuple):
+        return [_in_a_list(each) for each in item]
+    return item if item is None or isinstance(item, str | int | float | list | Mapping) else type(item).__name__

@@ -1,0 +1,123 @@
+"""Objects from bindings: every part is built on its own first, so that each says what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gin import config as gin
+from t5xpg.base.errors import UserError
+from t5xpg.experiment.gin_graph import MACRO, Binding, Call, is_required
+from t5xpg.experiment.gin_reading import first_lines, shortened
+
+FAILED = object()
+_BUILDING = object()
+
+
+@dataclass
+class Builder:
+    """Builds the experiment. places: where each binding was made. complete: whether all that was written was read."""
+
+    places: Mapping[Binding, str]
+    complete: bool
+    problems: list[str] = field(default_factory=list)
+    _built: dict[Any, Any] = field(default_factory=dict)
+
+    def build(self, scope: tuple[str, ...], configurable: Any) -> Any:
+        """The object, or FAILED where it or a part of it cannot be made; `problems` then says why."""
+        key = scope, configurable.selector
+        if key not in self._built:
+            self._built[key] = _BUILDING
+            self._built[key] = self._build(Call.of(scope, configurable))
+        if self._built[key] is _BUILDING:
+            name = "/".join(scope) if configurable.selector == MACRO else configurable.wrapped.__name__
+            self.problems.append(f"{name} is a part of itself.")
+            return FAILED
+        return self._built[key]
+
+    def _build(self, call: Call) -> Any:
+        wrapped, is_macro = call.configurable.wrapped, call.configurable.selector == MACRO
+        problems: list[str] = []
+        whole = True
+        for parameter, (binding, value) in call.values.items():
+            for scope, part, called in call.parts(value):
+                whole &= not called or self.build(scope, part) is not FAILED
+            whole &= not is_required(value)
+            if not is_macro and (problem := self._type_problem(wrapped, parameter, binding, value)):
+                problems.append(problem)
+        absent = [name for name in _required_parameters(wrapped) if name not in call.values]
+        if self.complete and not is_macro:  # a macro without a value has been named
+            problems += [f"{wrapped.__name__}.{name} has no value: it has to be set." for name in absent]
+        self.problems += problems
+        if problems or absent or not whole:
+            return FAILED
+        try:
+            with gin.config_scope(list(call.scope)):
+                return call.configurable.wrapper()
+        except UserError as error:
+            self.problems.append(first_lines(error))
+        except (TypeError, ValueError) as error:
+            self.problems.append(f"A value for {wrapped.__name__} is not of the right kind: {first_lines(error)}.")
+        return FAILED
+
+    def _type_problem(self, owner: Any, parameter: str, binding: Binding, value: Any) -> str | None:
+        named = f"{owner.__name__}.{parameter}"
+        seen: set[str] = set()
+        while isinstance(value, gin.ConfigurableReference) and value.configurable.selector == MACRO:
+            name = "/".join(value.scopes)
+            if name in seen:
+                return None  # a macro that is a part of itself, as `build` says
+            seen.add(name)
+            binding, value = (name, MACRO, "value"), gin._CONFIG.get((name, MACRO), {}).get("value", FAILED)
+            named = f"{name} ({owner.__name__}.{parameter})"
+        place = f" ({self.places[binding]})" if binding in self.places else ""
+        if isinstance(value, gin.ConfigurableReference):
+            unfinished = not value.evaluate and inspect.isclass(value.configurable.wrapped)
+            return f"{named} is {value}, a class: write {value}(){place}." if unfinished else None
+        if value is FAILED or any(gin.iterate_references([value])):
+            return None
+        hint = typing.get_type_hints(owner if inspect.isfunction(owner) else owner.__init__).get(parameter, Any)
+        return (
+            None if _fits(value, hint) else f"{named} must be {_expected(hint)}, not {shortened(repr(value))}{place}."
+        )
+
+
+def _required_parameters(function: Any) -> list[str]:
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in several]
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a literal of a gin file can stand for a parameter with this annotation."""
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if kind in (int, float):
+        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    if kind in (str, bool, types.NoneType):
+        return isinstance(value, kind)
+    if kind is tuple:  # a text for texts: MODULE_IMPORT=my_tasks
+        return isinstance(value, (tuple, list)) or (str in arguments and isinstance(value, str))
+    if inspect.isclass(kind) and issubclass(kind, Mapping):
+        return isinstance(value, Mapping)
+    return not dataclasses.is_dataclass(kind)
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", tuple: "a tuple"}
+
+
+def _expected(hint: Any) -> str:
+    kind = typing.get_origin(hint) or hint
+    if kind in (typing.Union, types.UnionType):
+        return " or ".join(_expected(each) for each in typing.get_args(hint))
+    if dataclasses.is_dataclass(kind):
+        return f"a reference to {getattr(kind, '__name__', kind)}, as @module.{getattr(kind, '__name__', kind)}()"
+    if inspect.isclass(kind) and issubclass(kind, Mapping):
+        return "a dict"
+    return _NAMES.get(kind) or ("None" if kind is types.NoneType else str(getattr(kind, "__name__", kind)))

@@ -1,0 +1,102 @@
+"""What gin holds as a graph: which bindings the experiment reads, and which values are missing. Nothing is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gin import config as gin
+from t5xpg.base.errors import nearest
+
+MACRO = "gin.macro"
+ROOT = "t5xpg.experiment.Experiment"
+# A parameter of something configurable, in a scope ("" for all): ("train", "t5xpg.data.spec.DatasetConfig", "split").
+Binding: TypeAlias = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something that building the experiment calls, and what gin gives it: parameter to binding and value."""
+
+    scope: tuple[str, ...]
+    configurable: Any
+    values: Mapping[str, tuple[Binding, Any]]
+
+    @classmethod
+    def of(cls, scope: tuple[str, ...], configurable: Any) -> Call:
+        """The bindings of the innermost scope win."""
+        values: dict[str, tuple[Binding, Any]] = {}
+        for depth in range(len(scope) + 1):
+            where = "/".join(scope[:depth]), configurable.selector
+            values |= {name: ((*where, name), value) for name, value in gin._CONFIG.get(where, {}).items()}
+        return cls(scope, configurable, values)
+
+    def parts(self, value: Any) -> list[tuple[tuple[str, ...], Any, bool]]:
+        """Scope, configurable and whether it is called, of all references in a value."""
+        references = list(gin.iterate_references([value]))
+        return [(tuple(one.scopes) or self.scope, one.configurable, one.evaluate) for one in references]
+
+
+def calls(left_out: Sequence[Any]) -> Iterator[Call]:
+    """What building the experiment calls. `left_out`: values that could not be bound, whose parts count as called."""
+    waiting: list[tuple[tuple[str, ...], Any]] = []
+    if ROOT in gin._REGISTRY:
+        waiting.append(((), gin._REGISTRY.get_match(ROOT)))
+    waiting += [(tuple(one.scopes), one.configurable) for one in gin.iterate_references(list(left_out))]
+    seen: set[tuple[tuple[str, ...], str]] = set()
+    while waiting:
+        scope, configurable = waiting.pop()
+        if (scope, configurable.selector) not in seen:
+            seen.add((scope, configurable.selector))
+            call = Call.of(scope, configurable)
+            yield call
+            for _, value in call.values.values():
+                waiting += [(inner, part) for inner, part, _ in call.parts(value)]
+
+
+def read(left_out: Sequence[Any]) -> set[Binding]:
+    """The bindings that something reads."""
+    return {binding for call in calls(left_out) for binding, _ in call.values.values()}
+
+
+def macros() -> set[str]:
+    """The macros that have a value, `%gin.REQUIRED` counted as one."""
+    return {scope for scope, selector in gin._CONFIG if selector == MACRO}
+
+
+def macros_referenced() -> set[str]:
+    """The macros that some value names."""
+    references = gin.iterate_references(gin._CONFIG)
+    names = {str(one.scoped_selector.rpartition("/")[0]) for one in references if one.configurable.selector == MACRO}
+    return {name for name in names if "." not in name}  # without constants such as gin.REQUIRED
+
+
+def nowhere_set(file: Path) -> list[str]:
+    """What is said of macros that are used and have no value."""
+    names = sorted(macros_referenced() - macros())
+    return [f"%{name} is used in {file} or its includes, and nowhere set.{nearest(name, macros())}" for name in names]
+
+
+def to_be_set(file: Path) -> list[str]:
+    """What is said of macros that the experiment has to set."""
+    values = {name: gin._CONFIG[name, MACRO].get("value") for name in sorted(macros())}
+    names = [name for name, value in values.items() if is_required(value)]
+    return [f"{name} has no value: set it in {file}, or pass --gin.{name}=…" for name in names]
+
+
+def is_required(value: Any) -> bool:
+    """Whether a value is `%gin.REQUIRED`."""
+    return str(getattr(value, "scoped_selector", "")).startswith("gin.REQUIRED")
+
+
+def unread_text(binding: Binding, place: str) -> str:
+    """What is said of a binding that nothing reads: it does nothing, and whoever wrote it believes otherwise."""
+    scope, selector, parameter = binding
+    if selector == MACRO:
+        near = nearest(scope, macros_referenced() - {scope})
+        return f"{scope} is set, and nothing uses it ({place}).{near if 'Did you mean' in near else ''}"
+    name = ".".join([*selector.split(".")[-2:], parameter])
+    scoped = f"{scope}/{name}" if scope else name
+    return f"{scoped} is bound, and nothing in this experiment reads it: remove it ({place})."

@@ -1,0 +1,214 @@
+"""gin files and overrides, statement by statement, so that a mistake in one does not hide those in others."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import tokenize
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gin import config as gin
+from gin import config_parser
+from t5xpg.base import paths
+from t5xpg.base.errors import nearest
+from t5xpg.experiment.gin_graph import MACRO, Binding
+
+_NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
+
+
+@dataclass
+class Reader:
+    """Feeds statements to gin one by one, notes what is wrong with each, and goes on."""
+
+    problems: list[str] = field(default_factory=list)
+    places: dict[Binding, str] = field(default_factory=dict)  # where each binding was made
+    typed: set[Binding] = field(default_factory=set)  # those of the command line
+    incomplete: bool = False  # something was left out: what seems to be missing may have been in it
+    left_out: list[Any] = field(default_factory=list)  # references in values that could not be bound
+    replaced: list[Any] = field(default_factory=list)  # references in values that others took the place of
+    _reading: list[Path] = field(default_factory=list)
+
+    def include(self, name: str, place: str = "") -> None:
+        """Read a gin file, named from here or from the root of the checkout."""
+        found = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
+        if found is None:
+            known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
+            self._cannot_read(f"There is no gin file {name}.{nearest(name, known)}{place}")
+        elif found.resolve() in self._reading:
+            self._cannot_read(f"The gin file {name} includes itself{place}.")
+        else:
+            try:
+                text = found.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                self._cannot_read(f"The gin file {name} cannot be read: {error}{place}.")
+                return
+            self._reading.append(found.resolve())
+            self._read(text, file=paths.shown(found))
+            self._reading.pop()
+
+    def override(self, text: str, known_macros: Collection[str]) -> None:
+        """Read "NAME=value"."""
+        name, separator, value = (part.strip() for part in text.partition("="))
+        # a second line would be a statement of its own, and what starts with # none at all
+        if not separator or not _NAME.fullmatch(name) or len(text.splitlines()) > 1:
+            self.problems.append(f"Cannot read {shortened(f'--gin.{text}')}: expected --gin.NAME=value on one line.")
+        elif "." in name or name in known_macros or self.incomplete:
+            enabling = "from __gin__ import dynamic_registration"  # has to come first
+            imports = {statement.format() for statement in gin._IMPORTS} - {enabling}
+            line = f"{name} = {_literal(value)}"
+            self._read("\n".join([enabling, *sorted(imports), line]), typed=shortened(f"--gin.{text}"))
+        else:
+            self.problems.append(f"No gin file of this experiment knows {name}.{nearest(name, known_macros)}")
+
+    def _read(self, text: str, *, file: str = "", typed: str = "") -> None:
+        """Apply every statement of a text: of a file, or of what was typed."""
+        unknown: set[str] = set()  # what is not there has been said once
+        with gin._parse_scope() as context:
+            for statement in self._statements(text, file, typed):
+                place = typed or f"{file}, line {statement.location.line_num}"
+                try:
+                    if not unknown.intersection(_names_of(statement)):
+                        self._apply(statement, context, place)
+                        continue
+                except Exception as error:
+                    if _raised_inside_package(error):
+                        raise
+                    unresolved = isinstance(error, NameError) and any(f"'{name}'" in str(error) for name in unknown)
+                    if not unresolved:
+                        problem = _explain(error)
+                        self.problems.append(f"{typed}: {problem}" if typed else f"{problem} ({place})")
+                    unknown.update(_said_by(statement))
+                    self.incomplete |= not typed and isinstance(statement, config_parser.ImportStatement)
+                self._leave_out(statement, typed)
+            gin._IMPORTS.update(context.imports)
+        if typed:
+            self.typed.update(binding for binding, place in self.places.items() if place == typed)
+
+    def _statements(self, text: str, file: str, typed: str) -> Iterator[Any]:
+        try:
+            yield from config_parser.ConfigParser(text, _Delegate())
+        except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
+            line = getattr(error, "lineno", None) or (error.args[-1][0] if len(error.args) > 1 else None)
+            where = f"{file}, line {line}" if line else file
+            what = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
+            if typed:
+                self.problems.append(f"{typed}: gin cannot read it: {what}.")
+            else:
+                self._cannot_read(f"gin cannot read {where}: {what}.")
+
+    def _apply(self, statement: Any, context: Any, place: str) -> None:
+        if isinstance(statement, config_parser.IncludeStatement):
+            self.include(statement.filename, f" ({place})")
+        elif isinstance(statement, config_parser.ImportStatement):
+            context.process_import(statement)
+        elif isinstance(statement, config_parser.BlockDeclaration):
+            context.get_configurable(statement.selector)
+        else:
+            for part in gin._iterate_flattened_values(statement.value):
+                if isinstance(part, _Unresolved):
+                    raise part.error
+            key = (statement.scope, statement.selector, statement.arg_name)
+            if not statement.arg_name:  # a macro: NAME = value
+                key = (f"{statement.scope}/{statement.selector}".removeprefix("/"), MACRO, "value")
+            scope, selector, parameter = binding = gin.ParsedBindingKey.parse(key).scope_selector_arg
+            self.replaced += gin.iterate_references([gin._CONFIG.get((scope, selector), {}).get(parameter)])
+            gin.bind_parameter(key, statement.value)
+            self.places[binding] = place
+
+    def _leave_out(self, statement: Any, typed: str) -> None:
+        """What a statement refers to would have been read, had it been right."""
+        value = getattr(statement, "value", None)
+        self.left_out += gin.iterate_references([value])
+        unresolved = any(isinstance(part, _Unresolved) for part in gin._iterate_flattened_values([value]))
+        self.incomplete |= unresolved and not typed
+
+    def _cannot_read(self, problem: str) -> None:
+        self.problems.append(problem)
+        self.incomplete = True
+
+
+def _names_of(statement: Any) -> set[str]:
+    """The selector of a statement, and the import that it begins with."""
+    selector = str(getattr(statement, "selector", ""))
+    return {selector, selector.partition(".")[0]} if "." in selector else set()
+
+
+def _said_by(statement: Any) -> set[str]:
+    """What need not be said again of what follows, once a statement has failed."""
+    if isinstance(statement, config_parser.ImportStatement):
+        return {statement.bound_name()}
+    return {statement.selector} if isinstance(statement, config_parser.BlockDeclaration) else set()
+
+
+@dataclass(frozen=True)
+class _Unresolved:
+    """Stands in a value for a reference to what is not there, until the statement is known."""
+
+    error: Exception
+
+
+class _Delegate(gin.ParserDelegate):
+    def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
+        try:
+            return super().configurable_reference(scoped_selector, evaluate)
+        except (NameError, AttributeError, ValueError) as error:
+            return _Unresolved(error)
+
+
+def _literal(value: str) -> str:
+    """The value as gin reads it: a text that is nothing else as a string."""
+    try:
+        gin.parse_value(value)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
+        return value if value[:1] in ("@", "%") else repr(value)
+    return value
+
+
+def shortened(text: str, width: int = 100) -> str:
+    """A text of the user's on one line."""
+    text = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def first_lines(error: Exception) -> str:
+    """A message without the lines in which gin lists the calls that led to it."""
+    lines = str(error).splitlines()
+    return "\n".join(line for line in lines if line.strip() and not line.startswith("  In call to configurable"))
+
+
+def _raised_inside_package(error: Exception) -> bool:
+    """Whether the innermost frame is in this package outside of this module: then it is a fault of ours, not of gin."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    file = traceback.tb_frame.f_code.co_filename if traceback is not None else ""
+    return file.startswith(str(paths.PACKAGE)) and file != __file__
+
+
+def _explain(error: Exception) -> str:
+    """What is wrong with a statement, with the nearest names."""
+    text = first_lines(error)
+    if match := re.search(r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", text):
+        found = [item for name, item in gin._REGISTRY.items() if f".{name}".endswith(f".{match[1]}")]
+        known = list(inspect.signature(found[0].wrapped).parameters) if found else []
+        return f"{match[1]} has no parameter named '{match[2]}'.{nearest(match[2], known)}"
+    if match := re.search(r"<module '([\w.]+)'.* has no attribute '?(\w+)'?", text):
+        return f"There is no {match[2]}.{nearest(match[2], _configurables(match[1]))}"
+    if match := re.search(r"'(\w+)' was not provided by an import statement", text):
+        known = [statement.bound_name() for statement in gin._IMPORTS]
+        if match[1] in known:
+            return f"This file does not import {match[1]}, as others do: write it at the top."
+        return f"No gin file of this experiment imports {match[1]}.{nearest(match[1], known)}"
+    return f"{text or type(error).__name__}.".replace("..", ".")
+
+
+def _configurables(module: str) -> list[str]:
+    return [
+        name
+        for name, item in vars(sys.modules[module]).items()
+        if callable(item) and getattr(item, "__module__", None) == module and not name.startswith("_")
+    ]

@@ -1,0 +1,106 @@
+"""The statements of gin files of other programs, as they stand: nothing of them is imported, bound or built."""
+
+from __future__ import annotations
+
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gin import config_parser
+from t5xpg.base.errors import UserError
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A value that names something: "@scope/module.Class()", or a macro, "%NAME"."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import of a module, by its whole name."""
+
+    module: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Include:
+    """An include of a file that was not read."""
+
+    file: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A macro ("", "", NAME), or a parameter (scope, "module.Class", parameter), with its value."""
+
+    scope: str
+    selector: str
+    parameter: str
+    value: Any
+    place: str
+
+    @property
+    def text(self) -> str:
+        """As gin writes it."""
+        scope = f"{self.scope}/" if self.scope else ""
+        selector = f"{self.selector}." if self.selector else ""
+        return f"{scope}{selector}{self.parameter} = {self.value!r}"
+
+
+Statement = Import | Include | Bound
+
+
+def statements(file: Path, found: Callable[[str, Path], Path | None]) -> Iterator[Statement]:
+    """The statements of a file, and in their places those of the files that it includes.
+
+    found: of the name in an include, and the file that has it, the file to read; None leaves the include as it is.
+    Raises UserError where a file cannot be read, or is no gin.
+    """
+    yield from _statements(file, found, ())
+
+
+def _statements(file: Path, found: Callable[[str, Path], Path | None], above: tuple[Path, ...]) -> Iterator[Statement]:
+    if file.resolve() in above:
+        raise UserError(f"{file} includes itself.")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"There is no gin file {file}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is no text ({error.reason}).") from None
+    try:
+        for one in config_parser.ConfigParser(text, _AsWritten()):
+            place = f"{file.name}, line {one.location.line_num}"
+            if isinstance(one, config_parser.ImportStatement):
+                yield Import(one.module, place)
+            elif isinstance(one, config_parser.IncludeStatement):
+                other = found(one.filename, file)
+                if other is None:
+                    yield Include(one.filename, place)
+                else:
+                    yield from _statements(other, found, (*above, file.resolve()))
+            elif isinstance(one, config_parser.BindingStatement):
+                selector, parameter = (one.selector, one.arg_name) if one.arg_name else ("", one.selector)
+                yield Bound(one.scope or "", selector, parameter, one.value, place)
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
+        line = getattr(error, "lineno", None)
+        where = f"{file}, line {line}" if line else str(file)
+        what = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
+        raise UserError(f"gin cannot read {where}: {what}.") from None
+
+
+class _AsWritten(config_parser.ParserDelegate):
+    def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Reference:
+        return Reference(f"@{scoped_selector}{'()' if evaluate else ''}")
+
+    def macro(self, macro_name: str) -> Reference:
+        return Reference(f"%{macro_name}")

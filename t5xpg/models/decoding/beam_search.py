@@ -1,0 +1,169 @@
+"""Beam search with T5X's rule for lengths and stopping, or with transformers'.
+
+Source: t5x/decoding.py (beam_search), transformers' generation/utils.py (_beam_search). In both, the best 2 * N of all
+continuations of a row's N hypotheses are looked at; those that end are candidates for the N best that have ended, and
+of the others the best N go on. Every row decides alone when it is done: what stands beside it in a batch changes
+nothing. Shapes: B batch, N beams, T length, V vocab.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from t5xpg.models.decoding.config import T5X, TRANSFORMERS
+from t5xpg.models.decoding.largest import largest, largest_sums
+from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
+
+# The score of a hypothesis that is none. Finite: what is added to it stays comparable, and is no NaN.
+_NONE = -1e9
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How hypotheses are compared and when a row is done; see `DecodingConfig` for what each name stands for."""
+
+    length_penalty: str = T5X
+    alpha: float = 0.6
+    early_stopping: bool | str = False
+
+    def penalties(self, length: int) -> np.ndarray:
+        """[length + 1] float32: what a log probability is divided by, at every number of tokens."""
+        tokens = np.arange(length + 1, dtype=np.float64)
+        base = (5.0 + tokens) / 6.0 if self.length_penalty == T5X else np.maximum(tokens, 1.0)
+        return (base**self.alpha).astype(np.float32)
+
+
+class Hypotheses(NamedTuple):
+    """N for each row, the best first. tokens [B, N, T] int32; scores [B, N] float32, `_NONE` or less for none."""
+
+    tokens: jax.Array
+    scores: jax.Array
+
+
+class _State(NamedTuple):
+    step: jax.Array  # int32
+    done: jax.Array  # [B] boolean
+    going_on: Hypotheses  # their scores are log probabilities
+    ended: Hypotheses  # their scores are with the penalty
+    cache: Cache
+
+
+def beam_search(
+    model: Decodable,
+    params: Params,
+    inputs: jax.Array,
+    max_decode_length: int,
+    num_decodes: int = 4,
+    rule: Rule | None = None,
+    eos_id: int = 1,
+    pad_id: int = 0,
+) -> Decoded:
+    """The best `num_decodes` sequences that a search with as many beams finds.
+
+    inputs: [B, S] int32, padded with 0. Each sequence ends with its eos_id (unless it has max_decode_length tokens) and
+    holds pad_id after it. Scores are with the length penalty. To be jitted by the caller with the lengths, num_decodes
+    and the rule fixed; the search stops as soon as every row is done.
+
+    Where a row has fewer sequences that have ended than beams (T5X's rule, at the full length), those that have not
+    follow behind them; T5X gives them alone where there are no others, without a penalty, and otherwise leaves the
+    places empty.
+    """
+    B, N, T = inputs.shape[0], num_decodes, max_decode_length
+    rule = rule or Rule()
+    penalties = jnp.asarray(rule.penalties(T))
+    cache = model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N, reordered=True)
+    first = model.first_tokens(inputs)
+    nothing = jnp.full((B, N, T), pad_id, jnp.int32)
+    alone = jnp.where(jnp.arange(N) == 0, jnp.float32(0.0), jnp.float32(_NONE))  # the first step has one hypothesis
+
+    def unfinished(state: _State) -> jax.Array:
+        return (state.step < T) & ~jnp.all(state.done)
+
+    def extend(state: _State) -> _State:
+        step, length = state.step, state.step + jnp.int32(1)
+        before = lax.dynamic_index_in_dim(state.going_on.tokens, jnp.maximum(step - 1, 0), axis=2, keepdims=False)
+        previous = jnp.where(step == 0, first[:, None], before)
+        logits, cache = model.decode_step(params, state.cache, previous, step)
+        shifts = state.going_on.scores[..., None] - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        scores, places = largest_sums(logits, shifts, 2 * N)
+        beams, chosen = places // logits.shape[-1], places % logits.shape[-1]
+        tokens = _rows(state.going_on.tokens, beams)
+        tokens = lax.dynamic_update_slice_in_dim(tokens, chosen[..., None], step, axis=2)
+
+        ends = chosen == eos_id
+        kept = ends
+        if rule.length_penalty == TRANSFORMERS:
+            ends = ends | (length == T)
+            kept = ends & (jnp.arange(2 * N) < N)
+        kept = kept & (scores > _NONE / 2)  # a vocabulary smaller than 2 * N fills up with what is none
+        penalised = jnp.where(kept, scores / penalties[length], jnp.float32(_NONE))
+        pool = Hypotheses(
+            jnp.concatenate([state.ended.tokens, tokens], axis=1),
+            jnp.concatenate([state.ended.scores, penalised], axis=1),
+        )
+        ended = _best(pool, N)[0]
+        # what a row has when it is done it keeps
+        ended = Hypotheses(
+            jnp.where(state.done[:, None, None], state.ended.tokens, ended.tokens),
+            jnp.where(state.done[:, None], state.ended.scores, ended.scores),
+        )
+        going_on, ranks = _best(Hypotheses(tokens, jnp.where(ends, jnp.float32(_NONE), scores)), N)
+        cache = model.reorder_beams(cache, jnp.take_along_axis(beams, ranks, axis=1, mode="clip"))
+        done = state.done | _is_done(rule, penalties, going_on.scores, ended.scores, length)
+        return _State(length, done, going_on, ended, cache)
+
+    state = lax.while_loop(
+        unfinished,
+        extend,
+        _State(
+            jnp.int32(0),
+            is_empty(inputs),
+            Hypotheses(nothing, jnp.broadcast_to(alone, (B, N))),
+            Hypotheses(nothing, jnp.full((B, N), _NONE, jnp.float32)),
+            cache,
+        ),
+    )
+    found = _filled_up(state.ended, state.going_on, penalties[T])
+    empty = is_empty(inputs)
+    return Decoded(jnp.where(empty[:, None, None], nothing, found.tokens), jnp.where(empty[:, None], 0.0, found.scores))
+
+
+def _is_done(rule: Rule, penalties: jax.Array, going_on: jax.Array, ended: jax.Array, length: jax.Array) -> jax.Array:
+    """[B] boolean: whether the rule ends the search of a row. The scores of both kinds are [B, N], descending."""
+    worst = ended[:, -1]
+    is_full = worst > _NONE / 2
+    if rule.length_penalty == T5X:
+        return is_full & (worst > going_on[:, 0] / penalties[-1])
+    if rule.early_stopping is True:
+        return is_full
+    reaches = penalties[-1] if rule.early_stopping == "never" and rule.alpha > 0 else penalties[length]
+    return is_full & (worst >= going_on[:, 0] / reaches)
+
+
+def _rows(x: jax.Array, places: jax.Array) -> jax.Array:
+    """x [B, N, ...] at places [B, M] -> [B, M, ...]."""
+    return jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - 2)), axis=1, mode="clip")
+
+
+def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, jax.Array]:
+    """The best `count` of each row, and their places [B, count]."""
+    scores, places = largest(hypotheses.scores, count)
+    return Hypotheses(_rows(hypotheses.tokens, places), scores), places
+
+
+def _filled_up(ended: Hypotheses, going_on: Hypotheses, penalty: jax.Array) -> Hypotheses:
+    """Those that have ended; where a row has too few, those that go on stand behind them, the best first."""
+    N = ended.scores.shape[1]
+    is_one = ended.scores > _NONE / 2
+    count = jnp.sum(is_one.astype(jnp.int32), axis=1, keepdims=True)
+    places = jnp.maximum(jnp.arange(N, dtype=jnp.int32) - count, 0)
+    return Hypotheses(
+        jnp.where(is_one[..., None], ended.tokens, _rows(going_on.tokens, places)),
+        jnp.where(is_one, ended.scores, _rows(going_on.scores, places) / penalty),
+    )

@@ -1,0 +1,135 @@
+"""How predictions are made: the options that gin sets, and what each method reads of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.seeds import check_seed
+
+METHODS = ("greedy", "beam", "sample")
+T5X, TRANSFORMERS = "t5x", "transformers"
+LENGTH_PENALTIES = (T5X, TRANSFORMERS)
+# Below it a temperature is 0, as in T5X.
+MIN_TEMPERATURE = 1e-4
+
+_READ_BY = {
+    "num_decodes": ("beam", "sample"), "return_all_decodes": ("beam", "sample"),
+    "length_penalty": ("beam",), "alpha": ("beam",), "early_stopping": ("beam",),
+    "temperature": ("sample",), "topk": ("sample",), "topp": ("sample",), "seed": ("sample",),
+    "rescale_log_probs": ("sample",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """A method of decoding and its options. An option that the method does not read has to be left alone.
+
+    The names are T5X's (`t5x.decoding`) but for `method`, `seed` (there a key, `decode_rng`), `length_penalty` (there
+    is one) and `early_stopping` (of transformers' `generate`).
+
+    method: "greedy", "beam" (T5X's beam_search) or "sample" (its temperature_sample).
+    max_decode_length: tokens of a prediction with its end; None for the length of the task's targets.
+    num_decodes: beams, or samples of a row; None for T5X's own: 4 beams, 1 sample.
+    return_all_decodes: whether all of them are wanted, the best first, or the best alone. (T5X: False.)
+
+    Of beams:
+    length_penalty: the rule by which hypotheses of different lengths are compared and the search ends. With len tokens,
+      the end among them, and their summed log probability:
+      "t5x": score = log probability / ((5 + len) / 6) ** alpha. Whatever ends among the best 2 * num_decodes
+        continuations is kept. A row is done when no hypothesis that goes on could still come among the num_decodes best
+        that have ended. One that reaches the length without an end counts only where too few have ended.
+      "transformers": score = log probability / len ** alpha; alpha is what `generate` calls length_penalty. Only what
+        ends among the best num_decodes continuations is kept, and what reaches the length has ended. When a row is done
+        with num_decodes hypotheses is said by early_stopping: True, at once; False, when the best that goes on is, at
+        the length that it has, no better than the worst of them; "never", when it could not be even at the full length.
+    alpha: the exponent; 0 compares log probabilities. (transformers' default is 1.0.)
+
+    Of samples, in this order:
+    temperature: what logits are divided by; 0 is greedy.
+    topk: only the k most probable tokens (more where they are equal); 0 for all.
+    topp: of those only the fewest whose probabilities add up to at least topp; 1.0 (or T5X's 0.0) for all.
+    rescale_log_probs: whether scores are of the distribution that these three leave, or of the model's own.
+    seed: with the number of a row, of its sample and of the position decides what is drawn.
+
+    Raises UserError for values that cannot be.
+    """
+
+    method: str = "greedy"
+    max_decode_length: int | None = None
+    num_decodes: int | None = None
+    return_all_decodes: bool = True
+    length_penalty: str = T5X
+    alpha: float = 0.6
+    early_stopping: bool | str = False
+    temperature: float = 1.0
+    topk: int = 0
+    topp: float = 1.0
+    rescale_log_probs: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("length_penalty", LENGTH_PENALTIES)):
+            if getattr(self, name) not in known:
+                raise self._wrong(name, nearest(str(getattr(self, name)), known).strip())
+        for name in ("max_decode_length", "num_decodes"):
+            if getattr(self, name) is not None and not _is_count(getattr(self, name), least=1):
+                raise self._wrong(name, "it must be a whole number of at least 1, or None.")
+        for name in ("return_all_decodes", "rescale_log_probs"):
+            if not isinstance(getattr(self, name), bool):
+                raise self._wrong(name, "it must be True or False.")
+        if not _is_number(self.alpha) or (self.alpha < 0 and self.length_penalty == T5X):
+            raise self._wrong("alpha", "it must be a number, and at least 0 with T5X's penalty.")
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            raise self._wrong("early_stopping", "it must be True, False or 'never'.")
+        if not _is_number(self.temperature) or self.temperature < 0:
+            raise self._wrong("temperature", "it must be a number of at least 0.")
+        if not _is_count(self.topk, least=0):
+            raise self._wrong("topk", "it must be a whole number of at least 0 (0 for all tokens).")
+        if not _is_number(self.topp) or not 0 <= self.topp <= 1:
+            raise self._wrong("topp", "it must be a probability, 1.0 for all tokens.")
+        check_seed(self.seed)
+        self._check_all_is_read()
+
+    @property
+    def decodes(self) -> int:
+        """How many sequences a row is decoded into."""
+        if self.method == "greedy":
+            return 1
+        return self.num_decodes or {"beam": 4, "sample": 1}[self.method]
+
+    @property
+    def returned(self) -> int:
+        """How many of them are wanted."""
+        return self.decodes if self.return_all_decodes else 1
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the predictions, as JSON: the method and the options that it reads."""
+        names = [name for name, methods in _READ_BY.items() if self.method in methods]
+        values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
+        return values | ({"num_decodes": self.decodes} if "num_decodes" in names else {})
+
+    def _check_all_is_read(self) -> None:
+        for each in dataclasses.fields(self):
+            methods = _READ_BY.get(each.name, METHODS)
+            if self.method not in methods and getattr(self, each.name) != each.default:
+                owners = " and ".join(f"'{method}'" for method in methods)
+                raise self._wrong(
+                    each.name, f"that is an option of the method {owners}; the method is {self.method!r}."
+                )
+        if self.early_stopping is not False and self.length_penalty == T5X:
+            raise self._wrong("early_stopping", "that is an option of length_penalty='transformers'.")
+
+    def _wrong(self, name: str, why: str) -> UserError:
+        return UserError(f"DecodingConfig.{name} is {getattr(self, name)!r}: {why}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

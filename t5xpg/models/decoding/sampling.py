@@ -1,0 +1,147 @@
+"""Sampling with a temperature, top-k and top-p, several samples of a row.
+
+Source: t5x/decoding.py (temperature_sample) for the order of operations, and for keeping what is equal to the last
+token kept. What is drawn depends on the seed, the number of the row, of the sample and of the position, and on the
+logits: not on the batch that a row stands in. Shapes: B batch, N samples, T length, V vocab.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from t5xpg.models.decoding.config import MIN_TEMPERATURE
+from t5xpg.models.decoding.largest import first_of_the_largest, highest_threshold, in_order
+from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
+from t5xpg.models.rng import stream_key
+
+STREAM = "decoding"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What is drawn from; see `DecodingConfig` for the options."""
+
+    temperature: float = 1.0
+    topk: int = 0
+    topp: float = 1.0
+    rescale_log_probs: bool = True
+
+    def logits(self, logits: jax.Array) -> jax.Array:
+        """The model's logits [..., V] float32 with the temperature, and -inf for tokens that are left out."""
+        logits = logits / jnp.float32(self.temperature)
+        if 0 < self.topk < logits.shape[-1]:
+            logits = keep_topk(logits, self.topk)
+        if 0 < self.topp < 1:
+            logits = keep_topp(logits, self.topp)
+        return logits
+
+
+def keep_topk(logits: jax.Array, k: int) -> jax.Array:
+    """-inf for all but the k largest of [..., V] and those that equal the last of them."""
+    threshold = highest_threshold(logits, lambda kept: jnp.sum(kept.astype(jnp.int32), axis=-1) >= k)
+    return jnp.where(in_order(logits) >= threshold[..., None], logits, -jnp.inf)
+
+
+def keep_topp(logits: jax.Array, p: float) -> jax.Array:
+    """-inf for all but the fewest most probable of [..., V] with at least p together, and what equals the last."""
+    probabilities = jax.nn.softmax(logits, axis=-1)
+
+    def enough(kept: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(kept, probabilities, 0.0), axis=-1) >= p
+
+    threshold = highest_threshold(probabilities, enough)
+    return jnp.where(in_order(probabilities) >= threshold[..., None], logits, -jnp.inf)
+
+
+class _State(NamedTuple):
+    step: jax.Array  # int32
+    ended: jax.Array  # [B, N] boolean
+    previous: jax.Array  # [B, N] int32
+    tokens: jax.Array  # [B, N, T] int32
+    scores: jax.Array  # [B, N] float32
+    cache: Cache
+
+
+def sample(
+    model: Decodable,
+    params: Params,
+    inputs: jax.Array,
+    max_decode_length: int,
+    num_decodes: int = 1,
+    distribution: Distribution | None = None,
+    seed: int = 0,
+    row_numbers: jax.Array | None = None,
+    eos_id: int = 1,
+    pad_id: int = 0,
+) -> Decoded:
+    """`num_decodes` samples of each row, the most probable first (of equals, the first drawn).
+
+    inputs: [B, S] int32, padded with 0. row_numbers: [B] int32, what a row is called wherever it stands; None for its
+    place in this batch. Scores are log probabilities, of the distribution or of the model (rescale_log_probs). To be
+    jitted by the caller with all but params, inputs and row_numbers fixed; stops as soon as every sample has ended.
+    With a temperature of 0 nothing is drawn: every sample is the greedy answer.
+    """
+    B, N, T = inputs.shape[0], num_decodes, max_decode_length
+    distribution = distribution or Distribution()
+    is_greedy = distribution.temperature < MIN_TEMPERATURE
+    numbers = jnp.arange(B, dtype=jnp.int32) if row_numbers is None else row_numbers.astype(jnp.int32)
+    keys = _keys(seed, numbers, N)
+
+    def choose(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Tokens [B, N] and their log probabilities."""
+        if is_greedy:
+            chosen = first_of_the_largest(logits)
+            if distribution.rescale_log_probs:
+                return chosen, jnp.zeros(chosen.shape, jnp.float32)
+            return chosen, _log_probability(logits, chosen)
+        drawn_from = distribution.logits(logits)
+        at_step = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, step)))(keys)
+        chosen = jax.vmap(jax.vmap(jax.random.categorical))(at_step, drawn_from).astype(jnp.int32)
+        return chosen, _log_probability(drawn_from if distribution.rescale_log_probs else logits, chosen)
+
+    def unfinished(state: _State) -> jax.Array:
+        return (state.step < T) & ~jnp.all(state.ended)
+
+    def extend(state: _State) -> _State:
+        logits, cache = model.decode_step(params, state.cache, state.previous, state.step)
+        chosen, log_probability = choose(logits, state.step)
+        chosen = jnp.where(state.ended, jnp.int32(pad_id), chosen)
+        scores = state.scores + jnp.where(state.ended, 0.0, log_probability)
+        tokens = lax.dynamic_update_slice_in_dim(state.tokens, chosen[..., None], state.step, axis=2)
+        ended = state.ended | (chosen == eos_id)
+        return _State(state.step + jnp.int32(1), ended, chosen, tokens, scores, cache)
+
+    state = lax.while_loop(
+        unfinished,
+        extend,
+        _State(
+            jnp.int32(0),
+            jnp.broadcast_to(is_empty(inputs)[:, None], (B, N)),
+            jnp.broadcast_to(model.first_tokens(inputs)[:, None], (B, N)),
+            jnp.full((B, N, T), pad_id, jnp.int32),
+            jnp.zeros((B, N), jnp.float32),
+            model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N),
+        ),
+    )
+    order = jnp.argsort(-state.scores, axis=1, stable=True)
+    tokens = jnp.take_along_axis(state.tokens, order[..., None], axis=1, mode="clip")
+    return Decoded(tokens, jnp.take_along_axis(state.scores, order, axis=1, mode="clip"))
+
+
+def _keys(seed: int, row_numbers: jax.Array, samples: int) -> jax.Array:
+    """A key for each sample of each row: [B, N]."""
+    key = stream_key(seed, STREAM)
+    of_rows = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, row_numbers)
+    numbers = jnp.arange(samples, dtype=jnp.int32)
+    return jax.vmap(lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers))(of_rows)
+
+
+def _log_probability(logits: jax.Array, chosen: jax.Array) -> jax.Array:
+    """[..., V] and [...] int32 -> [...] float32."""
+    of_chosen = jnp.take_along_axis(logits, chosen[..., None], axis=-1, mode="clip")[..., 0]
+    return of_chosen - jax.nn.logsumexp(logits, axis=-1)

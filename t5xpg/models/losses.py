@@ -1,0 +1,218 @@
+"""T5's loss: cross entropy with z-loss, label smoothing, weights and the ways of normalising that T5X defines.
+
+Source: t5x/losses.py. Shapes: B batch, T target length, V vocab. All sums are float32.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5xpg.base.errors import UserError, nearest
+
+NORMALIZERS = ("NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What is optimised.
+
+    z_loss: factor of log(Z)^2 per token, which keeps logits from drifting (T5X: 1e-4).
+    label_smoothing: probability that is spread over the wrong tokens, in [0, 1).
+    loss_normalizing_factor: what the sum over tokens is divided by. A number; None for nothing (T5X's pretraining
+        default: Adafactor with parameter scaling does not see it, except by its epsilon); or one of
+        "NUM_REAL_TARGET_TOKENS" (the sum of the loss weights: the mean over tokens),
+        "NUM_TOTAL_TARGET_TOKENS" (B * T, padding counted),
+        "AVERAGE_PER_SEQUENCE" (the mean over sequences of each sequence's mean, packed sequences counted one by one).
+
+    Raises UserError for a value that makes no sense.
+    """
+
+    z_loss: float = 1e-4
+    label_smoothing: float = 0.0
+    loss_normalizing_factor: float | str | None = "NUM_REAL_TARGET_TOKENS"
+
+    def __post_init__(self) -> None:
+        if not self.z_loss >= 0.0:
+            raise UserError(f"LossConfig.z_loss is {self.z_loss!r}; it must be at least 0.")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError(f"LossConfig.label_smoothing is {self.label_smoothing!r}; it must be in [0, 1).")
+        factor = self.loss_normalizing_factor
+        if isinstance(factor, str):
+            if factor not in NORMALIZERS:
+                raise UserError(f"LossConfig.loss_normalizing_factor is {factor!r}.{nearest(factor, NORMALIZERS)}")
+        elif factor is not None and not factor > 0:
+            raise UserError(f"LossConfig.loss_normalizing_factor is {factor!r}; a number must be above 0.")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def cross_entropy_with_logits(
+    logits: jax.Array, targets: jax.Array, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> tuple[jax.Array, jax.Array]:
+    """Cross entropy of logits [..., V] float32 and targets [...] int32, with a stable gradient of its own.
+
+    Returns (loss, z), both [...] float32: z = z_loss * log(Z)^2 with Z the softmax's denominator, and
+    loss = the cross entropy with the smoothed targets, less their entropy (so that 0 stays the best), plus z.
+    Only the loss has a gradient; z is for the record, as in T5X.
+    """
+    return _cross_entropy_forward(logits, targets, label_smoothing, z_loss)[0]
+
+
+def _smoothed(label_smoothing: float, vocab_size: int) -> tuple[float, float, float]:
+    """Probability of the target, probability of each other token, entropy of the two."""
+    on = 1.0 - label_smoothing
+    off = label_smoothing / max(vocab_size - 1, 1)
+    entropy = -(on * math.log(on) + (vocab_size - 1) * off * math.log(off + 1e-20))
+    return on, off, entropy
+
+
+def _is_target(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Boolean [..., V]; compared inside the reductions that use it instead of gathered, so that V can be sharded."""
+    return targets[..., None] == jnp.arange(logits.shape[-1], dtype=targets.dtype)
+
+
+def _log_normalizer_and_target(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log(Z) and the target's logit, each [...]."""
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    target_logits = jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1)
+    return log_z, target_logits
+
+
+def _cross_entropy_forward(
+    logits: jax.Array, targets: jax.Array, label_smoothing: float, z_loss: float
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+    if logits.ndim != targets.ndim + 1:
+        raise ValueError(f"logits {logits.shape} and targets {targets.shape} do not belong together")
+    on, off, entropy = _smoothed(label_smoothing, logits.shape[-1])
+    log_z, target_logits = _log_normalizer_and_target(logits, targets)
+    loss = log_z - on * target_logits - entropy
+    if label_smoothing:
+        loss = loss - off * (jnp.sum(logits, axis=-1) - target_logits)
+    z = z_loss * jnp.square(log_z)
+    return (loss + z, z), (logits, targets, log_z)
+
+
+def _cross_entropy_backward(
+    label_smoothing: float,
+    z_loss: float,
+    residuals: tuple[jax.Array, jax.Array, jax.Array],
+    gradient: tuple[jax.Array, jax.Array],
+) -> tuple[jax.Array, np.ndarray]:
+    logits, targets, log_z = residuals
+    on, off, _ = _smoothed(label_smoothing, logits.shape[-1])
+    softmax = jnp.exp(logits - log_z[..., None])
+    soft_targets = jnp.where(_is_target(logits, targets), on, off).astype(logits.dtype)
+    # d(z_loss * log_z^2) = 2 * z_loss * log_z * softmax
+    derivative = (1.0 + 2.0 * z_loss * log_z)[..., None] * softmax - soft_targets
+    return gradient[0][..., None] * derivative, np.zeros(targets.shape, dtype=jax.dtypes.float0)
+
+
+cross_entropy_with_logits.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+
+
+def compute_weighted_cross_entropy(
+    logits: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    loss_normalizing_factor: float | jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(loss, z-loss, weights), each summed over all tokens; the first two divided by loss_normalizing_factor.
+
+    logits [B, T, V] float32; targets [B, T] int32; weights [B, T] or None for 1 everywhere.
+    """
+    loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
+    weights = jnp.ones(targets.shape, jnp.float32) if weights is None else weights.astype(jnp.float32)
+    factor = jnp.float32(1.0) if loss_normalizing_factor is None else jnp.float32(loss_normalizing_factor)
+    return jnp.sum(loss * weights) / factor, jnp.sum(z * weights) / factor, jnp.sum(weights)
+
+
+def side_of_targets(batch: Mapping[str, jax.Array]) -> str:
+    """What the names of the arrays that the loss is computed from start with: "decoder_", or of an encoder alone."""
+    return "decoder_" if "decoder_target_tokens" in batch else "encoder_"
+
+
+def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """[B, T] float32: the loss weights, or where a batch has none 1 for every target that is no padding (0)."""
+    side = side_of_targets(batch)
+    weights = batch.get(f"{side}loss_weights")
+    if weights is None:
+        weights = batch[f"{side}target_tokens"] > 0
+    return weights.astype(jnp.float32)
+
+
+def loss_weights_and_normalizer(batch: Mapping[str, jax.Array], config: LossConfig) -> tuple[jax.Array, jax.Array]:
+    """Each token's weight in the loss [B, T], and the number that the weighted sum is divided by; float32.
+
+    Weights need no more of the batch than their own row; the normaliser is a sum over rows (or a constant). So a
+    batch that is worked off in parts takes the normaliser of the whole and adds up the parts' losses and gradients.
+    Where T5X divides by 0 (a batch without a single target) this divides by 1.
+    """
+    weights = token_weights(batch)
+    factor = config.loss_normalizing_factor
+    if factor == "AVERAGE_PER_SEQUENCE":
+        segments = batch.get(f"{side_of_targets(batch)}segment_ids")
+        if segments is None:
+            of_sequence = jnp.sum(weights, axis=-1, keepdims=True)
+        else:
+            same = (segments[:, :, None] == segments[:, None, :]).astype(jnp.float32)
+            of_sequence = jnp.einsum("bts,bs->bt", same, weights, precision=jax.lax.Precision.HIGHEST)
+        weights = weights / jnp.where(of_sequence == 0, 1.0, of_sequence)
+    if factor is None:
+        normalizer = jnp.float32(1.0)
+    elif factor == "NUM_TOTAL_TARGET_TOKENS":
+        normalizer = jnp.float32(weights.size)
+    elif isinstance(factor, str):
+        normalizer = jnp.sum(weights)
+    else:
+        normalizer = jnp.float32(factor)
+    return weights, jnp.where(normalizer == 0, 1.0, normalizer)
+
+
+def loss_and_metrics(
+    logits: jax.Array,
+    batch: Mapping[str, jax.Array],
+    config: LossConfig,
+    token_bytes: np.ndarray | jax.Array,
+    normalizer: jax.Array | None = None,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The loss to be minimised, and sums over the batch that metrics are made of.
+
+    logits: [B, T, V] float32. batch: decoder_target_tokens [B, T], and decoder_loss_weights and decoder_segment_ids
+    where it has them; of an encoder alone, the encoder's. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
+    normalizer: for a part of a batch, the whole batch's from `loss_weights_and_normalizer`; then the losses of all
+    parts add up to the whole's.
+
+    The sums, float32 scalars: "loss" (what is minimised, normalised), "cross_entropy" (nats, over tokens by their
+    weights, without z-loss and smoothing), "z_loss" (over tokens by their weights), "weights", "correct" (tokens whose
+    logit is the largest, by their weights), "target_bytes" (bytes of all tokens with a weight).
+    Nats per target token is cross_entropy / weights; nats per target byte is cross_entropy / target_bytes.
+    """
+    targets = batch[f"{side_of_targets(batch)}target_tokens"]
+    weights, own_normalizer = loss_weights_and_normalizer(batch, config)
+    if normalizer is None:
+        normalizer = own_normalizer
+    loss, _, _ = compute_weighted_cross_entropy(
+        logits, targets, weights, config.label_smoothing, config.z_loss, normalizer
+    )
+    plain = token_weights(batch)
+    seen = jax.lax.stop_gradient(logits)
+    log_z, target_logits = _log_normalizer_and_target(seen, targets)
+    hits = (jnp.argmax(seen, axis=-1).astype(targets.dtype) == targets).astype(jnp.float32)
+    bytes_of_targets = jnp.take(jnp.asarray(token_bytes, jnp.float32), targets, mode="clip")
+    sums = {
+        "loss": jax.lax.stop_gradient(loss),
+        "cross_entropy": jnp.sum((log_z - target_logits) * plain),
+        "z_loss": jnp.sum(config.z_loss * jnp.square(log_z) * plain),
+        "weights": jnp.sum(plain),
+        "correct": jnp.sum(hits * plain),
+        "target_bytes": jnp.sum(jnp.where(plain > 0, bytes_of_targets, 0.0)),
+    }
+    return loss, sums

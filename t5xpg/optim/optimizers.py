@@ -1,0 +1,310 @@
+"""Optimisers: frozen settings, each of which builds an optax transformation.
+
+What is said of an array holds for every layer of a stacked one (`layerwise`).
+
+`transformation(params_axes)` takes the logical axes of the parameters (a tree of the parameters' structure whose
+leaves are tuples of names, see `partitioning`), because some rules depend on what a dimension is.
+`learning_rate` is a schedule; a number stands for a constant rate.
+
+`relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the learning
+rate a step, whatever its size. These entries start near 0 and are added to the logits of the attention as they are: it
+takes several units until a head looks at its neighbours, which at the rate that suits a matrix is hundreds of steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax.contrib import MuonDimensionNumbers
+
+from t5xpg.optim.schedules import Schedule, as_schedule
+
+LAYERS = "layers"  # the axis
+Axes = tuple[str, ...]
+
+
+def is_stacked(axes: Axes) -> bool:
+    """Whether an array with these logical axes holds all layers of a stack."""
+    return axes[:1] == (LAYERS,)
+
+
+def of_layer(axes: Axes) -> Axes:
+    """The logical axes of one layer's part of an array, or of an array that is no stack."""
+    return axes[1:] if is_stacked(axes) else axes
+
+
+def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.GradientTransformation:
+    """`inner`, which treats every array by itself, treating every layer of a stacked one by itself.
+
+    inner: its state is made of trees of the parameters' structure, and of counts, which are scalars. params_axes: the
+    tree of logical axes. The state is inner's, with stacked arrays for stacked parameters.
+    """
+    flags = [is_stacked(axes) for axes in jax.tree.leaves(params_axes, is_leaf=lambda node: isinstance(node, tuple))]
+    if not any(flags):
+        return inner
+
+    def along(leaf: Any) -> Any:
+        """The axes of inner's state of one stacked array: of its arrays the first, of its counts none."""
+        layer = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+        return jax.tree.map(lambda part: 0 if part.ndim else None, jax.eval_shape(inner.init, layer))
+
+    def init(params: Any) -> Any:
+        leaves, treedef = _flat(params)
+        return _joined(
+            [
+                jax.vmap(inner.init, out_axes=along(leaf))(leaf) if stacked else inner.init(leaf)
+                for leaf, stacked in zip(leaves, flags, strict=True)
+            ],
+            treedef,
+        )
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        assert params is not None, "the sizes of parameters decide"
+        leaves, treedef = _flat(params)
+        states = _apart(state, jax.tree.structure(jax.eval_shape(inner.init, leaves[0])), treedef)
+        new_updates, new_states = [], []
+        for gradient, own, leaf, stacked in zip(treedef.flatten_up_to(updates), states, leaves, flags, strict=True):
+            one = inner.update
+            if stacked:
+                one = jax.vmap(one, in_axes=(0, along(leaf), 0), out_axes=(0, along(leaf)))
+            changed, own = one(gradient, own, leaf)
+            new_updates.append(changed)
+            new_states.append(own)
+        return treedef.unflatten(new_updates), _joined(new_states, treedef)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _flat(params: Any) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(params)
+
+
+def _joined(states: list[Any], treedef: Any) -> Any:
+    """The state of all parameters, of the states of each: trees of arrays, and of the counts the first."""
+    of_one: Any = jax.tree.structure(states[0])
+    columns = zip(*(of_one.flatten_up_to(state) for state in states), strict=True)
+    return of_one.unflatten([parts[0] if parts[0].ndim == 0 else treedef.unflatten(parts) for parts in columns])
+
+
+def _apart(state: Any, of_one: Any, treedef: Any) -> list[Any]:
+    """The states of each parameter, of the state of all."""
+    number = treedef.num_leaves
+    columns = [
+        [part] * number if isinstance(part, jax.Array) else treedef.flatten_up_to(part)
+        for part in of_one.flatten_up_to(state)
+    ]
+    return [of_one.unflatten([column[index] for column in columns]) for index in range(number)]
+
+
+AxesTree = Any  # nested dicts whose leaves are tuples of axis names
+TABLE_AXES = ("vocab", "relpos_buckets")  # axes of lookup tables and of the output head
+
+
+class Optimizer(Protocol):
+    """What the step needs of an optimiser."""
+
+    @property
+    def learning_rate(self) -> Schedule: ...
+
+    def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation: ...
+
+
+@dataclass(frozen=True)
+class Adafactor:
+    """Adafactor as T5X ships it (arXiv 1804.04235; `t5x.adafactor.Adafactor`), for parameters of at most two axes.
+
+    Arrays whose two largest dimensions have `min_dim_size_to_factor` or more entries keep a mean of squared gradients
+    per row and per column, all others one per entry. T5X's rules by logical axis matter for arrays of three and more
+    axes only: for two and fewer it falls back to these sizes too, relative position buckets included.
+    `weight_decay` is subtracted as `weight_decay * parameter`, not multiplied by the learning rate, unless
+    `weight_decay_lr_exponent` is set: then by `learning_rate ** weight_decay_lr_exponent`.
+    """
+
+    learning_rate: Schedule
+    decay_rate: float = 0.8
+    multiply_by_parameter_scale: bool = True
+    clipping_threshold: float | None = 1.0
+    epsilon1: float = 1e-30
+    epsilon2: float = 1e-3
+    min_dim_size_to_factor: int = 128
+    factored: bool = True
+    momentum: float | None = None
+    step_offset: int = 0
+    weight_decay: float | None = None
+    weight_decay_lr_exponent: float | None = None
+    max_gradient_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
+
+    def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
+        """Raises ValueError for parameters of more than two axes."""
+        deep = [axes for axes in _leaves(params_axes) if len(of_layer(axes)) > 2]
+        if deep:
+            raise ValueError(f"Adafactor factors arrays of at most two axes; got {deep}")
+        steps = _clip(self.max_gradient_norm)
+        factored = optax.scale_by_factored_rms(
+            self.factored, self.decay_rate, self.step_offset, self.min_dim_size_to_factor, self.epsilon1
+        )
+        steps.append(by_layer(factored, params_axes))
+        if self.clipping_threshold is not None:
+            steps.append(by_layer(optax.clip_by_block_rms(self.clipping_threshold), params_axes))
+        steps.append(optax.scale_by_learning_rate(self.learning_rate, flip_sign=False))
+        if self.multiply_by_parameter_scale:
+            steps.append(by_layer(optax.scale_by_param_block_rms(self.epsilon2), params_axes))
+        if self.momentum is not None:
+            steps.append(optax.ema(self.momentum, debias=False, accumulator_dtype=jnp.float32))
+        if self.weight_decay is not None or self.weight_decay_lr_exponent is not None:
+            steps.append(optax.add_decayed_weights(self._decay()))
+        return optax.chain(*steps, optax.scale(-1.0))
+
+    def _decay(self) -> Schedule | float:
+        rate, exponent = self.weight_decay, self.weight_decay_lr_exponent
+        if exponent is None:
+            return 0.0 if rate is None else rate
+        factor = 1.0 if rate is None else rate
+        return lambda step: factor * self.learning_rate(step) ** exponent
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """AdamW (arXiv 1711.05101). Decays arrays of two and more axes, so not the scales of the norms."""
+
+    learning_rate: Schedule
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    max_gradient_norm: float | None = None
+    relpos_bias_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
+
+    def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
+        return optax.chain(
+            *_clip(self.max_gradient_norm),
+            optax.scale_by_adam(self.b1, self.b2, self.epsilon),
+            optax.add_decayed_weights(self.weight_decay, _matrices(params_axes)),
+            optax.scale_by_learning_rate(self.learning_rate),
+            *_faster_position_biases(self.relpos_bias_factor, params_axes),
+        )
+
+
+@dataclass(frozen=True)
+class AdamWScale:
+    """nanoT5's AdamW with Adafactor's parameter scaling: the update of an array is multiplied by its own size.
+
+    The size is the root mean square of its entries, at least `minimum_scale`. The decay is AdamW's, not scaled.
+    """
+
+    learning_rate: Schedule
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float = 1e-6
+    minimum_scale: float = 1e-3
+    weight_decay: float = 0.0
+    max_gradient_norm: float | None = 1.0
+    relpos_bias_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
+
+    def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
+        return optax.chain(
+            *_clip(self.max_gradient_norm),
+            optax.scale_by_adam(self.b1, self.b2, self.epsilon),
+            by_layer(optax.scale_by_param_block_rms(self.minimum_scale), params_axes),
+            optax.add_decayed_weights(self.weight_decay, _matrices(params_axes)),
+            optax.scale_by_learning_rate(self.learning_rate),
+            *_faster_position_biases(self.relpos_bias_factor, params_axes),
+        )
+
+
+@dataclass(frozen=True)
+class Muon:
+    """Muon (Jordan 2024) for the matrices inside the layers, AdamW for everything else.
+
+    Embeddings, the output head, relative position biases and norms get AdamW, at `adam_learning_rate` where it is
+    given and at `learning_rate` otherwise; `nesterov` holds for both (NAdamW), as in optax. Updates of matrices are
+    orthogonalised momenta. The update of a matrix [I, O] is multiplied by sqrt(max(1, O / I)), or, where
+    `consistent_rms` is set (0.2 is usual, arXiv 2502.16982), by consistent_rms * sqrt(max(I, O)), which makes rates
+    comparable with AdamW's.
+    """
+
+    learning_rate: Schedule
+    adam_learning_rate: Schedule | None = None
+    momentum: float = 0.95
+    nesterov: bool = True
+    newton_schulz_steps: int = 5
+    consistent_rms: float | None = None
+    weight_decay: float = 0.0
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float = 1e-8
+    max_gradient_norm: float | None = None
+    relpos_bias_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
+        if self.adam_learning_rate is not None:
+            object.__setattr__(self, "adam_learning_rate", as_schedule(self.adam_learning_rate))
+
+    def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
+        muon = optax.contrib.muon(
+            self.learning_rate,
+            ns_steps=self.newton_schulz_steps,
+            beta=self.momentum,
+            eps=self.epsilon,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+            adam_b1=self.b1,
+            adam_b2=self.b2,
+            adam_learning_rate=self.adam_learning_rate,
+            muon_weight_dimension_numbers=jax.tree.map(_muon_dimensions, params_axes, is_leaf=_is_axes),
+            consistent_rms=self.consistent_rms,
+        )
+        return optax.chain(
+            *_clip(self.max_gradient_norm), muon, *_faster_position_biases(self.relpos_bias_factor, params_axes)
+        )
+
+
+def is_hidden_matrix(axes: tuple[str, ...]) -> bool:
+    """Whether an array with these logical axes maps hidden units to hidden units: no embedding, head, bias or norm."""
+    return len(of_layer(axes)) == 2 and not any(name in TABLE_AXES for name in axes)
+
+
+def _muon_dimensions(axes: tuple[str, ...]) -> MuonDimensionNumbers | None:
+    """Rows and columns of what Muon orthogonalises; optax takes other axes as those of many matrices."""
+    if not is_hidden_matrix(axes):
+        return None
+    return MuonDimensionNumbers(1, 2) if is_stacked(axes) else MuonDimensionNumbers(0, 1)
+
+
+def _clip(max_gradient_norm: float | None) -> list[optax.GradientTransformation]:
+    """Clipping by the global norm of the gradients, before everything else, as T5X does it."""
+    return [] if max_gradient_norm is None else [optax.clip_by_global_norm(max_gradient_norm)]
+
+
+def _faster_position_biases(factor: float, params_axes: AxesTree) -> list[optax.GradientTransformation]:
+    """Multiplies the updates of the relative position biases; nothing where the factor is 1."""
+    if factor == 1.0:
+        return []
+    biases = jax.tree.map(lambda axes: "relpos_buckets" in axes, params_axes, is_leaf=_is_axes)
+    return [optax.masked(optax.scale(factor), biases)]
+
+
+def _matrices(params_axes: AxesTree) -> Any:
+    return jax.tree.map(lambda axes: len(of_layer(axes)) > 1, params_axes, is_leaf=_is_axes)
+
+
+def _leaves(params_axes: AxesTree) -> list[tuple[str, ...]]:
+    return jax.tree.leaves(params_axes, is_leaf=_is_axes)
+
+
+def _is_axes(node: object) -> bool:
+    return isinstance(node, tuple)

@@ -1,0 +1,130 @@
+"""Learning rates as functions of the step.
+
+A schedule maps a step (0 at the first update; a Python int or a traced int32 scalar) to a float32 scalar.
+Warmups are T5X's: linear from 0, `step / warmup_steps`, so that the first update of a warmup does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from t5xpg.base.errors import UserError
+
+Step = int | jax.Array
+Schedule = Callable[[Any], jax.Array]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """`value` at every step, after a linear warmup from 0."""
+
+    value: float
+    warmup_steps: int = 0
+
+    def __call__(self, step: Step) -> jax.Array:
+        return jnp.float32(self.value) * _warmup(_float(step), self.warmup_steps)
+
+
+@dataclass(frozen=True)
+class InverseSquareRoot:
+    """T5X's "constant * rsqrt_decay": `base_learning_rate / sqrt(max(step, warmup_steps))`.
+
+    With `linear_warmup`, T5X's "constant * linear_warmup * rsqrt_decay". Never below `minimum`, as in T5X
+    (`t5x.utils.create_learning_rate_scheduler`).
+    """
+
+    base_learning_rate: float = 1.0
+    warmup_steps: int = 10_000
+    linear_warmup: bool = False
+    minimum: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 1:
+            raise UserError(f"InverseSquareRoot.warmup_steps is {self.warmup_steps}; it has to be 1 or more.")
+
+    def __call__(self, step: Step) -> jax.Array:
+        t = _float(step)
+        rate = jnp.float32(self.base_learning_rate) / jnp.sqrt(jnp.maximum(t, jnp.float32(self.warmup_steps)))
+        if self.linear_warmup:
+            rate = rate * _warmup(t, self.warmup_steps)
+        return jnp.maximum(rate, jnp.float32(self.minimum))
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from `peak`, at the end of the warmup, to `peak * final_fraction` at `total_steps`; then flat."""
+
+    peak: float
+    total_steps: int
+    warmup_steps: int = 0
+    final_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_decay(self.total_steps, self.warmup_steps, "Cosine")
+
+    def __call__(self, step: Step) -> jax.Array:
+        t = _float(step)
+        fall = jnp.float32(0.5) * (1 + jnp.cos(jnp.float32(jnp.pi) * _progress(t, self.warmup_steps, self.total_steps)))
+        return jnp.float32(self.peak) * _warmup(t, self.warmup_steps) * _between(fall, self.final_fraction)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A line from `peak`, at the end of the warmup, to `peak * final_fraction` at `total_steps`; then flat."""
+
+    peak: float
+    total_steps: int
+    warmup_steps: int = 0
+    final_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_decay(self.total_steps, self.warmup_steps, "Linear")
+
+    def __call__(self, step: Step) -> jax.Array:
+        t = _float(step)
+        fall = 1 - _progress(t, self.warmup_steps, self.total_steps)
+        return jnp.float32(self.peak) * _warmup(t, self.warmup_steps) * _between(fall, self.final_fraction)
+
+
+def as_schedule(value: Schedule | float) -> Schedule:
+    """A schedule from a schedule or from a number, which stands for a constant rate."""
+    if callable(value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(
+            f"learning_rate is {value!r}; it has to be a number or a schedule, "
+            "such as @schedules.InverseSquareRoot(), @schedules.Cosine() or @schedules.Constant()."
+        )
+    return Constant(float(value))
+
+
+def _float(step: Step) -> jax.Array:
+    return jnp.asarray(step, dtype=jnp.float32)
+
+
+def _warmup(t: jax.Array, warmup_steps: int) -> jax.Array:
+    """1 from `warmup_steps` on."""
+    return jnp.minimum(t / jnp.float32(warmup_steps), jnp.float32(1)) if warmup_steps > 0 else jnp.float32(1)
+
+
+def _progress(t: jax.Array, warmup_steps: int, total_steps: int) -> jax.Array:
+    """0 until the end of the warmup, 1 from `total_steps` on."""
+    return jnp.clip((t - jnp.float32(warmup_steps)) / jnp.float32(total_steps - warmup_steps), 0, 1)
+
+
+def _between(fall: jax.Array, final_fraction: float) -> jax.Array:
+    """`fall`, which goes from 1 to 0, stretched to go from 1 to `final_fraction`."""
+    return jnp.float32(final_fraction) + jnp.float32(1 - final_fraction) * fall
+
+
+def _check_decay(total_steps: int, warmup_steps: int, name: str) -> None:
+    if warmup_steps < 0 or total_steps <= warmup_steps:
+        raise UserError(
+            f"{name}: total_steps is {total_steps} and warmup_steps is {warmup_steps}; "
+            "the decay needs at least one step after the warmup."
+        )

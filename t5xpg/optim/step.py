@@ -1,0 +1,123 @@
+"""One update and one evaluation, as pure functions of a state and a batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from t5xpg.base.errors import UserError
+from t5xpg.models.losses import LossConfig, loss_and_metrics, loss_weights_and_normalizer
+from t5xpg.models.model import Model, Params
+from t5xpg.models.rng import stream_key
+from t5xpg.optim.optimizers import Optimizer
+from t5xpg.optim.state import TrainState
+
+Batch = Mapping[str, jax.Array]
+Metrics = dict[str, jax.Array]
+# (params, rows, the whole batch's normaliser, number of the microbatch) -> (gradients, sums of metrics)
+GradientFunction = Callable[[Params, Batch, jax.Array, jax.Array], tuple[Params, Metrics]]
+# As above over a whole batch, which it may work off in parts.
+WholeGradientFunction = Callable[[Params, Batch, jax.Array], tuple[Params, Metrics]]
+
+
+def make_train_step(
+    model: Model,
+    optimizer: Optimizer,
+    loss_config: LossConfig,
+    *,
+    num_microbatches: int = 1,
+    skip_nonfinite: bool = False,
+    seed: int,
+    token_bytes: np.ndarray,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    """A function (state, batch) -> (next state, metrics), to be compiled by `partitioning.jit_train_step`.
+
+    batch: int32 arrays [B, S] and [B, T], see `batch`. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
+    metrics: the float32 sums of `losses.loss_and_metrics`, "gradient_norm" (global L2 norm before clipping),
+    "gradient_squares" ([number of parameters] in the order of their leaves: the square of each one's L2 norm) and
+    "learning_rate". num_microbatches: parts that a batch is worked off in, one after the other, to save memory; the
+    update is the same but for rounding, and for dropout, whose masks are drawn part by part. skip_nonfinite: where loss
+    or gradient is not finite, the step counts, and parameters and optimiser stay as they were.
+    """
+    transformation = optimizer.transformation(model.logical_axes())
+
+    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        dropout_key = stream_key(seed, "dropout", state.step) if model.config.dropout_rate > 0 else None
+
+        def gradient(params: Params, rows: Batch, normalizer: jax.Array, part: jax.Array) -> tuple[Params, Metrics]:
+            key = None if dropout_key is None else jax.random.fold_in(dropout_key, part)
+
+            def loss_of(params: Params) -> tuple[jax.Array, Metrics]:
+                logits = model.logits(params, rows, dropout_key=key)
+                return loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
+
+            (_, sums), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+            return gradients, sums
+
+        normalizer = loss_weights_and_normalizer(batch, loss_config)[1]
+        gradients, metrics = microbatched(gradient, num_microbatches)(state.params, batch, normalizer)
+        squares = [jnp.sum(jnp.square(gradient)) for gradient in jax.tree.leaves(gradients)]
+        metrics["gradient_squares"] = jnp.stack(squares)
+        metrics["gradient_norm"] = jnp.sqrt(functools.reduce(jnp.add, squares))
+        metrics["learning_rate"] = optimizer.learning_rate(state.step)
+        updates, opt_state = transformation.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        if skip_nonfinite:
+            finite = jnp.isfinite(metrics["cross_entropy"]) & jnp.isfinite(metrics["gradient_norm"])
+            params, opt_state = jax.tree.map(
+                lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+            )
+        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    return update
+
+
+def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGradientFunction:
+    """`gradient` over `num_microbatches` equal parts of a batch, its results added up.
+
+    Equal to `gradient` over the whole batch where that is a sum over rows. Part i has the rows i, i + n, i + 2n, ...:
+    rows that lie split over devices then stay where they are. Raises UserError where the batch does not divide.
+    """
+    if num_microbatches < 1:
+        raise UserError(f"The number of microbatches is {num_microbatches}; it has to be 1 or more.")
+
+    def whole(params: Params, batch: Batch, normalizer: jax.Array) -> tuple[Params, Metrics]:
+        if num_microbatches == 1:
+            return gradient(params, batch, normalizer, jnp.int32(0))
+
+        def split(array: jax.Array) -> jax.Array:
+            B = array.shape[0]
+            if B % num_microbatches:
+                raise UserError(f"A batch of {B} rows does not divide into {num_microbatches} microbatches.")
+            return jnp.swapaxes(array.reshape(B // num_microbatches, num_microbatches, *array.shape[1:]), 0, 1)
+
+        def add(total: Any, part: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            number, rows = part
+            return jax.tree.map(jnp.add, total, gradient(params, rows, normalizer, number)), None
+
+        parts = (jnp.arange(num_microbatches, dtype=jnp.int32), {name: split(array) for name, array in batch.items()})
+        shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts[1]), normalizer, parts[0][0])
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.scan(add, zeros, parts)[0]
+
+    return whole
+
+
+def make_eval_step(
+    model: Model, loss_config: LossConfig, *, token_bytes: np.ndarray
+) -> Callable[[Params, Batch], Metrics]:
+    """A function (params, batch) -> the float32 sums of `losses.loss_and_metrics`, without dropout.
+
+    Rows that only fill up a last batch weigh nothing, as their decoder_loss_weights are 0.
+    """
+
+    def evaluate(params: Params, batch: Batch) -> Metrics:
+        return loss_and_metrics(model.logits(params, batch), batch, loss_config, token_bytes)[1]
+
+    return evaluate

@@ -1,0 +1,164 @@
+"""Which evaluation of a run was the best, and when there have been enough without a better one.
+
+What is measured is called "validation/loss", of one task of a mixture "validation/<task>/loss", and "<task>/<metric>"
+of the metrics of tasks. The state of a selection follows from a run's records alone: a run that goes on makes it again
+from those that it keeps, and is where the unbroken run was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+
+VALIDATION, INFER_EVAL = "validation", "infer_eval"  # splits of records
+MIN, MAX = "min", "max"
+# The measures of a validation that can be selected by, and which of their values are better.
+MEASURES = {"loss": MIN, "nats_per_byte": MIN, "bits_per_byte": MIN, "accuracy": MAX}
+
+Values = Mapping[str, float | None]  # None: not finite
+
+
+@dataclass(frozen=True)
+class Selection:
+    """metric: a name as `values_of` gives it. mode: whether the lowest ("min") or the highest ("max") is the best; None
+    where the metric is of a validation, which says so itself. keep: a checkpoint is written of every evaluation that is
+    the best so far, and the last of these stays. patience: so many evaluations in a row without a better one end the
+    run; None for never.
+
+    Raises UserError for values that cannot be.
+    """
+
+    metric: str = "validation/loss"
+    mode: str | None = None
+    keep: bool = True
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        whose, _, name = str(self.metric).rpartition("/")
+        if not whose or not name:
+            raise UserError(
+                f"BEST_METRIC is {self.metric!r}: expected 'validation/loss' or another measure of the validation, or "
+                "a metric of a task as '<task>/<metric>'."
+            )
+        if self.mode not in (None, MIN, MAX):
+            raise UserError(f"BEST_MODE is {self.mode!r}: expected 'min' or 'max'.")
+        if self.patience is not None and not (type(self.patience) is int and self.patience >= 1):
+            raise UserError(f"EARLY_STOP_PATIENCE is {self.patience!r}: expected None or a whole number of at least 1.")
+        if not isinstance(self.keep, bool):
+            raise UserError(f"KEEP_BEST is {self.keep!r}: it must be True or False.")
+        object.__setattr__(self, "mode", self._mode(whose, name))
+
+    def _mode(self, whose: str, name: str) -> str:
+        if not self.of_validation:
+            if self.mode is None:
+                raise UserError(
+                    f"BEST_MODE has to say whether {self.metric} is better the lower ('min') or the higher ('max')."
+                )
+            return self.mode
+        if name not in MEASURES:
+            known = [f"{whose}/{measure}" for measure in MEASURES]
+            raise UserError(f"BEST_METRIC is {self.metric!r}.{nearest(self.metric, known)}")
+        if self.mode not in (None, MEASURES[name]):
+            raise UserError(f"BEST_MODE is {self.mode!r}, and the best {self.metric} is {MEASURES[name]}.")
+        return MEASURES[name]
+
+    @property
+    def of_validation(self) -> bool:
+        """Whether it is measured every EVAL_PERIOD; else with the metrics of tasks, every INFER_EVAL_PERIOD."""
+        return self.metric.split("/")[0] == VALIDATION
+
+    def require(self, measured: Collection[str]) -> None:
+        """Raise UserError, with the nearest names, where the metric is not among what is measured."""
+        if self.metric not in measured:
+            raise UserError(f"BEST_METRIC is {self.metric!r}, which is not measured.{nearest(self.metric, measured)}")
+
+    def better(self, value: float | None, than: float | None) -> bool:
+        """Whether one value is better than another. One that is not finite is worse than any other."""
+        if value is None or than is None:
+            return value is not None
+        return value < than if self.mode == MIN else value > than
+
+
+class Best:
+    """The best evaluation of a run so far. That of step 0 is none: it measures what the run began with."""
+
+    def __init__(self, selection: Selection | None) -> None:
+        self.selection = selection
+        self.step: int | None = None  # of the best; None before the first with a finite value
+        self.value: float | None = None
+        self.since = 0  # evaluations since then
+        self._last: int | None = None
+
+    @classmethod
+    def of_records(cls, records: Iterable[Mapping[str, Any]], selection: Selection | None, step: int) -> Best:
+        """After the lines of metrics.jsonl up to `step`, in their order."""
+        best = cls(selection)
+        for record in records:
+            if record["step"] <= step:
+                best.add(record["step"], values_of(record))
+        return best
+
+    def add(self, step: int, values: Values) -> None:
+        """Take in what was measured at a step; nothing where the metric is not among it."""
+        if self.selection is None or step == 0 or self.selection.metric not in values:
+            return
+        value = values[self.selection.metric]
+        self._last = step
+        if self.selection.better(value, self.value):
+            self.step, self.value, self.since = step, value, 0
+        else:
+            self.since += 1
+
+    def to_keep(self, step: int) -> bool:
+        """Whether the state after `step` is the best so far and is to be kept."""
+        return self.selection is not None and self.selection.keep and self.step == step
+
+    def ends(self, step: int) -> bool:
+        """Whether the run ends after `step`: it has just been measured, and patience is at its end."""
+        if self.selection is None or self.selection.patience is None:
+            return False
+        return self._last == step and self.since >= self.selection.patience
+
+    def __str__(self) -> str:
+        """Such as "the best validation/loss is 1.234, at step 40"."""
+        assert self.selection is not None
+        if self.value is None:
+            return f"no {self.selection.metric} was finite"
+        return f"the best {self.selection.metric} is {self.value:.4g}, at step {self.step:,}"
+
+    @property
+    def reason(self) -> str:
+        """Why a run ended early."""
+        assert self.selection is not None
+        evaluations = f"{self.since} evaluation{'s' if self.since != 1 else ''}"
+        return f"{self.selection.metric} has not been better for {evaluations} (EARLY_STOP_PATIENCE); {self}"
+
+
+def validation_names(tasks: Iterable[str]) -> list[str]:
+    """The names of all that a validation can be selected by. tasks: those of a mixture."""
+    whose = [VALIDATION, *(f"{VALIDATION}/{task}" for task in tasks)]
+    return [f"{prefix}/{name}" for prefix in whose for name in MEASURES]
+
+
+def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers of a line of metrics.jsonl, by their names; nothing of lines that are no evaluation."""
+    split, task = record.get("split"), record.get("task")
+    if split == VALIDATION:
+        prefix = VALIDATION if task is None else f"{VALIDATION}/{task}"
+        return {f"{prefix}/{name}": _finite(record[name]) for name in MEASURES if name in record}
+    if split == INFER_EVAL:
+        metrics = record["metrics"]
+        return {f"{task}/{name}": _finite(value) for name, value in metrics.items() if _is_number(value)}
+    return {}
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None

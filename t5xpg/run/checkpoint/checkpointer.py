@@ -1,0 +1,377 @@
+"""Checkpoints: the state, the exact position in the data, and what a reader of them has to know.
+
+    <directory>/<step>/params      the parameters, under their own names: can be read alone
+    <directory>/<step>/optimizer   the step and the optimiser's arrays
+    <directory>/<step>/data        the data position, as bytes
+    <directory>/<step>/meta        JSON
+    <directory>/<step>/metrics     JSON: the numbers that were measured of it, one of which decides about the best
+
+orbax writes them beside the training, into a folder of another name, which is renamed when it is whole and carries
+the digests of its files (checkpoint_digests). An interruption at any moment leaves every earlier folder as it was;
+the next Checkpointer removes what is unfinished.
+
+Several processes write one checkpoint: each the parts of arrays that its devices hold. The first one sees to all else.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import absl.logging
+import numpy as np
+import orbax.checkpoint as ocp
+
+from t5xpg.base import kill_points
+from t5xpg.base.errors import UserError
+from t5xpg.distributed.group import ALONE, Group
+from t5xpg.models.encoder_decoder import Params
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint import items as checkpoint_items
+from t5xpg.run.checkpoint import items as checkpoint_layers
+from t5xpg.run.checkpoint.folders import CheckpointFolders
+
+if TYPE_CHECKING:
+    pass  # MERGED
+
+PASSING = "passing"  # in the meta of one that is only to go on from
+
+
+def staying(steps: Sequence[int], folder: Callable[[int], Path], config: CheckpointConfig) -> set[int]:
+    """Those of `steps`, ascending, that stay: the last `config.keep`, the best, and the very last.
+
+    Passing ones count for nothing but that: an unbroken run would not have written them.
+    """
+    lasting = [step for step in steps if not _is_passing(folder(step))]
+    found = best(steps, folder, config)
+    return {*lasting[-config.keep :], *steps[-1:], *([] if found is None else [found])}
+
+
+def best(steps: Iterable[int], folder: Callable[[int], Path], config: CheckpointConfig) -> int | None:
+    """The one with the best metric, the first of equals; None where none has it. What is not a number is the worst.
+
+    A passing one is none.
+    """
+    badness: dict[int, float] = {}
+    for step in steps if config.keep_best is not None else ():
+        if _is_passing(folder(step)):
+            continue
+        with suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
+            metrics = json.loads((folder(step) / "metrics" / "metrics").read_bytes())
+            value = float(metrics[config.keep_best])
+            badness[step] = math.inf if math.isnan(value) else value if config.best_mode == "min" else -value
+    return min(badness, key=lambda step: (badness[step], step), default=None)
+
+
+def _is_passing(folder: Path) -> bool:
+    with suppress(OSError, ValueError):  # damaged
+        meta = json.loads((folder / "meta" / "metadata").read_bytes())
+        return isinstance(meta, dict) and bool(meta.get(PASSING))
+    return False
+
+
+_DISK_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
+    errno.EIO,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """period: updates between checkpoints. keep: how many of the last ones stay.
+
+    keep_best: the metric (of those given to `save`) whose best value marks one more checkpoint that stays; None for no
+    such checkpoint. best_mode: whether the lowest ("min") or the highest ("max") is the best. asynchronous: whether
+    training goes on while a checkpoint is written.
+    """
+
+    period: int = 1000
+    keep: int = 2
+    keep_best: str | None = "validation/loss"
+    best_mode: str = "min"
+    asynchronous: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("period", "keep"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UserError(f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1.")
+        if self.best_mode not in ("min", "max"):
+            raise UserError(f"CheckpointConfig.best_mode is {self.best_mode!r}; it has to be 'min' or 'max'.")
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of one run. A context manager; leaving it waits for what is being written.
+
+    One process at a time may write. With `read_only`, nothing is changed, so that a run can be looked at while it
+    trains; raises UserError where there is no such directory.
+
+    group: the processes that write together; all of them make the same calls in the same order.
+    """
+
+    def __init__(
+        self, directory: Path, config: CheckpointConfig, *, read_only: bool = False, group: Group = ALONE
+    ) -> None:
+        # orbax logs its inner workings, and every error once in each of its threads; errors reach the caller anyway.
+        absl.logging.set_verbosity(absl.logging.FATAL)
+        self._config = config
+        self._group = group
+        self._directory = Path(directory).absolute()
+        self._writing: threading.Thread | None = None
+        self._error: BaseException | None = None
+        if read_only and not self._directory.is_dir():
+            raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
+        if not group.first:
+            group.meet("checkpoints")  # what was unfinished has been removed
+        with self._disk_errors("written into"):
+            self._folders = CheckpointFolders(
+                self._directory, read_only=read_only or not group.first, read=checkpoint_items.read_through
+            )
+        if group.first:
+            group.meet("checkpoints")
+        self._quiet = ExitStack()
+        self._quiet.enter_context(checkpoint_items.late_writes_unsaid())
+        self._orbax = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(handler_registry=checkpoint_items.handlers())
+        )
+
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        data_state: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        metrics: Mapping[str, float] | None = None,
+        *,
+        passing: bool = False,
+    ) -> bool:
+        """Begin to write the checkpoint of `step`; the arrays have been copied when this returns.
+
+        passing: it is only to go on from, and goes itself when the next one is written. Waits first for an earlier one
+        that is still being written, and raises what went wrong with it. Returns False, and writes nothing, where the
+        step already has a checkpoint: a run that continues reaches the same state.
+        """
+        self.wait()
+        with self._disk_errors("written into"):
+            there = self._group.first and self._folders.path(step).is_dir()
+        if self._group.told("saved", b"1" if there else b"0") == b"1":
+            return False
+        items: dict[str, ocp.args.CheckpointArgs] = {
+            "params": ocp.args.StandardSave(state.params),
+            "optimizer": ocp.args.StandardSave(checkpoint_items.optimizer_tree(state)),
+            "data": ocp.args.StandardSave({"npz": checkpoint_items.pack(data_state)}),
+            "meta": ocp.args.JsonSave({**meta, **({PASSING: True} if passing else {})}),
+        }
+        if metrics:
+            items["metrics"] = ocp.args.JsonSave({name: float(value) for name, value in metrics.items()})
+        kill_points.tell("begin", "save", step)
+        with self._disk_errors("written into"):
+            try:
+                target = self._folders.unfinished(step)
+                self._orbax.save(
+                    target, args=ocp.args.Composite(**items), force=True, custom_metadata=checkpoint_items.MARK
+                )
+            except BaseException:
+                self._discard(step)
+                raise
+        self._writing = threading.Thread(target=self._finish, args=(step,), name="checkpoint")
+        self._writing.start()
+        if not self._config.asynchronous:
+            self.wait()
+        return True
+
+    def _finish(self, step: int) -> None:
+        """What a checkpoint needs beside the training; `wait` raises what goes wrong."""
+        try:
+            self._orbax.wait_until_finished()
+            if self._group.first:
+                self._folders.finish(step)
+            kill_points.tell("end", "save", step)
+            self._tidy()
+        except BaseException as error:
+            self._error = error
+            self._discard(step)
+
+    def _discard(self, step: int) -> None:
+        if self._group.first:
+            self._folders.discard(step)
+
+    def tidy(self) -> None:
+        """Remove what an interruption kept from being removed, once the last one is known to be whole."""
+        self.wait()
+        with self._disk_errors("written into"):
+            self._tidy()
+
+    def _tidy(self) -> None:
+        if self._group.first:
+            self._folders.keep(staying(self._folders.steps(), self._folders.path, self._config))
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, ascending. Whether they are whole, `latest` and `restore` find out."""
+        self.wait()
+        with self._disk_errors("read from"):
+            return self._folders.steps()
+
+    def latest(self) -> int | None:
+        """The last step that has a whole checkpoint; None where there is no checkpoint at all.
+
+        Damaged ones after it are moved aside (with `read_only`, passed over), and a line says so. Raises UserError
+        where there are checkpoints and none is whole.
+        """
+        found = self.latest_here() if self._group.first else None
+        said = self._group.told("latest", b"" if found is None else str(found).encode("ascii"))
+        return int(said) if said else None
+
+    def latest_here(self) -> int | None:
+        """`latest` as this process sees it, without a word to the others: they may not be there any more."""
+        self.wait()
+        with self._disk_errors("read from"):
+            return self._folders.latest()
+
+    def best(self) -> int | None:
+        """The step with the best `keep_best` metric; None where no checkpoint has one."""
+        return best(self.steps(), self._folders.path, self._config)
+
+    def restore(
+        self, step: int | None, abstract_state: TrainState
+    ) -> tuple[TrainState, dict[str, np.ndarray], dict[str, Any]]:
+        """(state, data_state, meta) of `step`, or of the last whole checkpoint.
+
+        abstract_state: ShapeDtypeStructs with shardings (`partitioning.with_shardings`), on any mesh, of scanned layers
+        or of plain ones, whichever were saved. Raises UserError where there is no such checkpoint, where it is damaged,
+        or where its arrays are not those of abstract_state.
+        """
+        step = self._existing(step)
+        wanted = {"params": abstract_state.params, "optimizer": checkpoint_items.optimizer_tree(abstract_state)}
+        stored = self._stored(step, wanted)
+        restored = self._restore(
+            step,
+            params=ocp.args.StandardRestore(stored["params"]),
+            optimizer=ocp.args.StandardRestore(stored["optimizer"]),
+            data=ocp.args.StandardRestore(),
+        )
+        params, optimizer = (checkpoint_layers.as_wanted(restored[item], tree) for item, tree in wanted.items())
+        state = checkpoint_items.state_from(params, optimizer, abstract_state)
+        return state, checkpoint_items.unpack(np.asarray(restored["data"]["npz"])), restored["meta"]
+
+    def restore_params(self, step: int | None, abstract_params: Params) -> tuple[Params, dict[str, Any]]:
+        """(params, meta) of `step`, or of the last whole checkpoint: what evaluation, inference and export need."""
+        step = self._existing(step)
+        stored = self._stored(step, {"params": abstract_params})
+        restored = self._restore(step, params=ocp.args.StandardRestore(stored["params"]))
+        return checkpoint_layers.as_wanted(restored["params"], abstract_params), restored["meta"]
+
+    def meta(self, step: int | None = None) -> dict[str, Any]:
+        """The JSON of `step`, or of the last whole checkpoint."""
+        return self._restore(self._existing(step))["meta"]
+
+    def wait(self) -> None:
+        """Return when nothing is being written. Raises what went wrong with writing."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+        error, self._error = self._error, None
+        if error is not None:
+            with self._disk_errors("written into"):
+                raise error
+
+    def close(self) -> None:
+        """Wait, and release orbax's threads."""
+        try:
+            self.wait()
+        finally:
+            self._orbax.close()
+            self._quiet.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _existing(self, step: int | None) -> int:
+        """`step`, or the last one, as one that has a whole checkpoint."""
+        if step is None:
+            if (latest := self.latest()) is None:
+                raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
+            return latest
+        if self._group.first:
+            self._require_whole(step)
+        self._group.meet("whole")
+        return step
+
+    def _require_whole(self, step: int) -> None:
+        """Raise UserError where `step` has no checkpoint, or a damaged one."""
+        if step not in (steps := self.steps()):
+            there_are = f"; there are: {steps}" if steps else ""
+            raise UserError(f"There is no checkpoint of step {step} in {self._directory}{there_are}.")
+        with self._disk_errors("read from"):
+            damage = self._folders.damage(step)
+        if damage is not None:
+            others = [other for other in steps if other != step]
+            raise UserError(
+                f"The checkpoint {self._folders.path(step)} is damaged: {damage}. "
+                + (f"Use another one; there are: {others}." if others else "Put it back from a copy, or train again.")
+            )
+
+    def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Mapping[str, Any]:
+        """These items of a checkpoint, and its meta."""
+        with self._disk_errors("read from"):
+            restored = self._orbax.restore(
+                self._folders.path(step), args=ocp.args.Composite(**items, meta=ocp.args.JsonRestore())
+            )
+        if not isinstance(restored["meta"], dict):
+            raise UserError(f"{self._folders.path(step) / 'meta'} is none of a checkpoint: it holds no JSON object.")
+        return restored
+
+    def _stored(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays to read for those that are wanted: scanned layers where these are stored, plain ones where those.
+
+        Raises one UserError that names every array which is missing, superfluous, or of another shape or type.
+        """
+        with self._disk_errors("read from"):
+            found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
+        stored = {item: checkpoint_layers.as_stored(tree, found_items[item]) for item, tree in wanted.items()}
+        differences = [
+            f"  {item}/{line}"
+            for item, tree in stored.items()
+            for line in checkpoint_items.array_differences(tree, found_items[item])
+        ]
+        if differences:
+            shown = differences[:20] + ([f"  ... and {len(differences) - 20} more"] if len(differences) > 20 else [])
+            raise UserError(
+                f"The checkpoint {self._folders.path(step)} is of another model or optimiser than this one:\n"
+                + "\n".join(shown)
+                + "\nUse the settings that it was trained with, or another run directory."
+            )
+        return stored
+
+    @contextmanager
+    def _disk_errors(self, doing: str) -> Iterator[None]:
+        """A full or read-only disk is the user's to mend. tensorstore's ValueErrors have the number in their text."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None)
+            if number is None and (match := re.search(r"os_error_code='(\d+)'", str(error))):
+                number = int(match[1])
+            if number not in _DISK_ERRORS:
+                raise
+            remedy = "Earlier ones are whole; make room or choose another folder, and run the same command again."
+            if doing != "written into":
+                remedy = "Make that possible, and run the same command again."
+            raise UserError(
+                f"A checkpoint cannot be {doing} {self._directory}: {os.strerror(number)}. {remedy}"
+            ) from error

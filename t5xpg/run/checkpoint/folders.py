@@ -1,0 +1,240 @@
+"""The folders of a run's checkpoints: which are there, whether they are what was written, and which have to go.
+
+    <directory>/<step>              a checkpoint
+    <directory>/<step>/SHA256SUMS   "<sha256>  <file>" for every file in it, as sha256sum writes and checks it, under a
+                                    first line with the digest of those lines
+    <directory>/damaged/<step>      one that was found damaged: moved aside, never used, never deleted
+    <directory>/<step>.unfinished   one that is being written; <step>.removed: one that is being deleted
+
+The digests are written before the folder takes its name, so no checkpoint is ever without them, and they go when it
+goes. A folder is hashed each time that a process is about to use it, once in that process: what is to be found (a
+flipped bit on a disk) changes neither size nor time of a file, and hashing costs less than the reading that follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import sha256_of_file, write_text
+
+DIGESTS = "SHA256SUMS"
+_SEAL = "# sha256 of the lines below: "
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+_LEFT_BEHIND = re.compile(r"\d+\.(unfinished|removed|orbax-checkpoint-tmp).*")
+_SHOWN_PROBLEMS = 5
+_LATE_WRITES = 5.0  # seconds for which files are removed again that a failed write still makes
+
+_Stats = dict[str, tuple[int, int]]  # size and mtime_ns of every file in a folder
+_found_whole: dict[Path, _Stats] = {}  # by this process
+
+
+class CheckpointFolders:
+    """The folders in `directory`. Errors of the file system are the caller's to explain.
+
+    read: reads a whole checkpoint, raising whatever is wrong with it; for those that were written without digests.
+    """
+
+    def __init__(self, directory: Path, *, read_only: bool, read: Callable[[Path], None]) -> None:
+        self._directory = directory
+        self._read_only = read_only
+        self._read = read
+        if not read_only:
+            directory.mkdir(parents=True, exist_ok=True)
+            for path in sorted(directory.iterdir()):
+                if _LEFT_BEHIND.fullmatch(path.name):
+                    _remove(path)
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of `step` is when it is whole."""
+        return self._directory / str(step)
+
+    def unfinished(self, step: int) -> Path:
+        """Where it is written."""
+        return self._directory / f"{step}.unfinished"
+
+    def steps(self) -> list[int]:
+        """The steps that have a folder, ascending."""
+        names = (path.name for path in self._directory.iterdir() if path.is_dir())
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name)
+
+    def finish(self, step: int) -> None:
+        """Give what lies in `unfinished(step)` its digests and then its name."""
+        _seal(self.unfinished(step))
+        os.rename(self.unfinished(step), self.path(step))
+        _sync(self._directory)
+        _found_whole[self.path(step)] = _stats(self.path(step))
+
+    def discard(self, step: int) -> None:
+        """Remove what is unfinished of `step` after an error, while threads may still write other parts of it."""
+        end, clean = time.monotonic() + _LATE_WRITES, 0
+        while clean < 3 and time.monotonic() < end:
+            left = [path for path in self._directory.glob(f"{step}.*") if _LEFT_BEHIND.fullmatch(path.name)]
+            for path in left:
+                shutil.rmtree(path, ignore_errors=True)
+            clean = 0 if left else clean + 1
+            time.sleep(0.05)
+
+    def keep(self, steps: Collection[int | None]) -> None:
+        """Remove the other checkpoints. One that cannot be removed is said, and stays."""
+        for step in self.steps():
+            if step in steps:
+                continue
+            removed = self._directory / f"{step}.removed"
+            try:
+                os.rename(self.path(step), removed)  # half a checkpoint has no checkpoint's name
+            except OSError as error:
+                _say(f"The checkpoint {self.path(step)} is superseded but cannot be removed: {error.strerror}.")
+                continue
+            _found_whole.pop(self.path(step), None)
+            _remove(removed)
+
+    def latest(self) -> int | None:
+        """The last step whose checkpoint is whole; None where there is none at all.
+
+        Damaged ones after it are moved aside (with read_only, passed over), with a line that says so. Raises UserError
+        where there are checkpoints and none is whole; then all stay where they are.
+        """
+        damaged: dict[int, str] = {}
+        good = None
+        for step in reversed(self.steps()):
+            wrong = self.damage(step)
+            if wrong is None:
+                good = step
+                break
+            if self.path(step).exists():  # or it was removed meanwhile, by the run that one looks at
+                damaged[step] = wrong
+        if damaged and good is None:
+            raise UserError(
+                f"None of the checkpoints in {self._directory} is whole:\n"
+                + "\n".join(f"  {step}: {wrong}" for step, wrong in damaged.items())
+                + "\nPut one back from a copy. To start over instead, name another run directory (RUN=…), or type: "
+                f"rm -r {shlex.quote(str(self._directory))}"
+            )
+        for step, wrong in damaged.items():
+            moved = "" if self._read_only else f" It was moved to {self._move_aside(step)}."
+            _say(f"The checkpoint of step {step} is damaged: {wrong}.{moved} Going on from step {good}.")
+        return good
+
+    def damage(self, step: int) -> str | None:
+        """What is wrong with the checkpoint of `step`, such as "params/_METADATA is missing"; None if it is whole."""
+        folder = self.path(step)
+        try:
+            stats = _stats(folder)
+            if _found_whole.get(folder) == stats:
+                return None
+            if DIGESTS in stats:
+                problems = _problems(folder, stats)
+            else:
+                self._read(folder)
+                problems = []
+        except PermissionError:
+            raise
+        except UserError as error:
+            problems = [str(error)]
+        except Exception as error:  # whatever the reading of broken files raises
+            problems = [_first_line(error)]
+        if not problems:
+            _found_whole[folder] = stats
+            return None
+        more = len(problems) - _SHOWN_PROBLEMS
+        return "; ".join(problems[:_SHOWN_PROBLEMS]) + (f"; and {more} files more" if more > 0 else "")
+
+    def _move_aside(self, step: int) -> Path:
+        damaged = self._directory / "damaged"
+        damaged.mkdir(exist_ok=True)
+        target, count = damaged / str(step), 1
+        while target.exists():
+            count += 1
+            target = damaged / f"{step}-{count}"
+        os.rename(self.path(step), target)
+        return target
+
+
+def _seal(folder: Path) -> None:
+    """Write the digests of all files in `folder`."""
+    lines = "".join(f"{_digest(folder / name)}  {name}\n" for name in sorted(_stats(folder)))
+    write_text(folder / DIGESTS, f"{_SEAL}{sha256(lines.encode()).hexdigest()}\n{lines}")
+
+
+def _problems(folder: Path, stats: _Stats) -> list[str]:
+    """What differs between the files of `folder` and its digests."""
+    head, _, lines = (folder / DIGESTS).read_bytes().partition(b"\n")
+    if head != f"{_SEAL}{sha256(lines).hexdigest()}".encode():
+        return [f"{DIGESTS} is not as it was written"]
+    expected = {match[2]: match[1] for line in lines.decode().splitlines() if (match := _LINE.fullmatch(line))}
+    found = stats.keys() - {DIGESTS}
+    common = sorted(expected.keys() & found)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        digests = dict(zip(common, pool.map(lambda name: _digest(folder / name), common), strict=True))
+    return [
+        *(f"{name} is missing" for name in sorted(expected.keys() - found)),
+        *(f"{name} was not written with it" for name in sorted(found - expected.keys())),
+        *(f"{name} is not as it was written" for name in common if digests[name] != expected[name]),
+    ]
+
+
+def _digest(path: Path) -> str:
+    """Hex SHA-256 of a file. Of one that the disk cannot give back any more, a text that no digest equals."""
+    try:
+        return sha256_of_file(path)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return "unreadable"
+        raise
+
+
+def _stats(folder: Path) -> _Stats:
+    """Of all files below `folder`, by their names in it."""
+    stats: _Stats = {}
+    for parent, _, names in os.walk(folder, onerror=_raise):
+        for name in names:
+            path = Path(parent, name)
+            stat = path.lstat()
+            stats[path.relative_to(folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+    return stats
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder or file that nothing needs; said, but no error, where that fails."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError as error:
+        _say(f"{path} is of no use any more but cannot be removed: {error.strerror}.")
+
+
+def _sync(directory: Path) -> None:
+    """Have the names in `directory` on the disk, where the file system can be asked for that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return f"it cannot be read ({text.splitlines()[0][:200]})"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,89 @@
+"""What a run starts from, where it does not start from scratch: the name of a checkpoint, and what is taken of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.paths import shown
+
+_FOLDER = "checkpoints"  # in a run directory
+
+
+@dataclass(frozen=True)
+class InitialCheckpoint:
+    """checkpoint: a run's name, its folder, or `<folder>/checkpoints/<step>`; without a step the last one.
+
+    reset_optimizer: take the parameters alone. False: the optimiser goes on as well, with its own step, which its
+    learning rate and its decays follow; the steps of the run count from 0 in any case. same_vocabulary: refuse a
+    checkpoint that was trained with another vocabulary than the task has. Raises UserError for values that cannot be.
+    """
+
+    checkpoint: str
+    reset_optimizer: bool = True
+    same_vocabulary: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
+            raise UserError(f"INITIAL_CHECKPOINT is {self.checkpoint!r}: expected the name or the folder of a run.")
+        for name, value in (("RESET_OPTIMIZER", self.reset_optimizer), ("SAME_VOCABULARY", self.same_vocabulary)):
+            if not isinstance(value, bool):
+                raise UserError(f"{name} is {value!r}: it must be True or False.")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a checkpoint lies. step: None for the last one."""
+
+    run: Path
+    step: int | None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return self.run / _FOLDER
+
+    def steps(self) -> list[int]:
+        """The steps that there are, ascending."""
+        return _steps(self.run)
+
+    def folder(self) -> Path:
+        """The checkpoint itself; of a damaged last one the next earlier one may be taken."""
+        return self.checkpoints / str(self.steps()[-1] if self.step is None else self.step)
+
+
+def find(initial: InitialCheckpoint) -> Place:
+    """Raise UserError, with the nearest names, where there is no such checkpoint."""
+    named, step = Path(initial.checkpoint).expanduser(), None
+    if named.name == _FOLDER:
+        named = named.parent
+    elif named.parent.name == _FOLDER and re.fullmatch("[0-9]{1,18}", named.name):
+        named, step = named.parent.parent, int(named.name)
+    # a name is one of a run; a path is looked for from here, too
+    places = [*([named] if os.sep in initial.checkpoint else []), paths.runs_directory() / named]
+    run = next((place for place in places if place.is_dir()), places[0])
+    steps = _steps(run)
+    if not run.is_dir():
+        raise UserError(f"INITIAL_CHECKPOINT: there is no run {shown(run)}.{_near(run)}")
+    if not steps:
+        raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} holds no checkpoint. Train it first.{_near(run)}")
+    if step is not None and step not in steps:
+        raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} has no checkpoint of step {step}; there are: {steps}.")
+    return Place(run, step)
+
+
+def _steps(run: Path) -> list[int]:
+    folder = run / _FOLDER
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name)
+
+
+def _near(run: Path) -> str:
+    """The runs beside it that have checkpoints."""
+    folder = run.parent
+    known = [entry.name for entry in folder.iterdir() if entry != run and _steps(entry)] if folder.is_dir() else []
+    return nearest(run.name, known)

@@ -1,0 +1,274 @@
+"""The folder of a run: what lies where, what the run is, and when it was started.
+
+run.json holds what makes the run the run it is ("identity": settings, seed, data, vocabulary, cache), which never
+changes, and a history of its starts ("starts": time, step, command, versions, machine, state of the source).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from t5xpg.base import environment, locks
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, remove_abandoned, write_atomically, write_json, write_text
+from t5xpg.run.records import to_json
+
+_FORMAT = 1
+_NOT_SET = "not set"
+_SHOWN_DIFFERENCES = 20
+
+
+class RunDirectory:
+    """Paths and records of one run."""
+
+    written: ClassVar[bool] = True  # whether this process writes the records
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_gin = path / "config.gin"  # every binding of the experiment
+        self.operative_gin = path / "operative.gin"  # the bindings that were used, defaults included
+        self.run_json = path / "run.json"
+        self.metrics_jsonl = path / "metrics.jsonl"  # determined by the run
+        self.batches = path / "batches.sha256"  # as are the hashes of its batches
+        self.timing_jsonl = path / "timing.jsonl"  # not determined by it
+        self.samples_json = path / "samples.json"
+        self.evaluation_json = path / "evaluation.json"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+        self.loggers = path / "loggers"  # what loggers keep of the run
+        self.data_log = path / "data.log"  # what the data process had to say
+        self.evaluation = path / "evaluation"  # what the last evaluation says in more than one number
+        self.evaluation_log = path / "evaluation.log"  # and that of the last evaluation
+        self.inference_log = path / "inference.log"  # and that of the last predictions for a split
+        self.nonfinite = path / "nonfinite"  # batches of updates whose loss or gradient was not finite
+        self.profile = path / "profile"  # traces of some updates
+        self.vocabulary_model = path / "vocabulary.model"  # a copy, where the vocabulary has one
+        self.report = path / "report"
+        self.hosts = path / "hosts"  # what further processes have to say, by their numbers
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.run_json.exists()
+
+    def read(self) -> dict[str, Any]:
+        """run.json: {"format", "experiment", "identity", "starts"}. Raises UserError where there is no run."""
+        if not self.exists():
+            raise UserError(f"{self.path} holds no run (it has no run.json). Train first: make train EXP=…")
+        try:
+            record = read_json(self.run_json)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{self.run_json} is not readable ({error}). Delete {self.path} to start over.") from error
+        if not isinstance(record, dict) or record.get("format") != _FORMAT:
+            raise UserError(
+                f"{self.run_json} has another format than this version writes ({_FORMAT}). Read it with the version "
+                f"that wrote it, or delete {self.path} to start over."
+            )
+        kinds = {"experiment": str, "identity": dict, "starts": list}
+        wrong = [name for name, kind in kinds.items() if not isinstance(record.get(name), kind)]
+        if wrong:
+            raise UserError(
+                f"{self.run_json} is not readable ({' and '.join(wrong)} missing). Delete {self.path} to start over."
+            )
+        return record
+
+    def imported(self) -> Mapping[str, Any] | None:
+        """What the run was imported from, {"source", "format", "sha256"}; None for one that was trained here."""
+        found = self.read()["identity"].get("imported")
+        return found if isinstance(found, dict) else None
+
+    def check_trains(self) -> None:
+        """Raise UserError where what is here was imported: another run goes on from it."""
+        if self.imported() is not None and "seed" not in self.read()["identity"]:
+            raise UserError(
+                f"{self.path} holds an imported checkpoint, which is evaluated and asked, and not trained on where it "
+                "is. Start another run from it (INITIAL_CHECKPOINT), or name another run directory with RUN=…"
+            )
+
+    def check(self, experiment: str, identity: Mapping[str, Any]) -> None:
+        """Raise UserError if the folder holds another run than this one, saying what differs, or no run but files.
+
+        A part of the identity that is not known yet (a name that `identity` lacks) is not compared.
+        """
+        if self.exists():
+            recorded = self.read()
+            self._compare(recorded, experiment, {**recorded["identity"], **to_json(identity)})
+        else:
+            self._check_no_stranger()
+
+    def _check_no_stranger(self) -> None:
+        """Raise UserError where the path is no folder, or one that holds other files than a run's and no run."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, and a run directory a folder. Name another one with RUN=…")
+        if not self.path.is_dir() or self.exists():
+            return
+        # Ours may lie there without run.json: the first start was interrupted. Hidden ones are the lock and what an
+        # interrupted write left.
+        own = {entry.name for entry in vars(self).values()}
+        names = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        strangers = [name for name in names if name not in own]
+        if strangers:
+            raise UserError(
+                f"{self.path} is no run directory: it has no run.json and holds {', '.join(strangers[:5])}"
+                f"{' and more' if len(strangers) > 5 else ''}. Name another one with RUN=…, or delete it."
+            )
+
+    def keep_model(self, file: str | None) -> None:
+        """Copy the model of the run's vocabulary: without it, nobody would know what the parameters speak of."""
+        if file is not None and not self.vocabulary_model.exists():
+            with write_atomically(self.vocabulary_model) as copy:
+                copy.write(Path(file).read_bytes())
+
+    def start(
+        self,
+        experiment: str,
+        identity: Mapping[str, Any],
+        *,
+        step: int,
+        command: str,
+        devices: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Record a start from `step` (0: a new run) and return what run.json now holds.
+
+        identity: nested JSON values that may never change in this run: "seed", "data", "vocabulary", "cache",
+          "settings", …; they must equal those of the starts before, or UserError says which do not.
+        devices: the accelerators, such as {"platform": "cpu", "kind": "cpu", "count": 1}.
+        facts: anything else to keep with this start.
+        """
+        self.check(experiment, identity)
+        starts = []
+        if self.exists():
+            recorded = self.read()
+            self._compare(recorded, experiment, to_json(identity))
+            starts = recorded["starts"]
+        starts.append(
+            {
+                "time": time.time(),
+                "step": step,
+                "command": command,
+                "git": environment.git_state(),
+                "versions": environment.versions(),
+                "host": environment.host(),
+                "devices": to_json(devices) if devices is not None else None,
+                **to_json(facts or {}),
+            }
+        )
+        record = {"format": _FORMAT, "experiment": experiment, "identity": to_json(identity), "starts": starts}
+        write_json(self.run_json, record)
+        return record
+
+    def write_config(self, text: str) -> None:
+        """Keep the full gin configuration."""
+        write_text(self.config_gin, text)
+
+    def write_operative(self, text: str) -> None:
+        """Keep the operative gin configuration."""
+        write_text(self.operative_gin, text)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process; raises UserError if another process holds it, or if it is no run's.
+
+        The lock goes with the process, however that ends.
+        """
+        self._check_no_stranger()
+        instead = "Wait for it, stop it, or name another run directory with RUN=…"
+        with locks.hold(self.path / ".lock", doing=f"working in {self.path}", instead=instead):
+            remove_abandoned(self.path)
+            yield
+
+    def _compare(self, recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any]) -> None:
+        if "seed" in identity:  # it is to be trained
+            self.check_trains()
+        old = {"experiment": recorded["experiment"], **recorded["identity"]}
+        differences = differing(old, {"experiment": experiment, **identity})
+        if differences:
+            raise UserError(self._mismatch(differences))
+
+    def _mismatch(self, differences: Mapping[str, tuple[Any, Any]]) -> str:
+        shown = list(differences.items())[:_SHOWN_DIFFERENCES]
+        width = max(len(name) for name, _ in shown)
+        lines = [f"  {name:<{width}}  {_short(old)} in the run, {_short(new)} now" for name, (old, new) in shown]
+        if len(differences) > len(shown):
+            lines.append(f"  and {len(differences) - len(shown)} more")
+        return "\n".join(
+            [
+                f"{self.path} holds a run with other settings:",
+                *lines,
+                f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
+                f"{self.path} to start over.",
+            ]
+        )
+
+
+class SharedRunDirectory(RunDirectory):
+    """The folder of a run of several processes as one sees it that is not the first: it writes no records.
+
+    What the other has nothing of lies in a folder of its own in it, which is on a disk that all hosts share.
+    """
+
+    written = False
+
+    def __init__(self, path: Path, process: int) -> None:
+        super().__init__(path)
+        own = self.hosts / str(process)
+        self.data_log = own / "data.log"
+        self.nonfinite = own / "nonfinite"  # its rows of the batches
+
+
+def clean_runs(folder: Path, *, yes: bool = False) -> int:
+    """List the run directories in `folder` and delete them after a yes on the terminal (`yes`: without asking).
+
+    Only folders with a run.json count; one that a process works in is kept. Returns the exit code: 1 where nobody
+    could be asked or the answer was no.
+    """
+    runs = [RunDirectory(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+    runs = [run for run in runs if run.exists()]
+    if not runs:
+        print(f"no run directories in {folder}")
+        return 0
+    for run in runs:
+        size = sum(file.lstat().st_size for file in run.path.rglob("*") if not file.is_dir())
+        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.run_json.stat().st_mtime))
+        print(f"  {run.path.name}  {size / 1e6:,.1f} MB  last started {changed}")
+    if not yes:
+        try:
+            yes = input(f"Delete {'it' if len(runs) == 1 else f'these {len(runs)}'}? [y/N] ").strip().lower() in (
+                "y",
+                "yes",
+            )
+        except EOFError:
+            print()
+        if not yes:
+            print("nothing was deleted")
+            return 1
+    for run in runs:
+        try:
+            with run.lock():
+                shutil.rmtree(run.path)
+        except UserError as error:
+            print(f"kept: {error}")
+    return 0
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """The leaves of two nested mappings that differ: {"data.splits.train.sha256": (old, new)}, "not set" if absent."""
+    differences: dict[str, tuple[Any, Any]] = {}
+    for name in [*old, *(name for name in new if name not in old)]:
+        before, after = old.get(name, _NOT_SET), new.get(name, _NOT_SET)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            differences.update(differing(before, after, f"{prefix}{name}."))
+        elif before != after:
+            differences[f"{prefix}{name}"] = (before, after)
+    return differences
+
+
+def _short(value: Any) -> str:
+    text = value if value == _NOT_SET else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,239 @@
+"""Records of a run: JSON lines for programs, TensorBoard events for people.
+
+Both survive a kill at any moment: what was written before it can be read, and a run that goes on from step s first
+drops what an earlier process recorded after s, so that the records are those of an unbroken run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_atomically
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
+
+
+class _Closing(ABC):
+    """A context manager that closes itself."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class JsonlWriter(_Closing):
+    """Appends JSON objects to a file, one a line, each line given to the system at once.
+
+    Numbers are written so that reading gives the same float (NumPy and JAX scalars as Python numbers); a number that
+    is not finite is written as null, because JSON has no other word for it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn_line(path)
+        self._file = path.open("a", encoding="utf-8", newline="\n")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        self._file.write(json.dumps(to_json(record), ensure_ascii=False, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def truncate_after(self, step: int) -> None:
+        """Drop the lines whose "step" is greater than `step`, and a last line that was cut off in the middle.
+
+        The file is replaced as a whole: an interruption leaves the earlier one. Raises UserError for a line that is
+        no record.
+        """
+        kept = [line for line, record in _lines(self.path) if record["step"] <= step]
+        self._file.close()
+        with write_atomically(self.path) as file:
+            file.writelines(kept)
+        self._file = self.path.open("a", encoding="utf-8", newline="\n")
+
+    def close(self) -> None:
+        """Close the file; the writer is of no use after it."""
+        self._file.close()
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines, each with a whole number under "step"; none where there is no file.
+
+    A last line without its end (the process was killed while writing it) is left out. Raises UserError for any other
+    line that is no record.
+    """
+    return [record for _, record in _lines(path)]
+
+
+def whole_split(records: Iterable[dict[str, Any]], split: str) -> list[dict[str, Any]]:
+    """Those of a run's records that are of all of a split ("train", "validation"), and not of one task of a mixture."""
+    return [record for record in records if record.get("split") == split and record.get("task") is None]
+
+
+class TensorBoardWriter(_Closing):
+    """Writes scalars and texts as TensorBoard events, without TensorFlow.
+
+    `after_step`: a run goes on from this step; TensorBoard then hides what was recorded after it before. Each start
+    of a run writes an event file of its own.
+    """
+
+    def __init__(self, directory: Path, after_step: int | None = None) -> None:
+        from tensorboardX import SummaryWriter  # late: it loads protobuf, which records in JSON do not need
+
+        directory.mkdir(parents=True, exist_ok=True)
+        self._writer = SummaryWriter(
+            logdir=str(directory),
+            purge_step=None if after_step is None else after_step + 1,
+            flush_secs=10,
+            filename_suffix=f".{time.time_ns()}",  # two starts within a second would share a file otherwise
+        )
+
+    def scalars(self, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
+        """Record numbers as `prefix/name` at a step; values that are not numbers are left out."""
+        for name, value in values.items():
+            number = to_json_number(value)
+            if isinstance(number, int | float):
+                self._writer.add_scalar(f"{prefix}/{name}" if prefix else name, number, step)
+
+    def values(self, step: int, values: Mapping[str, MetricValue], prefix: str) -> None:
+        """Record metrics as `prefix/name` at a step: numbers, texts, histograms, pictures, and tensors of plugins."""
+        for name, value in values.items():
+            tag = f"{prefix}/{name}"
+            if is_number(value):
+                self._writer.add_scalar(tag, value, step)
+            elif isinstance(value, str):
+                self._writer.add_text(tag, value, step)
+            elif isinstance(value, Histogram):
+                self._histogram(step, tag, value)
+            elif isinstance(value, Image):
+                shown = value.pictures[: value.max_outputs]
+                for number, picture in enumerate(shown):
+                    numbered = tag if len(shown) == 1 else f"{tag}/{number}"
+                    self._writer.add_image(numbered, picture, step, dataformats="HWC")
+            elif isinstance(value, Generic) and value.summary:
+                self._plugin_tensor(step, tag, value.summary)
+
+    def _histogram(self, step: int, tag: str, value: Histogram) -> None:
+        counts, edges = value.counted()
+        finite = value.finite()
+        if not finite.size:
+            return
+        self._writer.add_histogram_raw(
+            tag,
+            min=float(finite.min()),
+            max=float(finite.max()),
+            num=int(finite.size),
+            sum=float(finite.sum()),
+            sum_squares=float((finite**2).sum()),
+            # TensorBoard names a bin by its right edge, the first one by an empty bin before it
+            bucket_limits=edges.tolist(),
+            bucket_counts=[0, *counts.tolist()],
+            global_step=step,
+        )
+
+    def _plugin_tensor(self, step: int, tag: str, serialized: bytes) -> None:
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        value = Summary.Value.FromString(serialized)
+        value.tag = tag
+        self._writer._get_file_writer().add_summary(Summary(value=[value]), step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Record a text, shown as Markdown."""
+        self._writer.add_text(name, text, step)
+
+    def flush(self) -> None:
+        """Hand what was recorded to the system."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self._writer.close()
+
+
+class Unwritten:
+    """Stands where a process writes no records: in the place of either writer."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *values, **named: None
+
+
+def to_json(value: Any) -> Any:
+    """`value` with JSON's own types: mappings, sequences, paths, NumPy and JAX scalars; not finite becomes None.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): to_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(inner) for inner in value]
+    if isinstance(value, str) or value is None:
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    number = to_json_number(value)
+    if isinstance(number, float) and not math.isfinite(number):
+        return None
+    if isinstance(number, bool | int | float):
+        return number
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON: {value!r}")
+
+
+def to_json_number(value: Any) -> Any:
+    """A Python number for a NumPy or JAX scalar; anything else as it is."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    return value
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):  # torn: only the last line can be
+                return
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                raise UserError(
+                    f'{path}, line {number}: expected a JSON object with a whole number under "step", found '
+                    f"{line[:80].decode('utf-8', 'replace').strip()!r}. Delete that line to go on without it."
+                )
+            yield line, record
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut the file after its last line end, so that the next record begins a line."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        keep = end
+        while keep > 0:
+            start = max(0, keep - 4096)
+            file.seek(start)
+            newline = file.read(keep - start).rfind(b"\n")
+            if newline >= 0:
+                keep = start + newline + 1
+                break
+            keep = start
+        if keep < end:
+            file.truncate(keep)

@@ -1,0 +1,349 @@
+"""What a run's records say, as one JSON value: all that a results page shows.
+
+Everything in it is determined by the run, except what stands under "timing", "hardware", "versions" and "git".
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_text
+from t5xpg.base.page import cell, decimals, escape, table
+from t5xpg.run.best import Best, Selection
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import read_jsonl, whole_split
+
+Record = Mapping[str, Any]
+
+
+def of_records(records: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+    """The curves of each task: {"validation": {task: …}, "infer_eval": {task: …}}, empty where there are none.
+
+    "validation": {"step": […], measure: […]} of a mixture's tasks. "infer_eval": {"step": […], "examples": […],
+    "metrics": {name: […]}}; of a metric that is a text (a signature) the last one, and pictures are left out.
+    """
+    found: dict[str, Any] = {}
+    for split, columns in (("validation", _validation_columns), ("infer_eval", _metric_columns)):
+        by_task: dict[str, list[Record]] = {}
+        for record in records:
+            if record.get("split") == split and record.get("task") is not None:
+                by_task.setdefault(record["task"], []).append(record)
+        if by_task:
+            found[split] = {task: columns(lines, measures) for task, lines in by_task.items()}
+    return found
+
+
+def sections(results: Record, measures: Mapping[str, str]) -> list[str]:
+    """The tables, as Markdown: the last loss of each task, and its last metrics while training.
+
+    measures: names of columns and how they are called.
+    """
+    return [one for one in (_losses(results, measures), _metrics(results)) if one]
+
+
+def _validation_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+    names = [name for name in measures if any(line.get(name) is not None for line in lines)]
+    return {"step": [line["step"] for line in lines], **{name: [line.get(name) for line in lines] for name in names}}
+
+
+def _metric_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
+    for name in dict.fromkeys(name for line in lines for name in line["metrics"]):
+        values = [line["metrics"].get(name) for line in lines]
+        texts = [value for value in values if isinstance(value, str)]
+        if texts:
+            metrics[name] = texts[-1]
+        elif any(isinstance(value, int | float) for value in values):
+            metrics[name] = [value if isinstance(value, int | float) else None for value in values]
+    return {
+        "step": [line["step"] for line in lines],
+        "examples": [line["examples"] for line in lines],
+        "metrics": metrics,
+    }
+
+
+def _losses(results: Record, measures: Mapping[str, str]) -> str:
+    evaluation = results.get("evaluation")
+    points: dict[str, Record] = {}
+    if isinstance(evaluation, Mapping) and isinstance(evaluation.get("tasks"), Mapping):
+        points = {task: {"step": evaluation["step"], **values} for task, values in evaluation["tasks"].items()}
+    else:
+        for task, columns in results.get("tasks", {}).get("validation", {}).items():
+            points[task] = {name: values[-1] for name, values in columns.items()}
+    if not points:
+        return ""
+    shown = [measure for measure in measures if any(point.get(measure) is not None for point in points.values())]
+    rows = [
+        [escape(task), f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)]
+        for task, point in points.items()
+    ]
+    return table(["validation by task", "step", *(measures[measure] for measure in shown)], rows, numbers_from=1)
+
+
+def _metrics(results: Record) -> str:
+    rows = [
+        [
+            escape(f"{task} / {name}"),
+            f"{columns['step'][-1]:,}",
+            cell(values if isinstance(values, str) else values[-1]),
+        ]
+        for task, columns in results.get("tasks", {}).get("infer_eval", {}).items()
+        for name, values in columns["metrics"].items()
+    ]
+    return table(["metrics while training", "step", ""], rows, numbers_from=1) if rows else ""
+
+
+FORMAT = 1
+TRAIN_POINTS = 200  # of the thinned training curve
+_CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
+_FACTS_OF_A_START = ("git", "versions", "host", "devices")
+
+Results = dict[str, Any]
+
+
+def collect(run: RunDirectory, published: Path | None = None, *, train_points: Sequence[int] | None = None) -> Results:
+    """The results of a run, from its records alone.
+
+    `published`: a results.json to stand beside them; its last and best values and its validation curve are taken
+    over under "published". `train_points`: the steps of another run's training curve, to take those of them that this
+    run has reached instead of its own. Raises UserError where there is no run, no validation loss yet, or an
+    unreadable file.
+    """
+    record = run.read()
+    metrics = read_jsonl(run.metrics_jsonl)
+    train, validation = whole_split(metrics, "train"), whole_split(metrics, "validation")
+    if all(line.get("loss") is None for line in validation):
+        raise UserError(
+            f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
+            f"Train on (make train EXP=…), or look into {run.metrics_jsonl}."
+        )
+    # A start from step 0 drops what was recorded before it: only the last of them and those after it count.
+    began = max((index for index, start in enumerate(record["starts"]) if start["step"] == 0), default=0)
+    starts = record["starts"][began:]
+    steps = max(line["step"] for line in metrics)
+    last_start = starts[-1]
+    selected = _selected(metrics, last_start.get("selection"), steps)
+    evaluated = evaluation_of(run, steps, selected["step"] if selected else None)
+    points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
+    results: Results = {
+        "format": FORMAT,
+        "experiment": record["experiment"],
+        "command": starts[0]["command"],
+        "starts": len(starts),
+        "changed_between_starts": [
+            name for name in _FACTS_OF_A_START if any(start.get(name) != last_start.get(name) for start in starts)
+        ],
+        "git": last_start["git"],
+        "versions": last_start["versions"],
+        "hardware": {**last_start["host"], "devices": last_start["devices"]},
+        "identity": record["identity"],
+        "data": last_start.get("data"),
+        "num_params": last_start.get("num_params"),
+        "steps": steps,
+        "total_steps": last_start.get("total_steps"),
+        "target_tokens": _sum(train, "target_tokens"),
+        "examples": _examples(record["identity"], steps),
+        "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
+        "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
+        "best_validation": _point([min(validation, key=_loss_or_infinity)]),
+        "curves": {"validation": _columns(validation), "train": _columns(points)},
+        "batches": _batches(run.batches, [line["step"] for line in validation]),
+        "samples": None if evaluated is None else _optional(run.samples_json),
+        "evaluation": evaluated,
+        "timing": _timing(read_jsonl(run.timing_jsonl), starts),
+    }
+    if selected is not None:
+        results["selected"] = selected
+    if tasks := of_records(metrics, _CURVE_NAMES):
+        results["tasks"] = tasks
+    if others := _other_splits(run, steps):
+        results["other_splits"] = others
+    if published is not None:
+        results["published"] = published_part(read_results(published))
+    return results
+
+
+def evaluation_of(run: RunDirectory, last: int, best: int | None = None) -> Results | None:
+    """evaluation.json where it is of the last step, or of the best; then samples.json is, too. Else None."""
+    evaluation = _optional(run.evaluation_json)
+    wanted = (last, last if best is None else best)
+    return evaluation if isinstance(evaluation, dict) and evaluation.get("step") in wanted else None
+
+
+def _selected(metrics: Sequence[Record], selection: Record | None, last: int) -> Results | None:
+    """The best evaluation of a run that selects one, and why the run ended with step `last`, if it ended early."""
+    if selection is None:
+        return None
+    best = Best.of_records(metrics, Selection(**selection), last)
+    ended = best.reason if best.ends(last) else None
+    kind = {name: selection[name] for name in ("metric", "mode")}
+    return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
+
+
+def _other_splits(run: RunDirectory, step: int) -> Results:
+    """The evaluations of the state after `step` on other splits than that of validation, by split."""
+    name = run.evaluation_json.name
+    found = {path.parent.name: read_json(path) for path in sorted(run.evaluation.glob(f"*/{name}"))}
+    return {split: evaluation for split, evaluation in found.items() if evaluation.get("step") == step}
+
+
+def published_part(results: Record) -> Results:
+    """What is kept of published results for comparison."""
+    return {
+        "steps": results["steps"],
+        "first": {"validation": results["first"]["validation"]},
+        "final": {"train": results["final"]["train"], "validation": results["final"]["validation"]},
+        "validation": results["curves"]["validation"],
+    }
+
+
+def read_results(path: Path) -> Results:
+    """A results.json. Raises UserError where it is missing, unreadable or of another format."""
+    try:
+        results = read_json(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing. Write it with: make report EXP=…") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not readable as JSON ({error}). Write it again with: make report EXP=…") from error
+    if not isinstance(results, dict) or results.get("format") != FORMAT:
+        raise UserError(
+            f"{path} has another format than this version reads ({FORMAT}). Write it again with: make report EXP=…"
+        )
+    return results
+
+
+def write_results(path: Path, results: Record) -> None:
+    """Write results as indented JSON, with lists of numbers on a line each."""
+    write_text(path, _json_text(results, "") + "\n")
+
+
+def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
+    """At most `count` records: means over groups of successive ones, weighted by their target tokens.
+
+    Each stands at the last step of its group. Values that are not numbers in a record do not count.
+    """
+    size = -(-len(lines) // count) if lines else 1
+    return _merged([lines[start : start + size] for start in range(0, len(lines), size)])
+
+
+def at_steps(lines: Sequence[Record], steps: Sequence[int]) -> list[dict[str, Any]]:
+    """The records as the points that `thinned` makes of a longer run, whose points stand at `steps`.
+
+    Points whose records are not all there are left out.
+    """
+    groups: list[Sequence[Record]] = []
+    begin = 0
+    for step in steps:
+        end = bisect.bisect_right(lines, step, begin, key=lambda line: line["step"])
+        if end > begin and lines[end - 1]["step"] == step:
+            groups.append(lines[begin:end])
+        begin = end
+    return _merged(groups)
+
+
+def _merged(groups: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
+    """A point for every group of successive records; where each group is one record, these records."""
+    if all(len(group) == 1 for group in groups):
+        return [dict(group[0]) for group in groups]
+    result = []
+    for group in groups:
+        point: dict[str, Any] = {"step": group[-1]["step"]}
+        for name in _CURVE_NAMES:
+            weighted = [(line[name], line.get("target_tokens") or 1) for line in group if line.get(name) is not None]
+            weight = sum(weight for _, weight in weighted)
+            mean = sum(value * weight for value, weight in weighted) / weight if weighted else None
+            point[name] = None if mean is None else float(f"{mean:.7g}")  # what float32 sums can mean
+        result.append(point)
+    return result
+
+
+def training_seconds(timing: Sequence[Record]) -> float | None:
+    """Seconds spent in updates: for each record, its seconds a step times the steps since the record before."""
+    total, before = 0.0, 0
+    for line in timing:
+        if line.get("seconds_per_step") is None:
+            continue
+        total += line["seconds_per_step"] * (line["step"] - before)
+        before = line["step"]
+    return total if before else None
+
+
+def _batches(path: Path, steps: Sequence[int]) -> dict[str, list[Any]] | None:
+    """The SHA-256 of all that the run was fed up to each of these steps; None where that was not recorded.
+
+    Made of the lines of batches.sha256, one for every update. Two runs with the same digest at a step saw the same
+    batches in the same order until then.
+    """
+    if not path.exists():
+        return None
+    digest, fed, found = hashlib.sha256(), 0, []
+    with path.open("rb") as file:
+        for step in steps:
+            for line in itertools.islice(file, max(0, step - fed)):
+                if not line.strip(b"-\n"):  # updates from before the file was kept
+                    return None
+                digest.update(line)
+                fed += 1
+            if fed < step:
+                return None
+            found.append(digest.hexdigest())
+    return {"step": list(steps), "sha256": found}
+
+
+def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any]:
+    # The first record's window holds the compilation: speeds are medians.
+    result: dict[str, Any] = {"training_seconds": training_seconds(timing), "wall_seconds": None}
+    times = [line["time"] for line in timing if line.get("time") is not None]
+    if times and len(starts) == 1:
+        result["wall_seconds"] = times[-1] - starts[0]["time"]
+    for name in ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak"):
+        values = [line[name] for line in timing if line.get(name) is not None]
+        result[name] = statistics.median(values) if values else None
+    return result
+
+
+def _point(lines: Sequence[Record]) -> dict[str, Any] | None:
+    return {"step": lines[0]["step"], **{name: lines[0].get(name) for name in _CURVE_NAMES}} if lines else None
+
+
+def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
+    names = [name for name in _CURVE_NAMES if any(line.get(name) is not None for line in lines)]
+    return {"step": [line["step"] for line in lines], **{name: [line.get(name) for line in lines] for name in names}}
+
+
+def _sum(lines: Sequence[Record], name: str) -> int | None:
+    values = [line[name] for line in lines if line.get(name) is not None]
+    return round(sum(values)) if values else None
+
+
+def _examples(identity: Record, steps: int) -> int | None:
+    """Rows of the batches of all updates; None where they are not examples, as they are packed, or not known."""
+    settings = identity.get("settings") or {}
+    batch_size, packed = (settings.get(f"train_dataset.{name}") for name in ("batch_size", "pack"))
+    return None if batch_size is None or packed else steps * batch_size
+
+
+def _loss_or_infinity(line: Record) -> float:
+    return float("inf") if line.get("loss") is None else float(line["loss"])
+
+
+def _optional(path: Path) -> Any:
+    return read_json(path) if path.exists() else None
+
+
+def _json_text(value: Any, indent: str) -> str:
+    inner = indent + "  "
+    if isinstance(value, Mapping) and value:
+        items = (f"{inner}{json.dumps(str(key))}: {_json_text(item, inner)}" for key, item in value.items())
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
+        return "[\n" + ",\n".join(inner + _json_text(item, inner) for item in value) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

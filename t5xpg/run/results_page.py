@@ -1,0 +1,264 @@
+"""The results block of an experiment's README, made from results.json and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from t5xpg.base.curves import Curve, draw
+from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
+from t5xpg.base.progress import duration
+from t5xpg.run import results as results_tasks
+
+BEGIN = "<!-- results:begin -->"
+END = "<!-- results:end -->"
+CURVE_FILE = "curve.svg"
+SHOWN_SAMPLES = 6
+_MEASURES = {  # how the columns of a curve are called
+    "nats_per_byte": "nats per target byte",
+    "bits_per_byte": "bits per target byte",
+    "loss": "nats per target token",
+    "accuracy": "accuracy",
+}
+
+Results = Mapping[str, Any]
+
+
+def block(results: Results) -> str:
+    """The block between its markers, markers included, without a line end after the last."""
+    written_by = "<!-- Written by `make report` from results.json. Do not edit. -->"
+    return "\n\n".join([BEGIN, written_by, *sections(results), END])
+
+
+def sections(results: Results) -> list[str]:
+    """What stands in it: the curve, which is to lie beside it as CURVE_FILE, and the tables."""
+    found = [
+        f"![{escape(curve_text(results))}]({CURVE_FILE})",
+        _measures(results),
+        _facts(results),
+        _splits(results),
+        _evaluation(results["evaluation"], "evaluation"),
+        *(_evaluation(one, f"evaluation on {split}") for split, one in results.get("other_splits", {}).items()),
+        *results_tasks.sections(results, _MEASURES),
+        _samples(results),
+    ]
+    return [section for section in found if section]
+
+
+def curve_svg(results: Results) -> str:
+    """The picture of the loss over steps: validation, training and, where there is one, the published validation.
+
+    In nats per target byte where the validation has it, else in nats per target token.
+    """
+    measure = _curve_measure(results)
+    curves = []
+    if "published" in results and measure in results["published"]["validation"]:
+        validation = results["published"]["validation"]
+        curves.append(Curve("published", "wide", validation["step"], validation[measure]))
+    for name, split, kind in (("training", "train", "thin"), ("validation", "validation", "own")):
+        columns = results["curves"][split]
+        if measure in columns:
+            curves.append(Curve(name, kind, columns["step"], columns[measure]))
+    return draw(_title(results), "training step (optimiser updates)", f"loss, {_MEASURES[measure]}", curves)
+
+
+def curve_text(results: Results) -> str:
+    """One sentence that says what the picture shows."""
+    measure = _curve_measure(results)
+    first, final = results["first"]["validation"], results["final"]["validation"]
+    return (
+        f"Validation loss in {_MEASURES[measure]}: {decimals(first.get(measure))} at step {first['step']:,}, "
+        f"{decimals(final.get(measure))} at step {final['step']:,}"
+    )
+
+
+def _measures(results: Results) -> str:
+    first, final, best = results["first"], results["final"], results["best_validation"]
+    points = [("validation, first", first["validation"]), ("validation, last", final["validation"])]
+    if best["step"] != final["validation"]["step"]:
+        points.append(("validation, best", best))
+    if "published" in results:
+        points.append(("validation, last, as published", results["published"]["final"]["validation"]))
+    if first["train"] is not None:
+        points += [("training, first steps", first["train"]), ("training, last steps", final["train"])]
+    shown = [measure for measure in _MEASURES if any(point.get(measure) is not None for _, point in points)]
+    rows = [
+        [name, f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)] for name, point in points
+    ]
+    return table(["", "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1)
+
+
+def _facts(results: Results) -> str:
+    return table(["", ""], [[name, value] for name, value in _fact_rows(results) if value])
+
+
+def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
+    identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
+    yield "command", code(results["command"])
+    yield "source", _source(results["git"])
+    read = identity.get("data")
+    if isinstance(read, Mapping) and isinstance(read.get("task"), str):
+        yield "task", code(read["task"])
+    yield "data", "; ".join(_dataset(data) for data in _datasets(_data(results)))
+    yield "started from", _start(identity.get("initial"))
+    vocabulary = identity.get("vocabulary")
+    if isinstance(vocabulary, Mapping):
+        yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
+    if results["num_params"]:
+        yield "parameters", f"{results['num_params']:,}"
+    yield "seed", UNKNOWN if identity.get("seed") is None else str(identity["seed"])
+    total = results["total_steps"]
+    yield "steps", f"{results['steps']:,}" + (f" of {total:,}" if total and total != results["steps"] else "")
+    if selected := results.get("selected"):
+        found = (
+            "never finite" if selected["step"] is None else f"{cell(selected['value'])} at step {selected['step']:,}"
+        )
+        yield "best", escape(f"{selected['metric']} {found}")
+        yield "ended early", escape(selected["ended_early"] or "")
+    yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
+    yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
+    yield "batches", _batches(results.get("batches"))
+    yield "time", _time(timing)
+    yield "hardware", escape(_hardware(hardware))
+    yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
+    if results["starts"] > 1:
+        changed = results["changed_between_starts"]
+        differing = f"; what differed between them: {', '.join(changed)} (the last is shown)" if changed else ""
+        yield "started", f"{results['starts']} times, each going on from a checkpoint{differing}"
+
+
+def _start(initial: Mapping[str, Any] | None) -> str:
+    """The checkpoint that the run started from."""
+    if initial is None:
+        return ""
+    after = f"{initial['experiment']} after step {initial['step']:,}"
+    return f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
+
+
+def _source(git: Mapping[str, Any] | None) -> str:
+    if git is None:
+        return "no git checkout"
+    return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
+
+
+def _batches(batches: Mapping[str, Any] | None) -> str:
+    """What the run was fed, as one digest; results of before that was recorded lack it."""
+    if not batches or not batches["step"][-1]:
+        return ""
+    return f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
+
+
+def _time(timing: Mapping[str, Any]) -> str:
+    parts = []
+    if timing["training_seconds"] is not None:
+        parts.append(f"{duration(timing['training_seconds'])} of training")
+    if timing["wall_seconds"] is not None:
+        parts.append(f"{duration(timing['wall_seconds'])} with start and evaluation")
+    if timing["seconds_per_step"] is not None:
+        parts.append(f"{1000 * timing['seconds_per_step']:,.0f} ms a step")
+    if timing["tokens_per_second"] is not None:
+        parts.append(f"{timing['tokens_per_second']:,.0f} tokens a second")
+    if timing["share_of_peak"] is not None:
+        parts.append(f"{100 * timing['share_of_peak']:.0f}% of the hardware's peak")
+    return ", ".join(parts)
+
+
+def _hardware(hardware: Mapping[str, Any]) -> str:
+    parts = [hardware["cpu"], f"{hardware['cores']} cores" if hardware["cores"] != 1 else "1 core"]
+    if hardware["memory_bytes"]:
+        parts.append(f"{hardware['memory_bytes'] / 2**30:.0f} GiB")
+    parts.append(hardware["platform"])
+    devices = hardware["devices"]
+    if devices and devices["platform"] == "cpu":
+        parts.append("no accelerator" + (f", {devices['count']} simulated devices" if devices["count"] > 1 else ""))
+    elif devices:
+        parts.append(f"{devices['count']} x {devices['kind']}")
+    return "; ".join(part for part in parts if part)
+
+
+def _data(results: Results) -> Any:
+    """The record of the export where the run kept it, which says more than what identifies it."""
+    return results.get("data") or results["identity"].get("data")
+
+
+def _datasets(data: Any) -> Iterator[Mapping[str, Any]]:
+    """The descriptions of datasets in a data identity, as "name", "source", "limit" and "splits".
+
+    The identity is a manifest, or {"dataset": name, "sha256": {split: digest}}, or several of them under names; it may
+    be none of them for a task that is not ours.
+    """
+    if not isinstance(data, Mapping):
+        return
+    if isinstance(data.get("splits"), Mapping):
+        yield data
+    elif isinstance(data.get("sha256"), Mapping):
+        yield {"name": data.get("dataset", ""), "splits": data["sha256"]}
+    else:
+        for inner in data.values():
+            yield from _datasets(inner)
+
+
+def _dataset(data: Mapping[str, Any]) -> str:
+    source = data.get("source")
+    facts = _scalars(source) if isinstance(source, Mapping) else str(source or "")
+    limit = f"the first {data['limit']:,} rows of each split" if data.get("limit") else ""
+    size = f"the first {data['max_bytes'] / 1e6:g} MB of each split" if data.get("max_bytes") else ""
+    return escape(
+        cut(": ".join(part for part in (data.get("name", ""), ", ".join(filter(None, (facts, limit, size)))) if part))
+    )
+
+
+def _scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> str:
+    chosen = value if names is None else [name for name in names if name in value]
+    return ", ".join(f"{name} {value[name]}" for name in chosen if isinstance(value[name], str | int))
+
+
+def _splits(results: Results) -> str:
+    rows = []
+    names: list[str] = []
+    for data in _datasets(_data(results)):
+        for split, facts in data["splits"].items():
+            facts = facts if isinstance(facts, Mapping) else {"sha256": facts}
+            names += [name for name in facts if name not in names]
+            rows.append((data.get("name", ""), split, facts))
+    if not rows:
+        return ""
+    cells = [[escape(name), escape(split), *(cell(facts.get(one)) for one in names)] for name, split, facts in rows]
+    return table(["data", "split", *(escape(name) for name in names)], cells, numbers_from=2)
+
+
+def _evaluation(evaluation: Any, title: str) -> str:
+    if not isinstance(evaluation, Mapping):
+        return ""
+    elsewhere = ("data", "tasks")  # in tables of their own
+    told = {name: value for name, value in evaluation.items() if name not in elsewhere}
+    rows = [
+        [escape(_MEASURES.get(name, name)), decimals(value) if name in _MEASURES else cell(value)]
+        for name, value in _leaves(told, "")
+    ]
+    return table([escape(title), ""], rows, numbers_from=1)
+
+
+def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{prefix} / {name}" if prefix else str(name))
+    elif isinstance(value, str | int | float):
+        yield prefix, value
+
+
+def _samples(results: Results) -> str:
+    samples = (results["samples"] or [])[:SHOWN_SAMPLES]
+    if not samples:
+        return ""
+    rows = [[escape(cut(sample[name])) for name in ("input", "prediction", "target")] for sample in samples]
+    return table(["input", "prediction", "target"], rows)
+
+
+def _title(results: Results) -> str:
+    names = [data["name"] for data in _datasets(_data(results)) if data.get("name")]
+    return f"{results['experiment']} on {', '.join(names)}" if names else str(results["experiment"])
+
+
+def _curve_measure(results: Results) -> str:
+    return "nats_per_byte" if "nats_per_byte" in results["curves"]["validation"] else "loss"

@@ -1,0 +1,234 @@
+"""Proof by command that a run does not depend on how many processes train it: `make prove-hosts EXP=… PROCESSES=4`.
+
+An experiment is trained on 1, 2, 4, … processes that talk over loopback, each with its share of as many simulated CPU
+devices. One run of two processes loses one of them to SIGKILL and is started again; one begins on two and goes on on
+one; one begins on one and goes on on two.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base import environment, locks
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_json
+from t5xpg.base.paths import shown
+from t5xpg.base.progress import duration
+from t5xpg.experiment import config
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import read_jsonl
+from t5xpg.study.proofs.comparison import Arrays, PositionComparison, compare, read_checkpoint
+from t5xpg.study.proofs.kills import WatchedRun
+
+RECEIPT = "hosts.json"
+# Sums over devices are added up in another order where processes share them: after some tens of updates.
+LOSS_TOLERANCE, PARAMETER_TOLERANCE = 1e-5, 1e-4
+_OUTPUT, _LOCK = "output", ".lock"
+_END_SECONDS = 300.0  # for which the others may outlive a process that was killed
+_SHOWN_LINES = 15
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run beside the one of a single process. losses: largest relative difference; parameters: relative L2.
+
+    exact: whether it equals the unbroken run of as many processes bit for bit; None where that was not asked.
+    """
+
+    run: str
+    batches: bool
+    losses: float
+    parameters: float
+    exact: bool | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is the same run."""
+        return (
+            self.batches
+            and self.losses <= LOSS_TOLERANCE
+            and self.parameters <= PARAMETER_TOLERANCE
+            and self.exact is not False
+        )
+
+
+def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, path: Path) -> int:
+    """Train, kill, move and compare in the folder `path`; prints a table, and keeps it there as JSON.
+
+    overrides: as of `make train`. Returns the exit code: 0 where all runs are the same run. Raises UserError for what
+    the user can mend.
+    """
+    if processes < 2 or processes & (processes - 1):
+        raise UserError(f"PROCESSES={processes}: 2, 4, 8, … of them are compared with one.")
+    own = ["--gin_file=gin/partitioning/data_parallel.gin", f"--gin.NUM_VIRTUAL_SHARDS={processes}"]
+    arguments = [experiment, *overrides, *own]
+    loaded = config.load(experiment, *config.split_overrides(" ".join([*overrides, *own])))
+    steps, period = loaded.experiment.total_steps, loaded.experiment.checkpoints.period
+    if 3 * period > steps:
+        raise UserError(
+            f"A run of {steps:,} steps that saves every {period:,} cannot be interrupted between checkpoints: "
+            f'GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 4)}".'
+        )
+    jax.config.update("jax_platforms", "cpu")  # this process only reads arrays
+    folder = path.absolute()
+    with locks.hold(folder / _LOCK, doing=f"proving in {shown(folder)}", instead="Name another folder with RUN=…"):
+        for entry in folder.iterdir():
+            if entry.is_dir() and (entry.name == _OUTPUT or (entry / "run.json").exists()):
+                shutil.rmtree(entry)
+            elif entry.name not in (RECEIPT, _LOCK):
+                raise UserError(f"{folder} holds something else than a proof: {entry.name}. Name another one: RUN=…")
+        (folder / _OUTPUT).mkdir()
+        began = time.monotonic()
+        proof = _Proof(arguments, folder, processes, steps, period)
+        with PositionComparison(loaded) as positions:
+            rows = proof.rows(lambda ours, theirs: not compare(ours, theirs, steps, positions).differences)
+    return _close(rows, arguments, folder, processes, time.monotonic() - began)
+
+
+class _Proof:
+    def __init__(self, arguments: Sequence[str], folder: Path, processes: int, steps: int, period: int) -> None:
+        self._arguments, self._folder, self._devices = list(arguments), folder, processes
+        self._steps, self._period = steps, period
+        self._starts = 0
+
+    def rows(self, exact: Callable[[Path, Path], bool]) -> list[Row]:
+        """Everything that is to be proven. exact: whether two run directories hold the same run, bit for bit."""
+        counts = [2**power for power in range(self._devices.bit_length())]
+        for count in counts:
+            self._train(f"on_{count}", count)
+        rows = [self._row(f"on_{count}", f"{count} processes") for count in counts[1:]]
+        # between two checkpoints: what came after the first of them is trained again
+        middle = 2 * self._period + max(1, self._period // 2)
+        self._train("killed", 2, signal.SIGKILL, at=middle)
+        self._train("killed", 2)
+        same = exact(self._folder / "on_2", self._folder / "killed")
+        rows.append(self._row("killed", "2 processes, one killed, started again", same))
+        for name, first, then in (("from_2_to_1", 2, 1), ("from_1_to_2", 1, 2)):
+            self._train(name, first, signal.SIGTERM, at=self._steps // 2)
+            self._train(name, then)
+            rows.append(self._row(name, f"begun on {first}, continued on {then}"))
+        return rows
+
+    def _train(self, name: str, count: int, number: int | None = None, at: int = 0) -> None:
+        """One start on `count` processes; at the update `at` the last one gets the signal `number`."""
+        _say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
+        self._starts += 1
+        port = _free_port()
+        directory = RunDirectory(self._folder / name)
+        outputs = [self._folder / _OUTPUT / f"{self._starts:02d}_{name}_{process}.log" for process in range(count)]
+        with ExitStack() as stack:
+            runs = [
+                stack.enter_context(
+                    WatchedRun(
+                        self._command(directory, process, count, port),
+                        directory.checkpoints,
+                        outputs[process],
+                        {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(self._devices // count)},
+                    )
+                )
+                for process in range(count)
+            ]
+            asked_at = None
+            while not all(run.ended for run in runs):
+                for run in runs:
+                    run.listen(0.01)
+                if at and asked_at is None and any((step or 0) >= at for step in runs[-1].steps["step"]):
+                    asked_at = time.monotonic()
+                    runs[-1].send(number or 0)
+                if asked_at is not None and time.monotonic() > asked_at + _END_SECONDS:
+                    raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {number} not all processes ended.")
+            if at and asked_at is None:
+                raise UserError(f"{name} ended before its step {at}. {_last_lines(outputs[-1])}")
+            codes = [run.exit_code for run in runs]
+        expected = [0] * count
+        if number == signal.SIGTERM:
+            expected = [128 + number] * count
+        elif number == signal.SIGKILL:  # the others end by themselves, on their own or by the service
+            expected = [code if code else 1 for code in codes[:-1]] + [-number]
+        if codes != expected:
+            wrong = next(place for place, code in enumerate(codes) if code != expected[place])
+            raise UserError(f"{name}: process {wrong} ended with {codes[wrong]}. {_last_lines(outputs[wrong])}")
+
+    def _command(self, directory: RunDirectory, process: int, count: int, port: int) -> list[str]:
+        several = [f"--coordinator=127.0.0.1:{port}", f"--processes={count}", f"--process={process}"]
+        more = several if count > 1 else ["--processes=1"]
+        return [sys.executable, "-m", "t5xpg", "train", *self._arguments, f"--run={directory.path}", *more]
+
+    def _row(self, name: str, said: str, exact: bool | None = None) -> Row:
+        one, other = RunDirectory(self._folder / "on_1"), RunDirectory(self._folder / name)
+        batches = one.batches.read_bytes() == other.batches.read_bytes()
+        arrays = [read_checkpoint(run.checkpoints / str(self._steps))["params"] for run in (one, other)]
+        return Row(said, batches, _loss_difference(one, other), _distance(*arrays), exact)
+
+
+def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
+    """Of the losses of training and validation, the largest relative difference; infinite where records are lacking."""
+    losses = [
+        {
+            (record["step"], record["split"], record.get("task")): record["loss"]
+            for record in read_jsonl(run.metrics_jsonl)
+        }
+        for run in (one, other)
+    ]
+    if losses[0].keys() != losses[1].keys():
+        return float("inf")
+    return max(abs(losses[1][key] / loss - 1) for key, loss in losses[0].items())
+
+
+def _distance(one: Arrays, other: Arrays) -> float:
+    if one.keys() != other.keys():
+        return float("inf")
+    squares = sum(float(np.sum(np.square(one[name] - other[name], dtype=np.float64))) for name in one)
+    return float(np.sqrt(squares / sum(float(np.sum(np.square(array, dtype=np.float64))) for array in one.values())))
+
+
+def _close(rows: list[Row], arguments: Sequence[str], folder: Path, processes: int, seconds: float) -> int:
+    proven = all(row.holds for row in rows)
+    record: dict[str, Any] = {
+        "proven": proven,
+        "arguments": list(arguments),
+        "processes": processes,
+        "tolerances": {"losses": LOSS_TOLERANCE, "parameters": PARAMETER_TOLERANCE},
+        "rows": [asdict(row) for row in rows],
+        "seconds": seconds,
+        "versions": environment.versions(),
+        "host": environment.host(),
+        "source": environment.git_state(),
+    }
+    write_json(folder / RECEIPT, json.loads(json.dumps(record)))
+    print("\nbeside one process                        batches  losses    parameters")
+    for row in rows:
+        exact = "" if row.exact is None else "  bit for bit" if row.exact else "  NOT bit for bit"
+        batches = "equal" if row.batches else "DIFFER"
+        print(f"{row.run:<40}  {batches:<7}  {row.losses:<8.1e}  {row.parameters:.1e}{exact}")
+    verdict = "the same run each time" if proven else "NOT the same run"
+    print(f"{verdict}, in {duration(seconds)}; {shown(folder / RECEIPT)}")
+    return 0 if proven else 1
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+    return f"Its output lies in {log} and ends:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,278 @@
+"""In which phases a run is to be killed, at which moments, and in which it was."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from t5xpg.base import kill_points
+from t5xpg.base.errors import UserError
+from t5xpg.base.kill_points import PHASES
+
+# A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
+_LOOK_SECONDS = 0.002
+_SAVE = "save"
+
+
+class WatchedRun:
+    """A process that trains. A context manager; leaving it kills what still runs.
+
+    What is known of it is as of the last call of `listen`:
+
+    begun: how often each phase has begun in this start. steps: the update of each of those beginnings, by phase.
+    durations: seconds of the phases that have ended, by phase. ended: whether the process is dead and every mark read.
+
+    environment: variables beside those of this process.
+    """
+
+    def __init__(
+        self, command: Sequence[str], checkpoints: Path, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._open: dict[str, dict[int | None, float]] = {name: {} for name in kill_points.PHASES}
+        self._unread = b""
+        self.begun: Counter[str] = Counter()
+        self.steps: dict[str, list[int | None]] = {name: [] for name in kill_points.PHASES}
+        self.durations: dict[str, list[float]] = {name: [] for name in kill_points.PHASES}
+        self.ended = False
+        self._began = time.monotonic()
+        self._marks, end = os.pipe()
+        os.set_blocking(self._marks, False)
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **(environment or {}), kill_points.VARIABLE: str(end)},
+                    pass_fds=(end,),
+                )
+        except BaseException:
+            os.close(self._marks)
+            raise
+        finally:
+            os.close(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._marks)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._began
+
+    @property
+    def exit_code(self) -> int | None:
+        """As subprocess gives it: negative where a signal ended the process, None while it runs."""
+        return self._process.poll()
+
+    def listen(self, seconds: float) -> None:
+        """Wait for marks, at most so long, and take in what has come."""
+        if self._open[_SAVE]:
+            seconds = min(seconds, _LOOK_SECONDS)
+        readable, _, _ = select.select([self._marks], [], [], max(seconds, 0.0))
+        if not readable:
+            # another process may have inherited the pipe, so that it does not end with this one
+            if self._process.poll() is not None:
+                self._drain()
+            self._look_for_saved()
+            return
+        self._read()
+
+    def open(self, name: str) -> bool:
+        """Whether the process is in this phase: a save is until its checkpoint has its name on disk."""
+        return bool(self._open[name])
+
+    def send(self, number: int) -> None:
+        """Send a signal, where the process still runs."""
+        self._process.send_signal(number)
+
+    def kill(self) -> list[str]:
+        """Kill the process with SIGKILL; the phases in which it died."""
+        self._process.kill()
+        self._process.wait()
+        self._drain()
+        return [name for name in kill_points.PHASES if self.open(name)]
+
+    def _drain(self) -> None:
+        """Read what the process has left behind in the pipe."""
+        while not self.ended and select.select([self._marks], [], [], 0)[0]:
+            self._read()
+        self.ended = True
+        self._look_for_saved()
+
+    def _read(self) -> None:
+        piece = os.read(self._marks, 1 << 16)
+        if not piece:
+            self._process.wait()
+            self.ended = True
+        *lines, self._unread = (self._unread + piece).split(b"\n")
+        for line in lines:
+            self._take(line.decode("ascii"))
+        self._look_for_saved()
+
+    def _take(self, line: str) -> None:
+        what, name, *more = line.split()
+        step = int(more[0]) if more else None
+        if what == "begin":
+            if name == _SAVE:  # one at a time: an earlier one is over, though its folder may be gone again
+                self._close_all(_SAVE)
+            self.begun[name] += 1
+            self.steps[name].append(step)
+            self._open[name][step] = time.monotonic()
+        elif name == _SAVE:
+            # told late, when the next one begins; or early, by a writer that goes on in the background
+            self._look_for_saved()
+        elif step in self._open[name]:
+            self._close(name, step)
+
+    def _look_for_saved(self) -> None:
+        for step in list(self._open[_SAVE]):
+            if (self._checkpoints / str(step)).is_dir():
+                self._close(_SAVE, step)
+
+    def _close_all(self, name: str) -> None:
+        for step in list(self._open[name]):
+            self._close(name, step)
+
+    def _close(self, name: str, step: int | None) -> None:
+        self.durations[name].append(time.monotonic() - self._open[name].pop(step))
+
+
+# Phases that come once in a start: a kill that comes too late for one cannot wait for the next.
+_ONCE = ("compile", "restore")
+# How long a phase lasts until one was seen: short, so that the kill lies inside.
+_UNKNOWN_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: the phase it was meant for, the phases that were open when the process died, the one it counts for."""
+
+    round: int
+    aimed_at: str
+    open: tuple[str, ...]
+    step: int  # the update that had begun, or the one that was restored
+    seconds: float  # since the start of the process
+
+    @property
+    def phase(self) -> str | None:
+        """The phase that it counts for: the one it was meant for if that was open, or another that was."""
+        if self.aimed_at in self.open:
+            return self.aimed_at
+        # steps overlap with saves, which go on in the background; the rarer phase says more
+        return min(self.open, key=("save", "evaluate", "restore", "compile", "step").index, default=None)
+
+
+class Deck:
+    """How many kills each phase still has to get; phases are drawn at random."""
+
+    def __init__(self, kills: int, draw: random.Random) -> None:
+        self._draw = draw
+        shares = Counter({name: kills // len(PHASES) for name in PHASES})
+        shares.update(draw.sample(PHASES, kills % len(PHASES)))
+        self._left = +shares
+
+    @property
+    def left(self) -> int:
+        """How many kills are still to be dealt."""
+        return self._left.total()
+
+    def deal(self, possible: Collection[str]) -> str | None:
+        """A phase that still has to get kills and is possible in this start; None where there is none."""
+        cards = [name for name in PHASES for _ in range(self._left[name]) if name in possible]
+        return self._draw.choice(cards) if cards else None
+
+    def count(self, phase: str | None) -> None:
+        """Take a kill off the share of its phase."""
+        if phase is not None and self._left[phase]:
+            self._left[phase] -= 1
+
+
+@dataclass(frozen=True)
+class Course:
+    """What an unbroken run passes through, by phase: the updates at which it begins, and its durations in seconds."""
+
+    steps: Mapping[str, Sequence[int | None]]
+    durations: Mapping[str, list[float]]
+
+    def occurrences(self, saved: int | None) -> dict[str, int]:
+        """How often each phase comes in a start from the checkpoint `saved`; None for a start from nothing."""
+        found = {}
+        for name in PHASES:
+            after = -1 if saved is None else saved
+            found[name] = sum(step is None or step > after for step in self.steps[name])
+        found["restore"] = 0 if saved is None else 1
+        return {name: count for name, count in found.items() if count}
+
+    def duration(self, phase: str, draw: random.Random) -> float:
+        """How long one such phase took, one of all at random."""
+        return draw.choice(self.durations[phase] or [_UNKNOWN_SECONDS])
+
+    def learn(self, run: WatchedRun) -> None:
+        """Add what another start has shown: only those that continue have a restore."""
+        for name, seconds in run.durations.items():
+            self.durations[name].extend(seconds)
+
+
+def kill_once_saved(run: WatchedRun, *, limit_seconds: float) -> list[str] | None:
+    """Kill `run` as soon as it has written a checkpoint; the phases in which it died, None where it ended before.
+
+    For a start that has to get on, so that a later one can restore.
+    """
+    while not run.ended:
+        if run.durations["save"]:
+            return run.kill()
+        _check_hanging(run, "save", limit_seconds)
+        run.listen(1.0)
+    return None
+
+
+def kill_in(
+    run: WatchedRun, phase: str, occurrence: int, course: Course, draw: random.Random, *, limit_seconds: float
+) -> list[str] | None:
+    """Kill `run` at a random moment of the n-th `phase` of this start; the phases in which it died.
+
+    None where it came to its end before. A phase that ends before the moment is followed to the next one, where the
+    moment is nearer to its beginning. Raises UserError where the process neither ends nor reaches the moment.
+    """
+    moment: float | None = None
+    share = 1.0
+    while not run.ended:
+        now = time.monotonic()
+        if moment is None and run.begun[phase] >= occurrence:
+            moment = now + share * draw.random() * course.duration(phase, draw)
+        if moment is not None:
+            if now >= moment or (phase in _ONCE and not run.open(phase)):
+                return run.kill()
+            if not run.open(phase):
+                moment, occurrence, share = None, run.begun[phase] + 1, share / 2
+        _check_hanging(run, phase, limit_seconds)
+        run.listen(1.0 if moment is None else min(1.0, moment - now))
+    return None
+
+
+def _check_hanging(run: WatchedRun, phase: str, limit_seconds: float) -> None:
+    if run.seconds > limit_seconds:
+        raise UserError(
+            f"A start of the run had not come to its {phase} after {run.seconds:,.0f} s, much longer than the whole "
+            "unbroken run took: it hangs. Its output lies beside the runs."
+        )

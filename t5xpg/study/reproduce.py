@@ -1,0 +1,253 @@
+"""`make reproduce`: train an experiment again in a clean run directory, and compare with what it has published."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
+from t5xpg.base.paths import shown
+from t5xpg.evaluate import evaluation
+from t5xpg.experiment import assembly, config, prepare
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.identity import run_identity
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.report import RESULTS_FILE
+from t5xpg.run.results import collect, read_results
+from t5xpg.study.reproduce_comparison import TOLERANCE, Comparison, Row, compare, identity, other_run
+from t5xpg.train import initial_state, training
+
+# In the run directory: what it reproduces, from the beginning, and what came out, at the end.
+MARK_FILE = ".reproduction.json"
+OUTCOME_FILE = "reproduction.json"
+_WIDTHS = (48, 44, 44)  # of the table's columns, at most
+# What is compared with must hold; all else may be of a later version.
+_NEEDED = (
+    "command", "steps", "identity", "versions", "hardware", "curves", "first", "final", "best_validation", "num_params",
+)  # fmt: skip
+
+Results = Mapping[str, Any]
+
+
+def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> int:
+    """Train the experiment as it was published, in the clean run directory `path`, and compare with results.json.
+
+    steps: only so many updates, and only what was published up to there; None for all of them, and then the evaluation
+    too, if one was published. An unfinished reproduction of the same in `path` is gone on with, a finished one begun
+    anew. Prints a table and keeps it as reproduction.json. Returns the exit code: 0 where the numbers are the same
+    (bit for bit on the published kind of hardware, within `comparison.TOLERANCE` on another), 1 where not, 128 + n
+    where signal n stopped the training, with which the same command goes on.
+
+    Raises UserError where nothing is published, for overrides that were not, and where `path` holds something else.
+    """
+    file = loaded.gin_file.parent / RESULTS_FILE
+    published = _published(loaded, file)
+    loaded = _as_published(loaded, published)
+    steps = _steps(steps, published, loaded)
+    directory = RunDirectory(path)
+    mark = {"experiment": loaded.name, "of": hashlib.sha256(file.read_bytes()).hexdigest(), "steps": steps}
+    _check(directory, mark)
+    rows = list(identity(published["identity"], _identity(loaded, directory)))
+    if other_run(rows):
+        _print_table(rows)
+        changed = " and ".join(dict.fromkeys(row.what.split(":")[0] for row in other_run(rows)))
+        print(f"different: the {changed} changed since {shown(file)} was published; nothing was trained")
+        return 1
+    with directory.lock():
+        _check(directory, mark)
+        _begin(directory, mark)
+    code = training.train(loaded, path, until=steps)
+    if code:
+        return code
+    evaluated = (published.get("evaluation") or {}).get("step")
+    whole = steps == published["steps"]
+    if whole and evaluated is not None and not evaluation.is_up_to_date(directory, evaluated):
+        evaluation.evaluate(loaded, path, step=None if evaluated == steps else "best")
+    here = collect(directory, train_points=published["curves"]["train"]["step"])
+    comparison = compare(published, here, steps=steps, changed_files=_changed_files(published.get("git"), loaded))
+    _tell(comparison, published, steps, file)
+    write_json(directory.path / OUTCOME_FILE, {**mark, "same": comparison.same, **_as_json(comparison)})
+    print(f"kept in {shown(directory.path / OUTCOME_FILE)}", flush=True)
+    return 0 if comparison.same else 1
+
+
+def _published(loaded: LoadedConfig, file: Path) -> Results:
+    if not file.exists():
+        raise UserError(
+            f"{loaded.name} has published no results to compare with: there is no {shown(file)}. Publish a run first: "
+            f"make train EXP={loaded.name}, make eval EXP={loaded.name}, make report EXP={loaded.name}"
+        )
+    published = read_results(file)
+    lacking = [name for name in _NEEDED if name not in published]
+    if lacking:
+        raise UserError(f"{shown(file)} lacks {', '.join(lacking)}. Write it again with: make report EXP={loaded.name}")
+    if published.get("experiment") != loaded.name:
+        raise UserError(f"{shown(file)} holds results of {published.get('experiment')}, not of {loaded.name}.")
+    return published
+
+
+def _as_published(loaded: LoadedConfig, published: Results) -> LoadedConfig:
+    """The experiment with the overrides that the published run had. Raises UserError where `loaded` has some."""
+    plain = config.load(str(loaded.gin_file))
+    if loaded.full != plain.full:
+        raise UserError(
+            f"What is reproduced is {loaded.name} as it was published: leave out GIN= and --gin. To train a part of "
+            f"it, give STEPS=n; for other settings, make train EXP={loaded.name} GIN=…"
+        )
+    overrides, gin_files = config.split_overrides(" ".join(_overrides(published["command"])))
+    return config.load(str(loaded.gin_file), overrides, gin_files) if overrides or gin_files else plain
+
+
+def _overrides(command: str) -> Iterable[str]:
+    """The overrides in a recorded command, such as `t5xpg train mine --gin-overrides='--gin.A=1' --gin.B=2`."""
+    words = iter(shlex.split(command))
+    for word in words:
+        if word == "--gin-overrides":
+            yield next(words, "")
+        elif word.startswith("--gin-overrides="):
+            yield word.removeprefix("--gin-overrides=")
+        elif word.startswith(("--gin.", "--gin_file=")):
+            yield word
+
+
+def _steps(steps: int | None, published: Results, loaded: LoadedConfig) -> int:
+    last = min(published["steps"], loaded.experiment.total_steps)
+    if steps is None:
+        return int(last)
+    if not 1 <= steps <= last:
+        raise UserError(f"STEPS={steps}: {loaded.name} has published {last:,} steps; give a number from 1 to {last}.")
+    return steps
+
+
+def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
+    """What the run will be, as far as that is known before it; exports and caches what is missing."""
+    experiment = loaded.experiment
+    found = run_identity(experiment, prepare.prepare(experiment.train_dataset))
+    # one that goes on needs no initial checkpoint
+    if experiment.initial is not None and not any(directory.checkpoints.glob("[0-9]*")):
+        origin = initial_state.begin(assembly.assemble(experiment)).origin
+        assert origin is not None
+        found[initial_state.NAME] = initial_state.identity(origin)
+    return found
+
+
+def _check(directory: RunDirectory, mark: Results) -> None:
+    """Raise UserError where the folder holds anything but a reproduction, or an unfinished one of something else."""
+    path = directory.path
+    entries = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")] if path.is_dir() else []
+    strangers = sorted(set(entries) - _own(directory))
+    if strangers or (entries and not (path / MARK_FILE).exists()):
+        what = ", ".join(strangers[:5]) if strangers else "another run"
+        raise UserError(
+            f"A reproduction is trained in a clean folder, and {shown(path)} holds {what}. Name another one with RUN=…"
+        )
+    if (path / MARK_FILE).exists() and not (path / OUTCOME_FILE).exists():
+        old = _read_mark(path / MARK_FILE)
+        if old != mark:
+            raise UserError(
+                f"{shown(path)} holds an unfinished reproduction of {old.get('experiment')} with {old.get('steps')} "
+                f"steps{'' if old.get('of') == mark['of'] else ' of results that were published before'}. Finish it "
+                f"with STEPS={old.get('steps')}, name another folder with RUN=…, or delete it."
+            )
+
+
+def _begin(directory: RunDirectory, mark: Results) -> None:
+    """Mark the folder as this reproduction's; a finished one makes room."""
+    path = directory.path
+    if (path / OUTCOME_FILE).exists():
+        print(f"the finished reproduction in {shown(path)} makes room for this one")
+        # What says that it is finished goes last: a kill in between leaves a folder that makes room again.
+        for name in sorted(_own(directory) - {OUTCOME_FILE, MARK_FILE, ".lock"}):
+            _remove(path / name)
+        _remove(path / OUTCOME_FILE)
+    write_json(path / MARK_FILE, mark)
+
+
+def _own(directory: RunDirectory) -> set[str]:
+    names = {entry.name for entry in vars(directory).values() if entry != directory.path}
+    return names | {MARK_FILE, OUTCOME_FILE, ".lock"}
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_mark(path: Path) -> dict[str, Any]:
+    try:
+        mark = read_json(path)
+    except ValueError:
+        mark = None
+    return mark if isinstance(mark, dict) else {}
+
+
+def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | None:
+    """The files of the program and of the experiment that differ from the published commit; None if git cannot say."""
+    if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # never an option of git's
+        return None
+    root = paths.REPOSITORY
+    within = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
+    command = ["git", "-C", str(root), "diff", "--name-only", git["commit"], "--", *within]
+    # inside a git hook, variables such as GIT_DIR point at the hook's repository
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=variables)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.splitlines() if done.returncode == 0 else None
+
+
+def _tell(comparison: Comparison, published: Results, steps: int, file: Path) -> None:
+    whole = "" if steps == published["steps"] else f" of {published['steps']:,}"
+    print(f"\n{published['experiment']}, {steps:,}{whole} steps, and {shown(file)}:\n")
+    _print_table(comparison.numbers)
+    print()
+    _print_table(comparison.conditions)
+    print()
+    changed = ", ".join(comparison.changed)
+    if comparison.same and comparison.exact:
+        print("same: bit for bit what was published" + (f"; changed all the same: {changed}" if changed else ""))
+    elif comparison.same:
+        print(
+            f"same within {TOLERANCE:g}, on other hardware than was published: the largest difference is "
+            f"{comparison.largest:.2g}; changed: {changed}"
+        )
+    else:
+        largest = f", the largest difference is {comparison.largest:.2g}" if comparison.largest < float("inf") else ""
+        allowed = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, as on other hardware"
+        print(
+            f"different: not {allowed} what was published{largest}; "
+            + (f"changed: {changed}" if changed else "nothing changed of what a run rests on")
+        )
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    cells = [("", "published", "here", ""), *((row.what, row.published, row.here, row.verdict) for row in rows)]
+    widths = [min(max(len(line[column]) for line in cells), widest) for column, widest in enumerate(_WIDTHS)]
+    for line in cells:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True))
+        print(text.rstrip(), flush=True)
+
+
+def _as_json(comparison: Comparison) -> dict[str, Any]:
+    largest = comparison.largest if comparison.largest < float("inf") else None
+    return {
+        "exact": comparison.exact,
+        "tolerance": None if comparison.exact else TOLERANCE,
+        "largest_difference": largest,
+        "changed": comparison.changed,
+        "numbers": [asdict(row) for row in comparison.numbers],
+        "conditions": [asdict(row) for row in comparison.conditions],
+    }

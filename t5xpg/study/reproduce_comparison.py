@@ -1,0 +1,299 @@
+"""Published results and those of a run that repeats them, compared as JSON values: the numbers, and what they rest on.
+
+Numbers decide: bit for bit on the published kind of hardware, within a tolerance on another. What they rest on (code,
+settings, data, versions, hardware) explains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t5xpg.run.directory import differing
+
+TOLERANCE = 0.02
+"""The largest difference on other hardware: relative for losses and metrics, absolute for accuracies.
+
+Another kind of processor adds up in another order, which moves a float32 sum by about 1e-7 of itself, and training
+amplifies that from update to update: where the loss falls steeply, two runs come to be a few updates apart, and a few
+updates are worth about a percent of the loss there. This cannot tell every other setting: these are compared by
+themselves, and the batches and all that is counted have to be the same on all hardware.
+"""
+
+SAME, WITHIN, DIFFERENT = "same", "within tolerance", "different"
+CHANGED, UNKNOWN, NOT_COMPARED = "changed", "not known", "not compared"
+
+# What a change of these parts of the identity means: the run is another one, and cannot repeat the numbers.
+_DECIDING = ("settings", "seed", "data", "vocabulary", "initial")
+_NOT_SET = "not set"
+_UNSHOWN = "-"
+_TEXT_WIDTH = 34
+
+Results = Mapping[str, Any]
+# (record, step, measure): value, such as ("curve", 100, "loss"): 2.5
+Values = dict[tuple[str, int, str], Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison: what, its value as published and here, and one of the verdicts above."""
+
+    what: str
+    published: str
+    here: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """numbers: what the run determines. conditions: what it rests on, a row for every part and for every change.
+
+    exact: whether the numbers had to be the same bit for bit. largest: the largest difference among them, relative or
+    (of accuracies) absolute; infinite where a value is missing on one side.
+    """
+
+    numbers: tuple[Row, ...]
+    conditions: tuple[Row, ...]
+    exact: bool
+    largest: float
+
+    @property
+    def same(self) -> bool:
+        """Whether no number is different."""
+        return all(row.verdict != DIFFERENT for row in self.numbers)
+
+    @property
+    def changed(self) -> list[str]:
+        """The parts that changed: some of "code", "settings", "data", "versions", "hardware", …"""
+        return list(dict.fromkeys(row.what.split(":")[0] for row in self.conditions if row.verdict == CHANGED))
+
+
+def compare(published: Results, here: Results, *, steps: int, changed_files: Sequence[str] | None = None) -> Comparison:
+    """Compare published results with those of a run of `steps` updates, both as `results.collect` makes them.
+
+    `here` is collected at the published steps of the training curve. Where `steps` is less than was published, only
+    what was published up to there counts. What published results do not hold, as older ones may not, is not compared.
+    changed_files: the files of the code that differ from the published commit; None where that cannot be found out.
+    """
+    exact = same_hardware(published["hardware"], here["hardware"])
+    whole = steps == published["steps"]
+    parts = [
+        _batches(published.get("batches"), here.get("batches"), steps),
+        _curve("validation", published, here, steps, exact),
+        _curve("train", published, here, steps, exact),
+        *(_count(name, published, here) for name in ("num_params", *(("target_tokens", "examples") if whole else ()))),
+        *_evaluation(published, here, whole, exact),
+    ]
+    return Comparison(
+        numbers=tuple(row for row, _ in parts),
+        conditions=tuple(conditions(published, here, changed_files)),
+        exact=exact,
+        largest=max((difference for _, difference in parts), default=0.0),
+    )
+
+
+def same_hardware(ours: Results, theirs: Results) -> bool:
+    """Whether two machines have to give the same bits: processor, accelerators and mesh are of one kind."""
+    return ours["cpu"] == theirs["cpu"] and ours["devices"] == theirs["devices"]
+
+
+def conditions(published: Results, here: Results, changed_files: Sequence[str] | None = None) -> Iterator[Row]:
+    """What the numbers rest on: a row for every part that is the same, and for every value that changed."""
+    yield _code(published.get("git"), here.get("git"), changed_files)
+    yield from identity(published["identity"], here["identity"])
+    for part in ("versions", "hardware"):
+        yield from _leaves(part, published[part], here[part])
+
+
+def identity(published: Results, here: Results) -> Iterator[Row]:
+    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary, initial checkpoint.
+
+    A part that is not known here (yet) is left out, and a value that only one side knows is no change: the program
+    may have learnt to record it since.
+    """
+    for part in ("settings", "seed", "data", "cache", "vocabulary", "initial"):
+        if part in published and part in here:
+            yield from _leaves(part, published[part], here[part])
+
+
+def other_run(rows: Sequence[Row]) -> list[Row]:
+    """Those rows of `identity` that make the run another one, which cannot repeat the published numbers."""
+    return [row for row in rows if row.verdict == CHANGED and row.what.split(":")[0] in _DECIDING]
+
+
+def _leaves(part: str, old: Any, new: Any) -> Iterator[Row]:
+    changes = {
+        name: (before, after)
+        for name, (before, after) in differing({part: _by_place(old)}, {part: _by_place(new)}).items()
+        if _NOT_SET not in (before, after) and name != "hardware.memory_bytes"
+    }
+    if not changes:
+        yield Row(part, "", "", SAME)
+    for name, (before, after) in changes.items():
+        what = part if name == part else f"{part}: {name.removeprefix(part + '.')}"
+        yield Row(what, *_texts(before, after), CHANGED)
+
+
+def _by_place(value: Any) -> Any:
+    """A JSON value with lists of mappings as mappings too, so that what differs in them can be named."""
+    if isinstance(value, Mapping):
+        return {name: _by_place(inner) for name, inner in value.items()}
+    if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+        return {str(place): _by_place(inner) for place, inner in enumerate(value)}
+    return value
+
+
+def _code(old: Results | None, new: Results | None, changed_files: Sequence[str] | None) -> Row:
+    before, after = (_UNSHOWN if git is None else _commit(git) for git in (old, new))
+    if old is None or new is None:
+        return Row("code", before, after, UNKNOWN)
+    if changed_files is None:
+        same = old["commit"] == new["commit"] and old["clean"] and new["clean"]
+    else:
+        same = old["clean"] and not changed_files
+        after += f": {len(changed_files)} files differ" if len(changed_files) > 1 else ""
+        after += f": {changed_files[0]} differs" if len(changed_files) == 1 else ""
+    return Row("code", before, after, SAME if same else CHANGED)
+
+
+def _commit(git: Results) -> str:
+    return git["commit"][:12] + ("" if git["clean"] else " and changes")
+
+
+def _batches(old: Results | None, new: Results | None, steps: int) -> tuple[Row, float]:
+    """What the run was fed; this does not depend on the hardware."""
+    before, after = ({} if one is None else dict(zip(one["step"], one["sha256"], strict=True)) for one in (old, new))
+    shared = [step for step in before if step in after and step <= steps]
+    if not shared:
+        return Row("batches", _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
+    shown = next((step for step in shared if before[step] != after[step]), shared[-1])
+    same = before[shown] == after[shown]
+    row = Row(
+        f"batches to step {shown:,}", before[shown][:12] + "…", after[shown][:12] + "…", SAME if same else DIFFERENT
+    )
+    return row, 0.0 if same else math.inf
+
+
+def _curve(split: str, published: Results, here: Results, steps: int, exact: bool) -> tuple[Row, float]:
+    old, new = _values(published, split, steps), _values(here, split, steps)
+    known = {measure for _, _, measure in old}
+    if steps < published["steps"]:  # the last and the best of a shorter run are others
+        old, new = ({key: one for key, one in side.items() if key[0] not in ("final", "best")} for side in (old, new))
+    keys = [*old, *(key for key in new if key not in old and key[2] in known)]
+    what = "training" if split == "train" else split
+    if not keys:
+        return Row(f"{what} loss", _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
+    distances = {key: distance(key[2], old.get(key), new.get(key)) for key in keys}
+    worst = max(keys, key=lambda key: distances[key])
+    last = max((key for key in keys if key[2] == "loss"), key=lambda key: key[1], default=worst)
+    shown = worst if distances[worst] else last
+    count = len({step for _, step, _ in keys})
+    row = Row(
+        f"{what} {shown[2].replace('_', ' ')} at step {shown[1]:,} ({count} point{'s'[: count > 1]} compared)",
+        *_texts(old.get(shown), new.get(shown)),
+        _verdict(distances[worst], exact),
+    )
+    return row, distances[worst]
+
+
+def _values(results: Results, split: str, steps: int) -> Values:
+    columns = results["curves"][split]
+    found = {
+        ("curve", step, name): value
+        for name, values in columns.items()
+        if name != "step"
+        for step, value in zip(columns["step"], values, strict=True)
+        if step <= steps
+    }
+    points = {"first": results["first"][split], "final": results["final"][split]}
+    if split == "validation":
+        points["best"] = results["best_validation"]
+    for record, point in points.items():
+        if point is not None and point["step"] <= steps:
+            found |= {(record, point["step"], name): value for name, value in point.items() if name != "step"}
+    return found
+
+
+def _count(name: str, published: Results, here: Results) -> tuple[Row, float]:
+    old, new = published.get(name), here.get(name)
+    what = {"num_params": "parameters"}.get(name, name.replace("_", " "))
+    if old is None:
+        return Row(what, _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
+    return Row(what, *_texts(old, new), SAME if old == new else DIFFERENT), distance(name, old, new)
+
+
+def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> Iterator[tuple[Row, float]]:
+    old, new = published.get("evaluation"), here.get("evaluation")
+    if old is None:
+        return
+    if not whole:
+        yield Row("evaluation", _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
+        return
+    before, after = ({} if one is None else dict(_flat(one)) for one in (old, new))
+    distances = {name: distance(name, value, after.get(name)) for name, value in before.items()}
+    worst = max(distances, key=lambda name: distances[name])
+    shown = worst if distances[worst] or "loss" not in before else "loss"
+    values = _texts(before[shown], after.get(shown))
+    yield Row(f"evaluation: {shown}", *values, _verdict(distances[worst], exact)), distances[worst]
+    yield from _samples(published.get("samples"), here.get("samples"), exact)
+
+
+def _samples(old: Any, new: Any, exact: bool) -> Iterator[tuple[Row, float]]:
+    """Greedy predictions are as they are or quite others: they count where all numbers are the same bit for bit."""
+    if not old:
+        return
+    equal = sum(before == after for before, after in zip(old, new or [], strict=False))
+    same = equal == len(old) == len(new or [])
+    verdict = SAME if same else DIFFERENT if exact else NOT_COMPARED
+    yield Row("sample predictions", str(len(old)), f"{equal} equal", verdict), 0.0 if same or not exact else math.inf
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of an evaluation by path, but what was read, which is part of the identity."""
+    for name, inner in value.items():
+        path = f"{prefix}{name}"
+        if not isinstance(inner, Mapping):
+            yield path, inner
+        elif path != "data":
+            yield from _flat(inner, f"{path}/")
+
+
+def distance(name: str, old: Any, new: Any) -> float:
+    """How far two values lie apart: of accuracies absolutely, else relatively; infinitely what is no number or counted.
+
+    0 exactly where they are equal.
+    """
+    if old == new:
+        return 0.0
+    if not (isinstance(old, int | float) and isinstance(new, int | float)) or isinstance(old, int):
+        return math.inf
+    size = 1.0 if "accuracy" in name else max(abs(old), abs(new))
+    return abs(old - new) / size
+
+
+def _verdict(difference: float, exact: bool) -> str:
+    if difference == 0:
+        return SAME
+    return WITHIN if not exact and difference <= TOLERANCE else DIFFERENT
+
+
+def _texts(old: Any, new: Any) -> tuple[str, str]:
+    """Two values as short as they can be told apart."""
+    for digits in (6, 9, 17):
+        texts = _text(old, digits), _text(new, digits)
+        if old == new or texts[0] != texts[1]:
+            break
+    return texts
+
+
+def _text(value: Any, digits: int) -> str:
+    if value is None:
+        return _UNSHOWN
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    text = " ".join(str(value).split())
+    return text if len(text) <= _TEXT_WIDTH else text[: _TEXT_WIDTH - 1] + "…"

@@ -1,0 +1,69 @@
+"""What a step of each recipe takes, measured in one process in which the recipes take turns.
+
+The runs of a sweep share the machine with each other and with whatever else it does, so their own times say little.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base import environment
+from t5xpg.base.progress import Progress
+from t5xpg.check.estimate import made_up
+from t5xpg.experiment import assembly, config
+from t5xpg.study.plan import Plan, Run
+
+ROUNDS, STEPS = 7, 6  # turns of each recipe, and updates in a turn of which the first warms up
+
+
+def measure(experiment: str, plan: Plan, best: Mapping[str, str]) -> dict[str, Any]:
+    """{"seconds": {recipe: median seconds of an update}, "fastest": …, "rounds", "steps", "host", "versions"}.
+
+    best: the candidate of each recipe. The updates are on made-up batches; nothing else may run meanwhile.
+    """
+    turns = {}
+    runs = [Run("final", recipe, best[recipe.name], plan.final_steps, 0) for recipe in plan.recipes]
+    with Progress("times of a step", ROUNDS * len(runs), "turns") as progress:
+        for run in runs:
+            turns[run.recipe.name] = _Turn(experiment, run)
+        seconds: dict[str, list[float]] = {name: [] for name in turns}
+        for _ in range(ROUNDS):
+            for name, turn in turns.items():
+                seconds[name] += turn.take()
+                progress.advance(1, name)
+    return {
+        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
+        "fastest": {name: min(values) for name, values in seconds.items()},
+        "rounds": ROUNDS,
+        "steps": STEPS - 1,
+        "host": environment.host(),
+        "versions": environment.versions(),
+    }
+
+
+class _Turn:
+    """A recipe's compiled step with a state of its own."""
+
+    def __init__(self, experiment: str, run: Run) -> None:
+        loaded = config.load(experiment, *config.split_overrides(" ".join(run.overrides))).experiment
+        built = assembly.assemble(loaded)
+        self._step = built.compile_train_step()
+        self._state = built.new_state()
+        self._batch = built.on_devices(next(made_up(loaded, loaded.train_dataset)))
+        self._token_bytes = jax.numpy.ones((loaded.model.config.vocab_size,), np.int32)
+
+    def take(self) -> list[float]:
+        """Seconds of each update but the first."""
+        seconds = []
+        for _ in range(STEPS):
+            began = time.perf_counter()
+            self._state, metrics = self._step(self._state, self._batch, self._token_bytes)
+            jax.block_until_ready((self._state, metrics))
+            seconds.append(time.perf_counter() - began)
+        return seconds[1:]

@@ -1,0 +1,93 @@
+"""Whether all processes of a run were given the same: what differs would be waited for in vain, or go wrong unseen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import environment
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import shown
+from t5xpg.data.stream.client import TaskDescription
+from t5xpg.data.vocab.tokenizers import KINDS
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.distributed import Group
+from t5xpg.experiment import Experiment
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.config import LoadedConfig, settings
+from t5xpg.run.directory import differing
+from t5xpg.run.records import to_json
+
+_SHOWN = 20
+
+
+def require_same(group: Group, experiment: Experiment, identity: Mapping[str, Any]) -> None:
+    """Raise UserError, with what differs, where this process was given something else than the first one.
+
+    identity: of the run, as this process sees it: its settings, and the text and caches that it reads.
+    """
+    own = to_json(
+        {
+            "settings": settings(experiment),
+            "data": identity["data"],
+            "cache": identity["cache"],
+            "versions": environment.versions(),
+        }
+    )
+    first = json.loads(group.told("identity", json.dumps(own).encode("utf-8")))
+    differences = differing(first, json.loads(json.dumps(own)))
+    if differences:
+        listed = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]
+        raise UserError(
+            "\n".join(
+                [
+                    f"Process {group.process} was started with other settings, data or versions than process 0:",
+                    *listed[:_SHOWN],
+                    "Give the same command on every host, with the same checkout, packages, exports and caches.",
+                ]
+            )
+        )
+
+
+def print_header(loaded: LoadedConfig, built: Assembly) -> None:
+    """Name, size and course of the run, and what it runs on."""
+    experiment = loaded.experiment
+    train_dataset, lengths = experiment.train_dataset, experiment.lengths
+    model, devices = experiment.model, built.devices
+    on = f"{devices['count']} x {devices['kind']}"
+    if devices["platform"] == "cpu":
+        on = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
+        if devices["count"] > 1:
+            on += f" as {devices['count']} simulated devices"
+    if "processes" in devices:
+        on += f" of {devices['processes']} processes"
+    print(
+        f"{loaded.name}: {_count_text(model.num_params)} parameters, {model.config.dtype}, "
+        f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
+        f"{'/'.join(str(length) for length in lengths.values())} tokens, {experiment.total_steps:,} steps, "
+        f"seed {experiment.random_seed}\ndevice: {on}",
+        flush=True,
+    )
+
+
+def print_data(description: TaskDescription, experiment: Experiment) -> None:
+    """What the run reads."""
+    count = description.examples.get(experiment.train_dataset.split)
+    size = f", {count:,} documents" if count else ""
+    spans = description.objective
+    masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
+    cached = "cached" if description.cached else "not cached"
+    print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
+
+
+def _count_text(count: int) -> str:
+    return f"{count / 1e6:,.1f} million" if count >= 10**6 else f"{count:,}"
+
+
+def _vocabulary_text(vocabulary: Vocabulary) -> str:
+    what = (
+        "bytes" if vocabulary.model_file is None else f"{KINDS[vocabulary.kind]} {shown(Path(vocabulary.model_file))}"
+    )
+    return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"

@@ -1,0 +1,143 @@
+"""Compiled programs of earlier starts, kept in the user's cache folder: a run that starts again does not compile again.
+
+JAX can look programs up in a folder, under a key of the program, its options, flags and versions. What it reads there
+it runs; so every process gets a folder of its own, with copies of the kept programs whose digest holds, and what it has
+compiled is kept when that is done, whole or not at all. A file that was damaged or cut short is as good as none.
+
+Programs are kept by machine, because code for one processor may not run on another, and the last used ones up to
+LIMIT bytes in all. `T5XPG_COMPILE_CACHE` names another folder; 0 keeps nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import pwd
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache as of_jax
+
+from t5xpg.base.files import remove_abandoned, temporary_prefix, write_atomically
+
+VARIABLE = "T5XPG_COMPILE_CACHE"
+LIMIT = 256 << 20
+_DIGEST = 32  # bytes, in front of every kept program
+_PROGRAM, _USED = "-cache", "-atime"  # how JAX names the files of a program and of its last use
+_NEVER = (0).to_bytes(8, "little")
+
+
+def folder() -> Path | None:
+    """Where programs are kept; None where none are, or where JAX has been given a folder of its own."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen == "0" or jax.config.values["jax_compilation_cache_dir"]:
+        return None
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "t5xpg" / "programs"
+
+
+@contextlib.contextmanager
+def kept_programs() -> Iterator[Callable[[], None]]:
+    """While the block runs, programs that were compiled before are not compiled again.
+
+    Yields what keeps the programs that have been compiled so far; the end of the block does so too. A folder that
+    cannot be written keeps nothing, and says nothing: no number depends on it.
+    """
+    root = folder() if _has_a_name() else None
+    own = None if root is None else _take_out(root)
+    if root is None or own is None:
+        yield lambda: None
+        return
+
+    def keep() -> None:
+        with contextlib.suppress(OSError):  # the disk may be full
+            _put_back(own, root)
+
+    options = {
+        "jax_compilation_cache_dir": str(own),
+        "jax_compilation_cache_max_size": LIMIT,  # with a limit, JAX notes what it uses
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_enable_xla_caches": "none",  # they would make this process's folder part of the keys
+    }
+    before = {name: jax.config.values[name] for name in options}
+    try:
+        _configure(options)
+        yield keep
+    finally:
+        _configure(before)
+        keep()
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _has_a_name() -> bool:
+    """Whether the user is in the system's list, as one of a container need not be: JAX asks for the files' owner."""
+    try:
+        return bool(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:
+        return False
+
+
+def _configure(options: dict[str, object]) -> None:
+    for name, value in options.items():
+        jax.config.update(name, value)
+    of_jax.reset_cache()  # JAX decides once whether it has a cache
+
+
+def _machine() -> str:
+    """What the programs of a folder can run on: a digest of the processor and of the versions."""
+    facts = [platform.machine(), jax.default_backend(), os.environ.get("XLA_FLAGS", "")]
+    facts += [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+        facts += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+
+def _take_out(root: Path) -> Path | None:
+    """A new folder, as JAX expects one, with the programs of this machine that are whole; None where none can be."""
+    try:
+        kept = root / _machine()
+        kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+        remove_abandoned(kept)
+        own = Path(tempfile.mkdtemp(prefix=temporary_prefix("programs"), suffix=".tmp", dir=kept))
+        for path in kept.glob(f"*{_PROGRAM}"):
+            data = path.read_bytes()
+            if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+                path.unlink()
+                continue
+            (own / path.name).write_bytes(data[_DIGEST:])
+            _use_of(own / path.name).write_bytes(_NEVER)
+    except OSError:
+        return None
+    return own
+
+
+def _put_back(own: Path, root: Path) -> None:
+    """Keep the programs of `own` that are new, note which were used, and delete those unused for longest."""
+    for path in own.glob(f"*{_PROGRAM}"):
+        kept = own.parent / path.name
+        if not _use_of(path).exists():
+            continue  # it is being written: JAX notes the use behind that
+        if not kept.exists():
+            data = path.read_bytes()
+            with write_atomically(kept) as file:
+                file.write(hashlib.sha256(data).digest() + data)
+        elif _use_of(path).read_bytes() != _NEVER:
+            os.utime(kept)
+    size = 0
+    found = [(path.stat(), path) for path in root.glob(f"*/*{_PROGRAM}")]
+    for status, path in sorted(found, key=lambda each: each[0].st_mtime, reverse=True):
+        size += status.st_size
+        if size > LIMIT:
+            path.unlink(missing_ok=True)
+
+
+def _use_of(program: Path) -> Path:
+    return program.with_name(program.name.removesuffix(_PROGRAM) + _USED)

@@ -1,0 +1,213 @@
+"""The state that a run begins with where it starts from a checkpoint: whether that fits, and taking it over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json
+from t5xpg.base.paths import shown
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.trained_model import vocabulary_differences
+from t5xpg.experiment import Experiment
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.config import settings
+from t5xpg.experiment.identity import decides_predictions
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint import items
+from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.checkpoint.initial_checkpoint import Place, find
+from t5xpg.run.directory import differing
+
+NAME = "initial"  # in a run's identity, and in the meta of its checkpoints
+_SHOWN = {"params": 50, "optimizer": 5}  # arrays that do not fit
+
+
+Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step", "sha256": of the arrays}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A state on the mesh, before the first update. origin: None for one from scratch.
+
+    vocabulary: the record of the one that the checkpoint was trained with.
+    """
+
+    state: TrainState
+    origin: Origin | None = None
+    vocabulary: Mapping[str, Any] | None = None
+
+
+def begin(built: Assembly) -> Start:
+    """The state that the experiment begins with.
+
+    Raises UserError where its initial checkpoint is not there, or does not fit.
+    """
+    if built.experiment.initial is None:
+        return Start(jax.block_until_ready(built.new_state()))
+    return _load(built)
+
+
+def _load(built: Assembly) -> Start:
+    experiment = built.experiment
+    initial = experiment.initial
+    assert initial is not None
+    place = find(initial)
+    with Checkpointer(place.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
+        step = checkpointer.latest() if place.step is None else place.step
+        place = Place(place.run, step)
+        require_fit(place, experiment, built.abstract_state)
+        taken: dict[str, Any] = {}
+        if initial.reset_optimizer:
+            taken["params"], meta = checkpointer.restore_params(step, built.abstract_state.params)
+            digest = items.sha256_of_arrays(taken)
+            state = built.state_of(taken["params"])
+        else:
+            state, _, meta = checkpointer.restore(step, built.abstract_state)
+            taken = {"params": state.params, "optimizer": items.optimizer_tree(state)}
+            digest = items.sha256_of_arrays(taken)
+            _require_learning(experiment, int(state.step))
+    origin = {"named": initial.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
+    return Start(jax.block_until_ready(state), origin, meta["vocabulary"])
+
+
+def identity(origin: Origin) -> dict[str, Any]:
+    """What makes a run of the same settings the same run: what it was started from, and not how that is called here."""
+    return {name: value for name, value in origin.items() if name != "named"}
+
+
+def origin_of(built: Assembly, recorded: Origin) -> Origin:
+    """What a run that goes on was started from. recorded: what its checkpoint says of that.
+
+    The initial checkpoint itself is not needed any more, unless another one is named now: then it has to be the same.
+    The caller compares. Raises UserError where there is no such checkpoint.
+    """
+    initial = built.experiment.initial
+    if initial is None or initial.checkpoint == recorded["named"]:
+        return recorded
+    try:
+        named = _load(built).origin
+        assert named is not None
+    except UserError as error:
+        raise UserError(f"{error}\n{as_before(recorded)}") from error
+    return recorded if identity(named) == identity(recorded) else named
+
+
+def as_before(recorded: Origin) -> str:
+    """What is said where a run that goes on is to be started from what is not there."""
+    return (
+        f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, which need not be "
+        "there any more."
+    )
+
+
+def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
+    """Raise UserError where the ids of the task mean something else than those that a checkpoint was trained with.
+
+    recorded: what the checkpoint says of its vocabulary.
+    """
+    assert experiment.initial is not None
+    if not experiment.initial.same_vocabulary:
+        return
+    differences = vocabulary_differences(task, recorded, "checkpoint")
+    if differences:
+        raise UserError(
+            f"The checkpoint {experiment.initial.checkpoint} was trained with another vocabulary than "
+            f"{experiment.train_dataset.mixture_or_task_name} has: {differences}. Choose a task with its vocabulary; "
+            "SAME_VOCABULARY=False starts from it all the same."
+        )
+
+
+def require_fit(place: Place, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
+    """Raise one UserError with every parameter of a checkpoint that the model does not have so, and what to set.
+
+    Returns the checkpoint's meta: {"experiment", "vocabulary", "settings": of the model}.
+    """
+    assert experiment.initial is not None
+    folder = place.folder()
+    try:
+        meta = read_json(folder / "meta" / "metadata")
+        kinds = {"experiment": str, "vocabulary": dict, "settings": dict}
+        lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
+        if lacking:
+            raise ValueError(f"its meta has no {' and no '.join(lacking)}")
+        wanted = {"params": abstract.params}
+        if not experiment.initial.reset_optimizer:
+            wanted["optimizer"] = items.optimizer_tree(abstract)
+        trees = {item: items.arrays_of(folder, item) for item in wanted}
+        found = {item: items.described(tree) for item, tree in trees.items()}
+        expected = {item: items.described(items.as_stored(tree, trees[item])) for item, tree in wanted.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"its meta has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        why = why.strip().splitlines()[0][:200].rstrip(".")
+        raise UserError(f"The checkpoint {shown(folder)} cannot be read: {why}.") from error
+    others = _other_settings(meta, experiment)
+    misfits = {item: _misfits(found[item], expected[item]) for item in found}
+    if not others and not any(misfits.values()):
+        return meta
+    lines = [f"The checkpoint {shown(folder)} does not fit the experiment:"]
+    lines += [f"  {line}" for line in others]
+    for item, wrong in misfits.items():
+        shown_lines = wrong[: _SHOWN[item]]
+        lines += [f"  {item}/{line}" for line in shown_lines]
+        lines += [f"  and {len(wrong) - len(shown_lines)} more"] if len(wrong) > len(shown_lines) else []
+    advice = _advice(experiment, found["params"])
+    if misfits.get("optimizer") and not misfits["params"]:
+        advice.append("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
+    raise UserError("\n".join([*lines, *(advice or ["Use the model that it was trained with."])]))
+
+
+def _other_settings(meta: Mapping[str, Any], experiment: Experiment) -> list[str]:
+    """The settings of the model that change what parameters mean, whether they fit or not."""
+    recorded = meta["settings"]
+    now = settings(experiment.model)
+    known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
+    return [
+        f"T5Config.{name.removeprefix('config.')} {old} in the checkpoint, {new} now"
+        for name, (old, new) in differing({name: recorded[name] for name in known}, known).items()
+    ]
+
+
+def _misfits(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name in sorted(found.keys() | expected.keys()):
+        if name not in found:
+            lines.append(f"{name} is not in the checkpoint: {expected[name]}")
+        elif name not in expected:
+            lines.append(f"{name} is in the checkpoint alone: {found[name]}")
+        elif found[name] != expected[name]:
+            lines.append(f"{name} is {found[name]} in the checkpoint, {expected[name]} now")
+    return lines
+
+
+def _advice(experiment: Experiment, found: Mapping[str, str]) -> list[str]:
+    """What to set where the embedding has another number of rows."""
+    tables = {
+        "/".join(map(str, (entry.key for entry in path)))
+        for path, axes in jax.tree_util.tree_leaves_with_path(
+            experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple)
+        )
+        if axes and axes[0] == "vocab"
+    }
+    rows = {int(found[name].partition("[")[2].partition(",")[0]) for name in tables if name in found}
+    now = experiment.model.config.vocab_size
+    if len(rows) != 1 or rows == {now}:
+        return []
+    (size,) = rows
+    return [f"It has {size} embeddings and the model {now}: set VOCAB_SIZE={size} and VOCAB_SIZE_MULTIPLE=1."]
+
+
+def _require_learning(experiment: Experiment, step: int) -> None:
+    """Raise UserError where the schedule of an optimiser that goes on has come to its end."""
+    middle = step + experiment.total_steps // 2
+    rate = float(experiment.optimizer.learning_rate(middle))
+    if not (math.isfinite(rate) and rate > 0):
+        raise UserError(
+            f"The optimiser goes on from its step {step:,}, and its learning rate is {rate:g} at step {middle:,}: take "
+            "another schedule (SCHEDULE=@schedules.Constant()), or begin anew with RESET_OPTIMIZER=True."
+        )

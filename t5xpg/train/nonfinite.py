@@ -1,0 +1,101 @@
+"""Updates whose loss or gradient is not a finite number: which parameters, and what is kept for inspection."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5xpg.base.files import directory_atomically, write_atomically, write_json
+from t5xpg.data.batch import Batch, hash_batch
+from t5xpg.distributed import path_names
+from t5xpg.models.encoder_decoder import Params
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """What was not finite in the update `step`: names of metrics, and of the parameters whose gradients were not."""
+
+    step: int
+    metrics: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+    def __str__(self) -> str:
+        what = " and the ".join(name.replace("_", " ") for name in self.metrics)
+        return f"The {what} of step {self.step} {'are' if len(self.metrics) > 1 else 'is'} not finite"
+
+    def where(self) -> str:
+        """The parameters concerned, as many as can be read."""
+        if not self.parameters:
+            return "every gradient is finite"
+        shown = ", ".join(self.parameters[:_SHOWN])
+        more = len(self.parameters) - _SHOWN
+        return f"gradients of {shown}" + (f" and {more} more parameters" if more > 0 else "")
+
+
+def parameter_names(params: Params) -> tuple[str, ...]:
+    """The names of the parameters in the order of their leaves: "encoder/layers_0/mlp/wo/kernel"."""
+    return tuple("/".join(path_names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(params))
+
+
+def find(step: int, metrics: Mapping[str, Any], names: Sequence[str]) -> NonFinite | None:
+    """What is not finite among the metrics of an update (see `step.make_train_step`); None where all is well.
+
+    names: `parameter_names` of the model, for the entries of "gradient_squares".
+    """
+    bad = [name for name in ("cross_entropy", "gradient_norm") if not math.isfinite(metrics.get(name, 0.0))]
+    if not bad:
+        return None
+    squares = np.asarray(metrics.get("gradient_squares", ()))
+    return NonFinite(
+        step, tuple(bad), tuple(name for name, square in zip(names, squares, strict=False) if not np.isfinite(square))
+    )
+
+
+def nonfinite_parameters(params: Params) -> list[str]:
+    """The names of the parameters that hold a value which is not finite."""
+    # A sum of squares is read off four times as fast as every number is asked. It is finite only where all of them
+    # are; where it is not, it may have been too large itself.
+    if all(math.isfinite(square) for square in jax.device_get(_squares(params))):
+        return []
+    flags = jax.device_get(_finite(params))
+    return [name for name, finite in zip(parameter_names(params), flags, strict=True) if not finite]
+
+
+@jax.jit
+def _squares(params: Params) -> list[jax.Array]:
+    return [jnp.tensordot(leaf, leaf, axes=leaf.ndim) for leaf in jax.tree.leaves(params)]
+
+
+@jax.jit
+def _finite(params: Params) -> list[jax.Array]:
+    return [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
+
+
+def keep(folder: Path, found: NonFinite, metrics: Mapping[str, Any], batch: Batch | None) -> Path:
+    """Write `<folder>/step_<n>/`: batch.npz (the arrays of the batch) and step.json; returns that folder."""
+    target = folder / f"step_{found.step:08d}"
+    with directory_atomically(target) as new:
+        record: dict[str, Any] = {
+            "step": found.step,
+            "not_finite": list(found.metrics),
+            "parameters": list(found.parameters),
+            "metrics": {name: str(value) for name, value in metrics.items() if np.ndim(value) == 0},
+        }
+        if batch is not None:
+            record["batch_sha256"] = hash_batch(batch)
+            packed = io.BytesIO()
+            np.savez_compressed(packed, allow_pickle=False, **batch)
+            with write_atomically(new / "batch.npz") as file:
+                file.write(packed.getvalue())
+        write_json(new / "step.json", record)
+    return target

@@ -1,0 +1,218 @@
+"""`make record`: the exact batches of a run into a folder, to train from without TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import itertools
+import json
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import digests, environment, paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import directory_atomically, remove_abandoned
+from t5xpg.base.paths import shown
+from t5xpg.base.progress import Progress
+from t5xpg.data.recording.format import StreamWriter
+from t5xpg.data.recording.manifest import (
+    MANIFEST,
+    STREAMS,
+    Recording,
+    StreamRecord,
+    files_of,
+    model_path,
+    read_recording,
+    task_stream,
+    write_recording,
+)
+from t5xpg.data.recording.reader import RecordedData
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService, Stream, TaskDescription
+from t5xpg.evaluate.validation import task_configs
+from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.identity import data_config
+
+# The libraries that decide what the batches are.
+_DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
+_MAX_STEPS = 10**9
+_SAMPLE = 100  # batches whose size tells that of the recording
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = False) -> int:
+    """Write the batches of the first `steps` updates, and those of the validation, into the folder `output`.
+
+    What is missing of the data and its cache is made first. A recording of the same batches that is there already is
+    left as it is; another one is replaced only with `force`, and nothing but a recording ever is. Returns 0; raises
+    UserError for what the user can mend.
+    """
+    if not 1 <= steps <= _MAX_STEPS:
+        raise UserError(f"STEPS={steps}: a recording holds the batches of 1 to {_MAX_STEPS:,} steps.")
+    output = output.resolve()  # a link to a roomier disk stays one
+    _refuse_other_things(output)
+    remove_abandoned(output.parent)
+    experiment = loaded.experiment
+    source = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset])
+    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+        streams: dict[str, Stream] = {}
+        records: dict[str, StreamRecord] = {}
+        for name, config, description in _datasets(experiment, service):
+            streams[name] = service.open(config)
+            records[name] = StreamRecord(
+                identity=json.loads(streams[name].state()["stream"].tobytes().decode("utf-8")),
+                limit=steps if name == "train" else config.max_batches,
+                batches=0,
+                ended=False,
+                description=_plain(description) | {"vocabulary": description.vocabulary.to_json()},
+            )
+        recording = Recording(_typed(loaded), records, _plain(source), environment.versions(), files={})
+        if (output / MANIFEST).exists() and not force:
+            _refuse_another(output, recording)
+            print(f"{shown(output)} holds these batches already")
+        else:
+            with _room(output):
+                _write(output, recording, streams)
+    _print_result(output, loaded)
+    return 0
+
+
+def _datasets(experiment: Experiment, service: DataService) -> Iterator[tuple[str, DatasetConfig, TaskDescription]]:
+    """What a run reads, by the names of the streams: the validation of a mixture's tasks by themselves, too."""
+    train, validation = (
+        data_config(dataset, experiment.random_seed) for dataset in (experiment.train_dataset, experiment.eval_dataset)
+    )
+    yield STREAMS[0], train, service.describe(train)
+    whole = service.describe(validation)
+    yield STREAMS[1], validation, whole
+    for number, config in enumerate(task_configs(validation, whole)):
+        yield task_stream(number), config, service.describe(config)
+
+
+def _print_result(output: Path, loaded: LoadedConfig) -> None:
+    size = sum(path.stat().st_size for path in output.iterdir())
+    train, validation = (read_recording(output).streams[name].batches for name in STREAMS)
+    print(
+        f"{shown(output)}: {train:,} batches to train, {validation:,} to validate, "
+        f"{f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:,.1f} kB'}\n"
+        f"train from them: make train EXP={shlex.quote(_typed(loaded))} RECORDED={shlex.quote(shown(output))}"
+    )
+
+
+def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) -> None:
+    """Write the recording aside; it takes its place when it is complete."""
+    done: dict[str, StreamRecord] = {}
+    with directory_atomically(output) as folder:
+        for name, stream in streams.items():
+            planned = recording.streams[name]
+            with (
+                StreamWriter(folder, name, stream.spec) as writer,
+                Progress(f"record {name}", planned.limit, "batches") as progress,
+            ):
+                for batch in itertools.islice(stream, planned.limit):
+                    writer.write(batch)
+                    progress.advance()
+                    if writer.count == _SAMPLE:
+                        _check_room(output, writer.bytes_per_batch * (planned.limit or 0))
+            ended = planned.limit is None or writer.count < planned.limit
+            done[name] = dataclasses.replace(planned, batches=writer.count, ended=ended)
+            model = planned.description["vocabulary"].get("model_file")
+            if model is not None:
+                shutil.copyfile(model, model_path(folder, name))
+        write_recording(folder, dataclasses.replace(recording, streams=done, files=files_of(folder)))
+
+
+def _check_room(output: Path, size: float) -> None:
+    """Raise UserError where so many bytes do not fit on the disk: better than to fill it first."""
+    free = shutil.disk_usage(output.parent).free
+    if size > free:
+        raise UserError(
+            f"The recording would take about {size / 1e6:,.1f} MB, and {output.parent} has {free / 1e6:,.1f} MB free. "
+            "Record fewer STEPS, or name a folder on another disk with OUTPUT=…"
+        )
+
+
+def _refuse_other_things(output: Path) -> None:
+    """Raise UserError where `output` is something that must not be replaced: all but a recording or nothing."""
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise UserError(f"{output} is a file: name a folder with OUTPUT=…")
+    names = {path.name for path in output.iterdir()}
+    if not names:
+        return
+    if MANIFEST not in names:
+        raise UserError(f"{output} holds other things than a recording: name another folder with OUTPUT=…")
+    strangers = sorted(names - {MANIFEST, digests.MEMORY, *read_recording(output).files})
+    if strangers:
+        raise UserError(
+            f"{output} holds {', '.join(strangers[:5])}{' and more' if len(strangers) > 5 else ''} besides a "
+            "recording: take that away, or name another folder with OUTPUT=…"
+        )
+
+
+def _refuse_another(output: Path, wanted: Recording) -> None:
+    """Raise UserError where `output` holds other batches than are wanted, or a damaged recording."""
+    with RecordedData(output) as there:
+        found = _what_decides(there.recording)
+    asked = _what_decides(wanted)
+    differing = [name for name in {**asked, **found} if found.get(name) != asked.get(name)]
+    if differing:
+        listed = "; ".join(f"{name} was {found.get(name)}, is {asked.get(name)}" for name in differing)
+        raise UserError(
+            f"{shown(output)} is a recording of other batches: {listed}. "
+            "Replace it with FORCE=1, or name another folder with OUTPUT=…"
+        )
+
+
+def _what_decides(recording: Recording) -> dict[str, Any]:
+    """Everything that two recordings of the same batches have in common, by the names that messages use."""
+    decides = {
+        "STEPS": recording.streams["train"].limit,
+        "EVAL_STEPS": recording.streams["validation"].limit,
+        "text": recording.source["data"],
+        "cache": recording.source["cache"],
+        **{name: recording.versions.get(name) for name in _DATA_LIBRARIES},
+        **{name: stream.identity for name, stream in recording.streams.items()},
+    }
+    return _flat(decides)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one: {"train": {"seed": 1}} as {"train seed": 1}."""
+    flat: dict[str, Any] = {}
+    for name, item in value.items():
+        flat |= _flat(item, f"{prefix}{name} ") if isinstance(item, Mapping) else {f"{prefix}{name}": item}
+    return flat
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """A dataclass as it will be read from the manifest: with lists for tuples."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value)))
+    return plain
+
+
+def _typed(loaded: LoadedConfig) -> str:
+    """What one types for EXP to name the experiment."""
+    named = loaded.gin_file.resolve().is_relative_to(paths.EXPERIMENTS.resolve())
+    return loaded.name if named else shown(loaded.gin_file)
+
+
+@contextlib.contextmanager
+def _room(output: Path) -> Iterator[None]:
+    """Turn a full disk into one message."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        kept = "the earlier recording is as it was" if output.exists() else "nothing was left there"
+        raise UserError(
+            f"There is no room for the recording in {output.parent} ({error.strerror}); {kept}. "
+            "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
+        ) from error

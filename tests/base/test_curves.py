@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import hashlib
+import itertools
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from t5xpg.base.curves import Curve, draw, spread, ticks
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def picture() -> str:
+    steps = list(range(0, 101, 10))
+    values = [2 + 80 / (20 + step) for step in steps]
+    return draw(
+        "tiny on <pydocs> & more",
+        "training step (optimiser updates)",
+        "loss, nats per target byte",
+        [
+            Curve("published", "wide", [0, 50, 200], [6.0, 2.5, 1.75]),
+            Curve("training", "thin", list(range(1, 101)), [2.5] * 50 + [None] + [2.25] * 49),
+            Curve("validation", "own", steps, values),
+        ],
+    )
+
+
+def test_the_same_numbers_give_the_same_bytes() -> None:
+    assert picture() == picture()
+    # It depends on no font and no library, so the bytes are the same everywhere; a wanted change renews the digest.
+    assert hashlib.sha256(picture().encode()).hexdigest()[:16] == "645fc2d1b4442307"
+
+
+def test_it_says_what_it_shows() -> None:
+    root = ElementTree.fromstring(picture())
+    texts = ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
+    assert texts[:2] == ["tiny on <pydocs> & more", "loss, nats per target byte"]
+    assert "training step (optimiser updates)" in texts
+    assert texts[-3:] == ["1.750published", "2.250training", "2.667validation"]
+    description = root.find(f"{SVG}desc")
+    assert description is not None
+    assert description.text == (
+        "loss, nats per target byte: published 1.750 at step 200; training 2.250 at step 100; "
+        "validation 2.667 at step 100."
+    )
+    assert {"0", "50", "100", "150", "200"} <= set(texts)  # steps
+
+
+def test_gaps_are_not_bridged() -> None:
+    root = ElementTree.fromstring(picture())
+    thin = [element for element in root.iter(f"{SVG}path") if element.get("class") == "line thin"]
+    assert len(thin) == 3  # before the gap, after it, and the one of the label
+
+
+def test_everything_lies_within_the_picture() -> None:
+    root = ElementTree.fromstring(picture())
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for circle in root.iter(f"{SVG}circle"):
+        assert 0 <= float(circle.attrib["cx"]) <= width
+        assert 0 <= float(circle.attrib["cy"]) <= height
+
+
+def test_a_long_name_has_room() -> None:
+    name = "a recipe with a long name"
+    root = ElementTree.fromstring(draw("t", "x", "y", [Curve(name, "own", [0, 10], [2.0, 1.0])]))
+    label = next(text for text in root.iter(f"{SVG}text") if name in "".join(text.itertext()))
+    value_and_name = 0.6 * 14 * (len("1.000") + len(name)) + 6  # a wide font's letters
+    assert float(label.attrib["x"]) + value_and_name <= float(root.attrib["width"])
+
+
+def test_one_point_and_equal_values_can_be_drawn() -> None:
+    for curve in (Curve("v", "own", [0], [2.0]), Curve("v", "thin", [0], [2.0]), Curve("v", "own", [1, 2], [0.0, 0.0])):
+        ElementTree.fromstring(draw("t", "x", "y", [curve]))
+
+
+def test_nothing_to_draw_is_refused() -> None:
+    with pytest.raises(ValueError, match="no curve has a value"):
+        draw("t", "x", "y", [Curve("v", "own", [1], [None])])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (1.69, 6.9, [1, 2, 3, 4, 5, 6, 7]),
+        (0, 600, [0, 100, 200, 300, 400, 500, 600]),
+        (0.11, 0.12, [0.11, 0.112, 0.114, 0.116, 0.118, 0.12]),
+        (-1.2, 1.2, [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]),
+        (3, 3, [2.4, 2.6, 2.8, 3, 3.2, 3.4, 3.6]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == expected
+
+
+def test_ticks_cover_their_range_and_steps_are_whole() -> None:
+    for exponent, factor in itertools.product(range(-6, 7), (1.0, 1.3, 2.7, 4.9, 8.8)):
+        high = factor * 10.0**exponent
+        found = ticks(0.1 * high, high)
+        assert found[0] <= 0.1 * high * (1 + 1e-9)
+        assert found[-1] >= high * (1 - 1e-9)
+        assert 4 <= len(found) <= 9
+        if high >= 1:
+            assert all(tick == int(tick) for tick in ticks(0, high, whole=True))
+
+
+def test_labels_are_moved_apart_as_little_as_possible() -> None:
+    assert spread([100, 200, 300], 20, 0, 400) == [100, 200, 300]
+    assert spread([200, 200], 20, 0, 400) == [190, 210]
+    assert spread([210, 200, 205], 20, 0, 400) == [225, 185, 205]
+    assert spread([399, 400], 20, 0, 400) == [380, 400]
+    # a group that meets a neighbour takes it in
+    assert spread([100, 100, 115], 20, 0, 400) == [85, 105, 125]

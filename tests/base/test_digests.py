@@ -1,0 +1,152 @@
+"""Remembered digests: what is believed, what is read again, and what is said of files that are not as recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import digests
+from t5xpg.base.errors import UserError
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read, and files that are remembered however new they are."""
+    monkeypatch.setattr(digests, "_SETTLED_NS", -1)
+    monkeypatch.delenv(digests.VERIFY_VARIABLE, raising=False)
+    names: list[str] = []
+    read = digests.sha256_of_file
+
+    def noted(path: Path) -> str:
+        names.append(path.name)
+        return read(path)
+
+    monkeypatch.setattr(digests, "sha256_of_file", noted)
+    return names
+
+
+def test_a_file_is_read_once(tmp_path: Path, reads: list[str]) -> None:
+    (tmp_path / "a").write_bytes(b"one")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "b").write_bytes(b"two")
+    expected = {"a": sha256(b"one"), "below/b": sha256(b"two")}
+    assert digests.digests(tmp_path, [*expected, "gone", "below"]) == expected
+    assert digests.digest(tmp_path / "a") == sha256(b"one")
+    digests.check(tmp_path, expected, "Damaged", "Type this.")
+    assert reads == ["a", "b"]
+    with pytest.raises(FileNotFoundError):
+        digests.digest(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("change", ["longer", "same size", "times put back", "replaced"])
+def test_a_changed_file_is_read_again(tmp_path: Path, reads: list[str], change: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    digests.digest(path)
+    before = path.stat()
+    content = b"longer" if change == "longer" else b"two"
+    if change == "replaced":
+        (tmp_path / "new").write_bytes(content)
+        os.replace(tmp_path / "new", path)
+    else:
+        path.write_bytes(content)
+    if change in ("times put back", "replaced"):
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digests.digest(path) == sha256(content)
+
+
+def test_verify_reads_what_is_remembered(tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    digests.digest(path)
+    memory = json.loads((tmp_path / digests.MEMORY).read_text())
+    # as where a disk gave other bytes without a trace
+    memory["files"]["a"][-1] = sha256(b"before it rotted")
+    (tmp_path / digests.MEMORY).write_text(json.dumps(memory))
+    assert digests.digest(path) == sha256(b"before it rotted")
+    monkeypatch.setenv(digests.VERIFY_VARIABLE, "0")
+    assert digests.digest(path) == sha256(b"before it rotted")
+    monkeypatch.setenv(digests.VERIFY_VARIABLE, "1")
+    assert digests.digest(path) == sha256(b"one")
+    monkeypatch.delenv(digests.VERIFY_VARIABLE)
+    assert digests.digest(path) == sha256(b"one")  # what was found is remembered
+
+
+def test_a_file_that_just_changed_is_not_remembered(
+    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "_SETTLED_NS", 3_600_000_000_000)
+    (tmp_path / "a").write_bytes(b"one")
+    digests.digest(tmp_path / "a")
+    digests.digest(tmp_path / "a")
+    assert reads == ["a", "a"]
+    assert not (tmp_path / digests.MEMORY).exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "files": {"a": 3}}', '{"format": 1, "files": [1]}',
+                '{"format": 1, "files": {"a": [1, 2]}}', '{"format": 9, "files": {}}', "[" * 100_000, "\x00"],
+)  # fmt: skip
+def test_a_memory_that_is_none_is_ignored(tmp_path: Path, reads: list[str], content: str) -> None:
+    (tmp_path / "a").write_bytes(b"one")
+    (tmp_path / digests.MEMORY).write_text(content)
+    assert digests.digest(tmp_path / "a") == sha256(b"one")
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(digests, "write_json", refuse)
+    (tmp_path / "a").write_bytes(b"one")
+    assert digests.digest(tmp_path / "a") == digests.digest(tmp_path / "a") == sha256(b"one")
+
+
+def test_what_is_gone_is_forgotten(tmp_path: Path, reads: list[str]) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+        digests.digest(tmp_path / name)
+    (tmp_path / "a").unlink()
+    (tmp_path / "c").write_text("c")
+    digests.digest(tmp_path / "c")
+    assert sorted(json.loads((tmp_path / digests.MEMORY).read_text())["files"]) == ["b", "c"]
+
+
+def test_every_wrong_file_is_named(tmp_path: Path, reads: list[str]) -> None:
+    for name, content in {"good": b"good", "empty": b"", "other": b"other"}.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    expected = {name: sha256(b"good") for name in ("good", "empty", "other", "missing", "folder", "../outside", "/etc")}
+    found = digests.differences(tmp_path, expected)
+    assert found == [
+        f"{tmp_path}/empty is empty",
+        f"{tmp_path}/other holds something else (sha256 {sha256(b'other')[:12]}…, recorded {sha256(b'good')[:12]}…)",
+        f"{tmp_path}/missing is missing",
+        f"{tmp_path}/folder is not a file",
+        f"{tmp_path}/../outside lies outside of its folder",
+        "/etc lies outside of its folder",
+    ]
+    with pytest.raises(UserError) as error:
+        digests.check(tmp_path, expected, "The export is damaged", "Type this.")
+    assert str(error.value) == f"The export is damaged: {'; '.join(found[:4])}; and 2 more files. Type this."
+
+
+def test_a_folder_of_others_stays_as_it_is(tmp_path: Path, reads: list[str]) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "a").write_bytes(b"one")
+    memory = tmp_path / "ours" / "digests.json"
+    for _ in range(2):
+        assert digests.digests(tmp_path / "theirs", ["a"], memory=memory) == {"a": sha256(b"one")}
+    assert reads == ["a"]
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["a"]
+    assert memory.exists()

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import environment
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, env=variables)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with a tracked t5xpg/__init__.py, in a folder with a space."""
+    folder = tmp_path / "a checkout"
+    (folder / "t5xpg").mkdir(parents=True)
+    (folder / "t5xpg" / "__init__.py").touch()
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def test_git_state_of_a_clean_and_a_changed_tree(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = environment.git_state(checkout)
+    assert state is not None
+    assert len(state["commit"]) == 40
+    assert state["clean"] is True
+    (checkout / "t5xpg" / "new.py").touch()
+    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as inside a hook of another repository
+    assert environment.git_state(checkout) == {"commit": state["commit"], "clean": False}
+
+
+def test_the_state_that_an_image_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789" * 4
+    for said, clean in ((commit, True), (f"{commit}+", False)):
+        monkeypatch.setenv("T5XPG_REVISION", said)
+        assert environment.git_state() == {"commit": commit, "clean": clean}
+
+
+def test_no_git_state_outside_a_checkout(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.git_state(tmp_path) is None
+    git(checkout, "rm", "-q", "--cached", "t5xpg/__init__.py")  # a package inside somebody else's repository
+    assert environment.git_state(checkout) is None
+    monkeypatch.setenv("PATH", str(tmp_path))  # no git
+    assert environment.git_state(checkout) is None
+
+
+def test_versions_are_read_without_importing() -> None:
+    program = (
+        "import sys; from t5xpg.base import environment; v = environment.versions(); environment.host();"
+        "print(v['jax'], v['tensorflow'], [m for m in ('jax', 'tensorflow', 'numpy', 'seqio') if m in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    found = environment.versions()
+    assert printed == f"{found['jax']} {found['tensorflow']} []\n"
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_host_knows_the_machine() -> None:
+    host = environment.host()
+    assert host["cores"] >= 1
+    assert host["memory_bytes"] > 2**28
+    assert set(host) == {"platform", "cpu", "cores", "memory_bytes"}  # no host name: results are published
+
+
+def test_command_line_can_be_typed_again() -> None:
+    assert environment.command_line(["train", "--gin.NAME='a b'"]) == "t5xpg train '--gin.NAME='\"'\"'a b'\"'\"''"

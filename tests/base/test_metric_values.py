@@ -1,0 +1,63 @@
+"""Values of metrics: over the wire and back, as JSON, as text."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number, pack, shown, to_record, unpack
+from t5xpg.run.records import to_json
+
+PICTURES = np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3)
+VALUES: dict[str, MetricValue] = {
+    "number": 0.1 + 0.2,
+    "count": 3,
+    "nothing": None,
+    "text": "nrefs:1|é",
+    "lengths": Histogram(np.array([[1.0, 2.0], [2.0, math.nan]]), bins=2),
+    "pictures": Image(PICTURES, max_outputs=1),
+    "curve": Generic(np.array([1.5, 2.5]), b"\x00\xff summary"),
+}
+
+
+def test_they_arrive_as_they_were_sent() -> None:
+    message, arrays = pack(VALUES)
+    found = unpack(json.loads(json.dumps(message)), arrays)
+    assert list(found) == list(VALUES)
+    for name in ("number", "count", "nothing", "text"):
+        assert found[name] == VALUES[name]
+    lengths, pictures, curve = (found[name] for name in ("lengths", "pictures", "curve"))
+    assert isinstance(lengths, Histogram)
+    assert isinstance(pictures, Image)
+    assert isinstance(curve, Generic)
+    np.testing.assert_array_equal(lengths.values, VALUES["lengths"].values)  # type: ignore[union-attr]
+    assert (lengths.bins, pictures.max_outputs, curve.summary) == (2, 1, b"\x00\xff summary")
+    assert set(arrays) == {"lengths", "pictures", "curve"}
+
+
+def test_records_are_json() -> None:
+    record = {name: to_record(value) for name, value in VALUES.items()}
+    assert json.loads(json.dumps(to_json(record))) == record
+    assert record["number"] == 0.1 + 0.2
+    assert record["lengths"] == {"histogram": {"counts": [1, 2], "edges": [1.0, 1.5, 2.0]}}
+    assert record["pictures"]["image"]["shape"] == [1, 2, 2, 3]
+    assert len(record["pictures"]["image"]["sha256"]) == 64
+    assert record["curve"] == {"tensor": [1.5, 2.5]}
+    assert to_record(Generic(np.zeros((8, 8), np.float32)))["tensor"]["shape"] == [8, 8]
+    assert to_record(Histogram(np.array([math.inf]))) == {"histogram": {"counts": [], "edges": []}}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12.3456789, "12.35"), (100.0, "100"), (1234, "1,234"), (math.nan, "nan"), (1e12, "1e+12"), (None, "-"),
+        ("a text", "a text"), (Histogram(np.zeros((2, 3))), "histogram of 2 x 3"),
+        (Image(PICTURES), "image of 1 x 2 x 2 x 3"), (Generic(np.zeros(4)), "generic of 4"),
+    ],
+)  # fmt: skip
+def test_values_for_people(value: MetricValue, text: str) -> None:
+    assert shown(value) == text
+    assert is_number(value) == isinstance(value, int | float)

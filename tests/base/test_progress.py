@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import io
+import os
+import re
+
+import pytest
+
+from t5xpg.base import progress as progress_module
+from t5xpg.base.progress import Progress, duration
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    fake = FakeClock()
+    monkeypatch.setattr(progress_module, "time", fake)
+    return fake
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def screen(text: str) -> list[str]:
+    """What a terminal shows: a carriage return goes to the line's start, ESC[K clears to its end."""
+    lines = []
+    for written in text.split("\n"):
+        shown, column = "", 0
+        for part in re.split(r"(\r|\x1b\[K)", written):
+            if part == "\r":
+                column = 0
+            elif part == "\x1b[K":
+                shown = shown[:column]
+            else:
+                shown = shown[:column] + part + shown[column + len(part) :]
+                column += len(part)
+        lines.append(shown)
+    return lines
+
+
+def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: FakeClock) -> None:
+    stream = io.StringIO()
+    with Progress("train", 100, "steps", stream=stream, interval=5.0) as progress:
+        for step in range(100):
+            clock.now += 0.25
+            progress.advance(note=f"loss {step}")
+    lines = stream.getvalue().splitlines()
+    # after 1 s, then every 5 s of the 25 s, then the end
+    assert [line.split()[2] for line in lines[:-1]] == ["4/100", "24/100", "44/100", "64/100", "84/100"]
+    assert lines[0] == "train    4%  4/100 steps  4 steps/s  24 s left  loss 3"
+    assert lines[-1] == "train  100 steps  in 25 s (4 steps/s)  loss 99"
+    assert "\r" not in stream.getvalue()
+
+
+def test_short_work_says_one_line(clock: FakeClock) -> None:
+    stream = io.StringIO()
+    with Progress("read", None, "rows", stream=stream) as progress:
+        progress.advance(1234)
+        clock.now += 0.4
+    assert stream.getvalue() == "read  1,234 rows  in 0.4 s\n"
+
+
+def test_continued_work_rates_only_its_own_count(clock: FakeClock) -> None:
+    stream = io.StringIO()
+    with Progress("train", 1000, "steps", stream=stream, initial=500) as progress:
+        clock.now += 10
+        progress.advance(100)
+    assert stream.getvalue().splitlines()[0] == "train   60%  600/1,000 steps  10 steps/s  40 s left"
+
+
+def test_rate_is_that_of_the_last_half_minute(clock: FakeClock) -> None:
+    stream = io.StringIO()
+    with Progress("train", 10_000, "steps", stream=stream, interval=5.0) as progress:
+        clock.now += 60  # compilation
+        progress.advance()
+        for _ in range(60):
+            clock.now += 1
+            progress.advance(10)
+    assert " 10 steps/s" in stream.getvalue().splitlines()[-2]
+
+
+def test_terminal_line_is_rewritten_and_cut_to_the_width(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress_module, "_columns", lambda stream: 60)
+    stream = Terminal()
+    with Progress("train", 10, "steps", stream=stream) as progress:
+        clock.now += 1
+        progress.advance(5, note="a note that is longer than what is left of the line\nand has a line end")
+        assert screen(stream.getvalue())[-1].startswith("train  ━━━━━━━━━━━━────────────   50%  5/10 steps")
+        clock.now += 1
+        progress.advance(5)
+    assert all(len(line) < 60 for line in screen(stream.getvalue()))
+    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().endswith("\n")
+
+
+def test_drawing_is_rate_limited(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Progress("train", 1000, "steps", stream=stream) as progress:
+        for _ in range(1000):
+            clock.now += 0.001
+            progress.advance()
+    assert stream.getvalue().count("\r") <= 12
+
+
+def test_bar_is_ascii_where_the_stream_is(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    stream.encoding = "ascii"
+    with Progress("train", 2, "steps", stream=stream) as progress:
+        clock.now += 1
+        progress.advance()
+    assert "############------------" in stream.getvalue()
+    assert stream.getvalue().isascii()
+
+
+def test_text_printed_meanwhile_stands_above_the_line(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Progress("train", 4, "steps", stream=stream) as progress:
+        clock.now += 1
+        progress.advance(1)
+        Progress.print("a message")
+        assert screen(stream.getvalue())[0] == "a message"
+        assert re.match(r"train .* 25%  1/4 steps", screen(stream.getvalue())[1])
+
+
+def test_text_printed_without_a_line_goes_to_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress.print("a message")
+    assert capsys.readouterr().err == "a message\n"
+
+
+def test_an_error_says_where_it_stopped(clock: FakeClock) -> None:
+    stream = io.StringIO()
+
+    def work() -> None:
+        with Progress("train", 10, "steps", stream=stream) as progress:
+            clock.now += 0.5
+            progress.advance(3)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert stream.getvalue() == "train  stopped at 3/10 steps  in 0.5 s\n"
+    Progress.print("after it", stream)
+    assert stream.getvalue().endswith("\nafter it\n")
+
+
+def test_nothing_to_do_is_done() -> None:
+    stream = io.StringIO()
+    with Progress("train", 0, "steps", stream=stream):
+        pass
+    assert stream.getvalue() == "train  0 steps  in 0.0 s\n"
+
+
+def test_a_real_terminal_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    leader, follower = os.openpty()
+    with os.fdopen(follower, "w") as stream:
+        assert progress_module.is_terminal(stream)
+        with Progress("train", 2, "steps", stream=stream) as progress:
+            progress.advance(2)
+        monkeypatch.setenv("TERM", "dumb")
+        assert not progress_module.is_terminal(stream)
+    assert b"2 steps" in os.read(leader, 4096)
+    os.close(leader)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"),
+        (3599.6, "1 h 00 min"), (7500, "2 h 05 min"), (86399, "1 d 0 h"), (100 * 3600, "4 d 4 h"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,77 @@
+"""Which processes train together, from options and from the environment of a launcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.requested_hosts import RequestedHosts, requested_hosts, require_alone
+
+NAMED = {"JAX_COORDINATOR_ADDRESS": "node1:8476", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
+SLURM = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+
+
+def test_options_come_before_the_environment() -> None:
+    assert requested_hosts(None, None, None, {}) is None
+    assert requested_hosts("a:1", "2", "0", {}) == RequestedHosts("a:1", 2, 0)
+    assert requested_hosts(None, None, None, NAMED) == RequestedHosts("node1:8476", 4, 3)
+    assert requested_hosts(None, None, "0", {**NAMED, "SLURM_JOB_ID": "17"}) == RequestedHosts("node1:8476", 4, 0)
+    other = {"COORDINATOR_ADDRESS": "[::1]:9", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+    assert requested_hosts(None, None, None, other) == RequestedHosts("[::1]:9", 2, 1)
+    assert requested_hosts(None, "1", None, NAMED) is None, "one process is this one"
+
+
+@pytest.mark.parametrize(
+    ("environment", "cluster"),
+    [
+        (SLURM, "Slurm"),
+        ({**SLURM, "SLURM_NTASKS": "1"}, None),
+        ({name: value for name, value in SLURM.items() if name != "SLURM_STEP_NODELIST"}, None),  # outside of srun
+        ({"OMPI_COMM_WORLD_SIZE": "8"}, "Open MPI"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "TPU"),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": "cpu"}, None),
+    ],
+)
+def test_schedulers(environment: dict[str, str], cluster: str | None) -> None:
+    found = requested_hosts(None, None, None, environment)
+    assert found == (None if cluster is None else RequestedHosts(cluster=cluster))
+    assert requested_hosts(None, "1", None, environment) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("a:1", None, "0"), "without PROCESSES"),
+        ((None, "2", None), "without COORDINATOR and PROCESS."),
+        (("a:1", "2", "2"), "PROCESS is 2 of PROCESSES=2: they count from 0 to 1"),
+        (("a:1", "two", "0"), "PROCESSES is 'two'"),
+        (("a:1", "-2", "0"), "PROCESSES is '-2'"),
+        (("a:1", "2", "-1"), "PROCESS is '-1'"),
+        (("a:1", "9" * 30, "0"), "PROCESSES is '999"),
+        (("node1", "2", "0"), "COORDINATOR is 'node1': expected the name"),
+        (("node1:99999", "2", "0"), "COORDINATOR is 'node1:99999'"),
+        ((":8476", "2", "0"), "COORDINATOR is ':8476'"),
+    ],
+)
+def test_what_cannot_be(options: tuple[str | None, str | None, str | None], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        requested_hosts(*options, {})
+    assert message in str(raised.value)
+
+
+def test_commands_of_one_process() -> None:
+    require_alone("make eval", {})
+    require_alone("make eval", {**NAMED, "JAX_NUM_PROCESSES": "1"})
+    with pytest.raises(
+        UserError, match=r"`make eval` is the work of one process.*Unset JAX_COORDINATOR_ADDRESS, JAX_N"
+    ):
+        require_alone("make eval", NAMED)
+    with pytest.raises(UserError, match="without srun"):
+        require_alone("make eval", SLURM)

@@ -1,0 +1,232 @@
+"""The frame of `make bench`: rows, contestants in turn, table, results; and that contestants do the same job."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import memory, results, step_plain_jax, table
+from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
+from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import BatchSpec, validate
+from t5xpg.exchange.huggingface.params import config_from_transformers, params_from_transformers
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.losses import LossConfig, loss_and_metrics
+
+FOUND = Found({"t5xpg": (3.0, 1.0, 2.0), "peer": (4.0, 4.0, 5.0)}, {"other": "not installed"})
+ROW = Row(name="step", what="a step", unit="ms", fixed="float32", found=FOUND, goal=Goal(at_most=2.0))
+DESCRIBED: dict[str, Any] = {
+    "time": "2026-01-01 00:00 UTC",
+    "machine": {"platform": "Linux x86_64", "cpu": "A CPU | fast", "cores": 2, "memory_bytes": 2**34},
+    "load_before": 0.25,
+    "peak_flops": {"float32": 2e11, "bfloat16": 4e11},
+    "versions": {"python": "3.11", "jax": "0.10.2", "tensorflow": None},
+    "git": {"commit": "0123456789abcdef", "clean": True},
+}
+
+
+def test_a_row_says_how_its_contestants_compare() -> None:
+    assert ROW.contestants == ["t5xpg", "peer", "other"]
+    assert [ROW.median(name) for name in ROW.contestants] == [2.0, 4.0, None]
+    assert ROW.spread("t5xpg") == 1.0
+    assert ROW.ratio("peer") == 2.0  # half the time is twice as good
+    assert dataclasses.replace(ROW, better="higher").ratio("peer") == 0.5
+    assert ROW.ratio("other") is None
+    assert dataclasses.replace(ROW, found=Found({"t5xpg": (1.0,)})).spread("t5xpg") is None
+
+
+@pytest.mark.parametrize(
+    ("goal", "reached"),
+    [
+        (Goal(at_most=2.0), True),
+        (Goal(at_most=1.9), False),
+        (Goal(at_least=2.0, against="peer"), True),
+        (Goal(at_least=2.1, against="peer"), False),
+        (Goal(at_least=2.0, against="other"), None),
+        (None, None),
+    ],
+)
+def test_goals(goal: Goal | None, reached: bool | None) -> None:
+    assert dataclasses.replace(ROW, goal=goal).reached() is reached
+
+
+def test_a_goal_has_one_limit() -> None:
+    with pytest.raises(ValueError, match="one limit"):
+        Goal(at_most=1.0, at_least=1.0)
+
+
+def test_contestants_take_turns_and_one_that_fails_is_left_out() -> None:
+    order: list[str] = []
+
+    def contestant(name: str, fails_at: int = 9) -> Any:
+        def once() -> float:
+            order.append(name)
+            if order.count(name) == fails_at:
+                raise NotMeasuredError("it broke")
+            return float(order.count(name))
+
+        return once
+
+    found = alternate({"a": contestant("a"), "b": contestant("b", 1), "c": contestant("c", 2)}, 3)
+    assert order == ["a", "b", "c", "a", "c", "a"]
+    assert found.values == {"a": (1.0, 2.0, 3.0), "c": (1.0,)}
+    assert found.missing == {"b": "it broke", "c": "it broke"}
+
+
+def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    code = 'import os; print("words"); print({"pid": os.getpid()} and \'{"x": "%s"}\' % os.environ.get("X"))'
+    assert in_process(["-c", code], environment={"X": "1"}) == {"x": "1"}
+    assert in_process(["-c", code], environment={"X": None}) == {"x": "None"}
+    with pytest.raises(NotMeasuredError, match="failed: ValueError: broken"):
+        output_of(["-c", "raise ValueError('broken')"])
+    with pytest.raises(NotMeasuredError, match="more than"):
+        output_of(["-c", "import time; time.sleep(60)"], seconds=0.1)
+    with pytest.raises(NotMeasuredError, match="bench-peers") as raised:
+        output_of(["-c", ""], python=tmp_path / "python")
+    assert str(raised.value) == PEERS
+
+
+def test_the_table_names_what_is_missing_and_what_is_fixed() -> None:
+    text = table.text([ROW])
+    lines = text.splitlines()
+    assert "a step [ms]" in lines[2]
+    assert "at most 2.00 ms: reached" in lines[2]
+    assert "2.00 x" in lines[3]
+    assert "other" in lines[4]
+    assert "not installed" in lines[4]
+    assert lines[5:] == ["    float32", "    make bench ROWS=step"]
+
+
+def test_numbers_have_three_digits() -> None:
+    assert [number(value) for value in (12345.6, 99.96, 1.234, 0.01234)] == ["12,346", "100.0", "1.23", "0.0123"]
+
+
+def test_results_are_the_rows_again_and_the_readme_shows_them(tmp_path: Path) -> None:
+    readme, file = tmp_path / "README.md", tmp_path / "bench" / "results.json"
+    readme.write_text(f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n")
+    results.publish([ROW], DESCRIBED, results=file, readme=readme)
+    written = json.loads(file.read_text())
+    assert results.from_json(written["rows"][0]) == ROW
+    text = readme.read_text()
+    assert text.startswith(f"before\n{results.BEGIN}")
+    assert text.endswith(f"{results.END}\nafter\n")
+    assert "old" not in text
+    assert results.block(written) in text
+    assert "A CPU \\| fast; 2 cores; 16 GiB" in text
+    results.publish([ROW], DESCRIBED, results=file, readme=readme)
+    assert readme.read_text() == text
+
+
+def test_a_readme_without_markers_is_left_as_it_is(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("text")
+    with pytest.raises(UserError, match="bench:begin"):
+        results.publish([ROW], DESCRIBED, results=tmp_path / "results.json", readme=readme)
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_the_readme_shows_what_was_published() -> None:
+    readme = results.README.read_text(encoding="utf-8")
+    assert readme.count(results.BEGIN) == readme.count(results.END) == 1
+    if results.RESULTS.exists():
+        assert results.block(json.loads(results.RESULTS.read_text(encoding="utf-8"))) in readme
+
+
+def test_rows_that_fail_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(repeats: int | None) -> list[Row]:
+        raise OSError("no room\nanywhere")
+
+    module = type(sys)("benchmarks.broken")
+    module.rows = rows  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "benchmarks.broken", module)
+    (row,) = program.measured("broken", None)
+    assert row.found.missing == {"t5xpg": "failed: OSError: no room"}
+    assert "no room" in table.text([row])
+    assert results.from_json(results.to_json(row)) == row
+
+
+def test_rows_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert program.chosen([]) == list(program.MODULES)
+    assert program.chosen(["loop", "step"]) == ["step", "loop"]
+    for arguments, message in (["stepp"], "Did you mean step?"), (["--repeats=0"], "REPEATS=0"):
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        assert program.main() == 1
+        assert message in capsys.readouterr().err
+
+
+def test_every_module_of_rows_is_there() -> None:
+    folder = Path(program.__file__).parent
+    assert [name for name in program.MODULES if not (folder / f"{name}.py").is_file()] == []
+
+
+def test_memory_of_a_process_and_its_children() -> None:
+    # No copy beside what each keeps: a sample of the parent at such a moment would be more than both later.
+    child = "x = b'1' * 40_000_000; print('here', flush=True); input()"
+    code = f"import subprocess, sys; x = b'1' * 40_000_000; subprocess.run([sys.executable, '-c', {child!r}])"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with memory.watched(process.pid) as peak:
+            # Between its fork and its program the child's memory is its parent's: only then has it its own.
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"here\n"
+            end = time.monotonic() + 60
+            while peak.total - 30_000_000 <= peak.own and time.monotonic() < end:
+                time.sleep(0.01)
+        process.communicate(b"\n")
+    assert 40_000_000 < peak.own < peak.total - 30_000_000
+    assert memory.pss(process.pid) == 0
+
+
+TINY = Job(emb=8, mlp=12, inputs=24, targets=12, heads=2, head_dim=3, encoder_layers=1, decoder_layers=2, batch=3)
+
+
+@pytest.mark.parametrize("job", [TINY, JOBS["small"]], ids=["tiny", "small"])
+def test_batches_are_packed_text(job: Job) -> None:
+    batch = job.batches()[0]
+    validate(batch, BatchSpec(job.batch, {"inputs": job.inputs, "targets": job.targets}, True, job.vocabulary))
+    text = TEXT.read_bytes()
+    for row in range(job.batch):
+        for segment in range(1, SEGMENTS + 1):
+            ids = [
+                batch[f"{name}_tokens"][row][batch[f"{side}_segment_ids"][row] == segment]
+                for name, side in (("encoder_input", "encoder"), ("decoder_target", "decoder"))
+            ]
+            assert all(part[-1] == END for part in ids)
+            joined = np.concatenate([part[:-1] for part in ids]) - BYTE_OFFSET
+            assert bytes(joined.astype(np.uint8)) in text  # the targets go on where the inputs end
+            inputs = batch["decoder_input_tokens"][row][batch["decoder_segment_ids"][row] == segment]
+            np.testing.assert_array_equal(inputs, [0, *ids[1][:-1]])
+    assert all(np.array_equal(again[name], batch[name]) for again in job.batches()[:1] for name in batch)
+
+
+def test_plain_jax_has_the_loss_that_we_have() -> None:
+    config = config_from_transformers(TINY.settings())
+    weights, batch = TINY.weights(), TINY.batches()[0]
+    token_bytes = np.ones(TINY.vocabulary, np.int32)
+
+    @jax.jit
+    def ours(params: Any, batch: Any) -> jax.Array:
+        logits = EncoderDecoderModel(config).logits(params, batch)
+        return loss_and_metrics(logits, batch, LossConfig(z_loss=Z_LOSS), token_bytes)[0]
+
+    theirs = jax.jit(lambda weights, batch: step_plain_jax.loss_of(weights, batch, TINY))
+    expected = float(ours(params_from_transformers(weights, config), batch))
+    np.testing.assert_allclose(float(theirs(weights, batch)), expected, rtol=1e-5)
+
+
+def test_jobs_count_the_operations_that_the_model_counts() -> None:
+    for job in JOBS.values():
+        model = EncoderDecoderModel(config_from_transformers(job.settings()))
+        assert job.flops() == job.batch * model.flops_per_example({"inputs": job.inputs, "targets": job.targets})
+        assert job.tokens == job.batch * (job.inputs + job.targets)

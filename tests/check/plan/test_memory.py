@@ -1,0 +1,95 @@
+"""Memory from shapes alone, beside what XLA says of the compiled step."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import pytest
+from jax.sharding import AbstractMesh
+from tests.experiment.test_loading import write_gin
+
+from t5xpg import distributed
+from t5xpg.check.plan import memory
+from t5xpg.experiment import Experiment, assembly, config
+from t5xpg.optim import state
+
+SMALL = [
+    "encoder_decoder.T5Config.emb_dim=64",
+    "encoder_decoder.T5Config.mlp_dim=128",
+    "encoder_decoder.T5Config.num_encoder_layers=1",
+    "encoder_decoder.T5Config.num_decoder_layers=1",
+    "BATCH_SIZE=8",
+]
+
+DEEP = ("encoder_decoder.T5Config.num_encoder_layers=6", "encoder_decoder.T5Config.num_decoder_layers=3")
+CHUNKS = "encoder_decoder.T5Config.attention_chunk_size=256"
+
+
+def small(tmp_path, *overrides: str) -> Experiment:
+    return config.load(write_gin(tmp_path, optimizer="adamw"), [*SMALL, *overrides]).experiment
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("DTYPE=bfloat16", "DROPOUT_RATE=0.1"),
+        ("NUM_MICROBATCHES=4", "PACK=True"),
+        ("BATCH_SIZE=1", "encoder_decoder.T5Config.emb_dim=512"),
+        ("SCAN_LAYERS=True", *DEEP),
+        ("SCAN_LAYERS=True", "REMAT_POLICY='dots'", *DEEP),
+        ("SCAN_LAYERS=True", "REMAT_POLICY='full'", *DEEP),
+        ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),
+    ],
+)
+def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> None:
+    experiment = small(tmp_path, *overrides)
+    built = assembly.assemble(experiment)
+    needed = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh)
+    compiled = built.compile_train_step().memory_analysis()
+    measured = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes
+    low, high = memory.BAND
+    assert low * needed.total <= measured <= high * needed.total, (needed, measured)
+
+
+def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path) -> None:
+    def activations(length: int, *overrides: str) -> int:
+        lengths = f"TASK_FEATURE_LENGTHS={{'inputs': {length}, 'targets': 16}}"
+        experiment = small(tmp_path, "BATCH_SIZE=1", lengths, *overrides)
+        abstract = state.abstract(experiment.model, experiment.optimizer)
+        mesh = AbstractMesh((1, 1), ("data", "model"))
+        shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh)
+        return memory.estimate(experiment, abstract, shardings, mesh).activations
+
+    assert activations(4096) > 3 * activations(2048)
+    assert activations(4096, CHUNKS) < 2.05 * activations(2048, CHUNKS)
+
+
+def test_state_and_gradients_are_exact(tmp_path) -> None:
+    experiment = small(tmp_path)
+    built = assembly.assemble(experiment)
+    needed = memory.least(experiment, built.abstract_state, built.shardings)
+    leaves = jax.tree.leaves(built.abstract_state)
+    assert needed.state == sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    assert needed.gradients == 4 * experiment.model.num_params
+    more = small(tmp_path, "NUM_MICROBATCHES=2")
+    assert memory.least(more, built.abstract_state, built.shardings).gradients == 8 * experiment.model.num_params
+
+
+def test_more_devices_need_less_each(tmp_path) -> None:
+    experiment = small(tmp_path)
+    abstract = state.abstract(experiment.model, experiment.optimizer)
+
+    def on(data: int, model: int) -> memory.Memory:
+        mesh = AbstractMesh((data, model), ("data", "model"))
+        shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh)
+        return memory.estimate(experiment, abstract, shardings, mesh)
+
+    one, two_data, two_model = on(1, 1), on(2, 1), on(1, 2)
+    assert two_data.activations == pytest.approx(one.activations / 2, rel=0.02)
+    assert two_data.batch == one.batch // 2
+    assert two_data.state == one.state
+    assert 0.5 * one.state <= two_model.state < 0.6 * one.state
+    assert 0.5 * one.activations <= two_model.activations < 0.8 * one.activations
+    assert two_model.batch == one.batch

@@ -1,0 +1,71 @@
+"""What MESH= and DEVICES= may say."""
+
+from __future__ import annotations
+
+import pytest
+from tests.experiment.test_loading import write_gin
+
+from t5xpg.base.errors import UserError
+from t5xpg.check import plan
+from t5xpg.distributed import MeshConfig
+from t5xpg.experiment import config
+
+
+def test_sizes_are_spelled_and_the_others_are_1(tmp_path) -> None:
+    bindings, files = plan.mesh_overrides("data=8, model=4")
+    assert files == []
+    mesh = config.load(write_gin(tmp_path, partitioning="tensor_parallel"), bindings).experiment.mesh
+    assert (mesh.data, mesh.model, mesh.devices) == (8, 4, None)
+    only = config.load(write_gin(tmp_path, partitioning="tensor_parallel"), plan.mesh_overrides("data=8")[0])
+    assert (only.experiment.mesh.data, only.experiment.mesh.model) == (8, 1)
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel", "gin/partitioning/tensor_parallel.gin"])
+def test_fragments_by_their_names(tmp_path, name) -> None:
+    bindings, files = plan.mesh_overrides(name)
+    assert config.load(write_gin(tmp_path), bindings, files).experiment.mesh.model == 2
+
+
+def test_the_experiments_own() -> None:
+    assert plan.mesh_overrides(None) == plan.mesh_overrides("") == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("tensor_paralel", r"no file of gin/partitioning. Did you mean tensor_parallel"),
+        ("dat=8", r"no axis 'dat'. Did you mean data\?"),
+        ("data=eight", r"cannot read 'data=eight'; expected axis=size"),
+        ("data=0", r"cannot read 'data=0'"),
+        ("data=8;model=2", r"cannot read 'data=8;model=2'"),
+    ],
+)
+def test_mistakes(typed, message) -> None:
+    with pytest.raises(UserError, match=message):
+        plan.mesh_overrides(typed)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "asked", "count"),
+    [
+        (MeshConfig(data=-1, model=2), 8, 8),
+        (MeshConfig(data=-1, model=2), None, 2),
+        (MeshConfig(data=4, model=2), None, 8),
+        (MeshConfig(data=4, model=2), 8, 8),
+        (MeshConfig(data=-1, model=2, devices=6), None, 6),
+    ],
+)
+def test_how_many_devices(mesh, asked, count) -> None:
+    assert plan.device_count(mesh, asked) == count
+
+
+@pytest.mark.parametrize(
+    ("mesh", "asked", "message"),
+    [
+        (MeshConfig(data=4, model=2), 16, "DEVICES=16, and the mesh has 8"),
+        (MeshConfig(data=-1, model=4), 6, "DEVICES=6 does not divide by the 4"),
+    ],
+)
+def test_numbers_that_do_not_fit(mesh, asked, message) -> None:
+    with pytest.raises(UserError, match=message):
+        plan.device_count(mesh, asked)

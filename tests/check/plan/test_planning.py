@@ -1,0 +1,115 @@
+"""A plan from end to end: a step compiled for devices that are not there, beside what is known of it otherwise."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.check import plan as page
+from t5xpg.check import plan as planning
+from t5xpg.check.plan import expected
+from t5xpg.experiment import config
+from tests.workplace import EXPERIMENT
+
+MADE_SMALL = ["DROPOUT_RATE=0.0", "BATCH_SIZE=16", "NUM_MICROBATCHES=2"]
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
+    """The experiment, and the plan of it on 4 x 2 devices as it is written."""
+    folder = tmp_path_factory.mktemp("a plan")
+    gin, output = folder / "small.gin", folder / "plan.json"
+    gin.write_text(EXPERIMENT)
+    code = planning.plan(str(gin), MADE_SMALL, [], mesh="data=4,model=2", device="v5e", output=output)
+    assert code == 0
+    return str(gin), json.loads(output.read_text())
+
+
+def test_state_on_each_device(planned) -> None:
+    """Split over the model's axis: embedding, output, attention and MLP; on every device: norms and position biases."""
+    gin, plan = planned
+    model = config.load(gin, MADE_SMALL).experiment.model
+    whole = 7 * 32 + 2 * (2 * 32)  # scales of RMS norms; relative positions, whose 2 heads are split
+    split = model.num_params - whole + 2 * (2 * 32)
+    parameters = 4 * (7 * 32 + split // 2)
+    assert plan["memory"]["parameters"] == parameters
+    assert plan["memory"]["optimizer"] == pytest.approx(2 * parameters, abs=16)  # AdamW's two moments, and counts
+    assert plan["memory"]["gradients"] == 2 * parameters  # added up over microbatches
+    assert plan["step"]["mesh"] == {"data": 4, "model": 2}
+
+
+def test_operations(planned) -> None:
+    gin, plan = planned
+    experiment = config.load(gin, MADE_SMALL).experiment
+    flops = 16 * experiment.model.flops_per_example(experiment.lengths)
+    assert plan["flops"]["model"] == flops
+    # the program's own: what both halves of the model do twice, and biases by position, are little
+    assert flops <= 8 * plan["flops"]["products"] < 1.1 * flops
+    # which XLA's own analysis, counting a loop over two microbatches once, has but half of
+    assert plan["flops"]["cost_analysis"] < 0.75 * plan["flops"]["products"]
+
+
+def test_collectives(planned) -> None:
+    _, plan = planned
+    rows = {(row["kind"], *row["axes"]): row for row in plan["collectives"]}
+    gradients = rows["all-reduce", "data"]
+    assert gradients["group"] == 4
+    assert gradients["bytes"] >= plan["memory"]["parameters"]
+    assert gradients["sent_near"] == pytest.approx(2 * 3 / 4 * gradients["bytes"])
+    assert gradients["sent_far"] == 0
+    assert rows["all-reduce", "model"]["times"] >= 2 * 2 * 3  # of both microbatches, forward and backward, three layers
+    assert plan["step"]["unknown_loops"] == 0
+
+
+def test_time(planned) -> None:
+    _gin, plan = planned
+    time, device = plan["time"], plan["device"]
+    assert (device["name"], device["domain"]) == ("tpu-v5e", 8)
+    assert time["step"] == pytest.approx(time["compute"] + time["memory"] + time["waiting"] + time["late"])
+    assert time["waiting"] > 0
+    assert time["mfu"] == pytest.approx(plan["flops"]["model"] / time["step"] / 8 / 197e12)
+    assert time["rows_per_second"] == pytest.approx(16 / time["step"])
+    assert plan["memory"]["verdict"] == "fits"
+    assert "starting operations" in plan["notes"][0]
+
+
+def test_the_page_says_it(planned) -> None:
+    _, plan = planned
+    text = "\n".join(page.lines(plan))
+    assert text.startswith("small on 8 x tpu-v5e, mesh data 4 x model 2\n")
+    for part in ("MB on each device", "collectives of a step", "GFLOP of a step", "ms of a step", "MFU", "bound by"):
+        assert part in text
+    assert "reckoned with 75% of the compute, 80% of the memory, 80% of the links published" in text
+
+
+def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsys) -> None:
+    gin, plan = planned
+    found = {
+        **plan["step"], "model_flops": 1e12, "flops": plan["flops"], "bytes": 1, "operations": [[10**12, 10**6, 1]],
+        "collectives": [], "memory": {**plan["memory"], "total": 150e9},
+    }  # fmt: skip
+    monkeypatch.setattr(planning, "compile_step", lambda *_: found)
+    assert planning.plan(gin, [], [], device="h100") == 1
+    printed = capsys.readouterr().out
+    assert f"bound by     {expected.DOES_NOT_FIT}" in printed
+    assert "raise NUM_MICROBATCHES" in printed
+    assert planning.plan(gin, [], [], device="h200", as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["memory"]["verdict"] == "may not fit"
+
+
+def test_mistakes_are_said_before_anything_is_compiled(planned, monkeypatch) -> None:
+    gin, _ = planned
+    monkeypatch.setattr(planning, "compile_step", None)
+    with pytest.raises(UserError, match="Did you mean h100"):
+        planning.plan(gin, [], [], device="h10")
+    with pytest.raises(UserError, match="Did you mean data_parallel"):
+        planning.plan(gin, [], [], mesh="data_paralel")
+
+
+def test_a_mesh_that_the_model_does_not_divide_by(planned) -> None:
+    """Said by the process that compiles, as training would say it."""
+    gin, _ = planned
+    with pytest.raises(UserError, match="cannot be split over the 3 devices"):
+        planning.plan(gin, ["BATCH_SIZE=3"], [], mesh="model=3")

@@ -1,0 +1,77 @@
+"""A program's text, read."""
+
+from __future__ import annotations
+
+import pytest
+
+from t5xpg.check.plan import hlo
+from t5xpg.check.plan.hlo import Array
+
+TEXT = """
+HloModule jit_f, entry_computation_layout={(f32[4,8]{1,0})->f32[4]{0}}
+
+%fused (param_0: f32[4,8], param_1: f32[]) -> f32[4,8] {
+  %param_1 = f32[] parameter(1)
+  %param_0 = f32[4,8]{1,0} parameter(0)
+  %wide = f32[4,8]{1,0} broadcast(%param_1), dimensions={}
+  ROOT %sum = f32[4,8]{1,0} add(%param_0, %wide)
+}
+
+%body (state: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %state = (s32[], f32[4,8]{1,0}) parameter(0)
+  %x = f32[4,8]{1,0} get-tuple-element(%state), index=1
+  %c = f32[] constant(2)
+  %y = f32[4,8]{1,0} fusion(%x, %c), kind=kLoop, calls=%fused
+  ROOT %out = (s32[], f32[4,8]{1,0}) tuple(%c, %y)
+}
+
+%test (state: (s32[], f32[4,8])) -> pred[] {
+  %state.1 = (s32[], f32[4,8]{1,0}) parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[4,8]) -> f32[4] {
+  %x.1 = bf16[4,<=8]{1,0:T(8,128)} parameter(0), metadata={op_name="x (an argument)"}
+  %pair = (s32[], /*index=1*/f32[4,8]{1,0}) while(%x.1), condition=%test, body=%body, TRIPS
+  ROOT %end = f32[4]{0} custom-call(%pair), custom_call_target="a(b"
+}
+"""
+KNOWN = 'backend_config={"known_trip_count":{"n":"6"}}'
+
+
+def test_shapes_operands_and_calls() -> None:
+    read = hlo.read(TEXT.replace("TRIPS", KNOWN))
+    entry = read.computations[read.entry]
+    assert [one.opcode for one in entry.instructions] == ["parameter", "while", "custom-call"]
+    assert entry["x.1"].result == (Array("bf16", (4, 8)),)
+    assert entry["x.1"].bytes == 2 * 4 * 8
+    assert entry["pair"].result == (Array("s32", ()), Array("f32", (4, 8)))
+    assert entry["pair"].called("body") == "body"
+    assert entry.root.operands == ("pair",)
+    assert [user.name for user in entry.users("x.1")] == ["pair"]
+    fused = read.computations["fused"]
+    assert [one.name for one in fused.parameters] == ["param_0", "param_1"]
+
+
+def test_a_loop_runs_as_often_as_the_compiler_says() -> None:
+    read = hlo.read(TEXT.replace("TRIPS", KNOWN))
+    assert {one.name: times for _, one, times in read.run() if one.opcode == "fusion"} == {"y": 6}
+    assert read.unknown_loops == 0
+
+
+def test_a_loop_of_unknown_length_is_counted_once_and_told() -> None:
+    read = hlo.read(TEXT.replace("TRIPS", "metadata={}"))
+    assert {one.name: times for _, one, times in read.run() if one.opcode == "fusion"} == {"y": 1}
+    assert read.unknown_loops == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("f32", 32), ("bf16", 16), ("f8e4m3fn", 8), ("pred", 8), ("s4", 4), ("c64", 64)]
+)
+def test_widths(dtype, bits) -> None:
+    assert hlo.bits(dtype) == bits
+
+
+def test_without_an_entry() -> None:
+    with pytest.raises(ValueError, match="ENTRY"):
+        hlo.read("HloModule empty")

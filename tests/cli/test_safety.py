@@ -1,0 +1,146 @@
+"""What the package never does: run what it reads, hand names to a shell, or make files with permissions of its own."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import t5xpg
+from t5xpg.base import files, locks
+from t5xpg.data.batch import BatchSpec
+from t5xpg.data.recording.format import StreamWriter
+from t5xpg.data.text import local_files
+from t5xpg.data.text.export import export_dataset
+from t5xpg.run.records import JsonlWriter
+from tests.workplace import REPOSITORY, Workplace
+
+SOURCES = sorted(
+    path
+    for folder in (Path(t5xpg.__file__).parent, REPOSITORY / "requirements", REPOSITORY / "fuzz")
+    for path in folder.rglob("*.py")
+)
+
+# Modules whose readers can be made to run code by what they read.
+UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "imp"}
+# Calls that run text or hand it to a shell, by their last names and what they are taken from.
+UNSAFE_CALLS = {
+    ("", "eval"), ("", "exec"), ("", "compile"), ("builtins", "eval"), ("builtins", "exec"),
+    ("os", "system"), ("os", "popen"), ("subprocess", "getoutput"), ("subprocess", "getstatusoutput"),
+    ("torch", "load"), ("np", "fromregex"),
+}  # fmt: skip
+# Arguments that no call may be given as true (or as anything but a literal False).
+UNSAFE_ARGUMENTS = {"shell", "allow_pickle", "trust_remote_code"}
+
+
+def unsafe(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and reason of each thing that may not be there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            for name in names:
+                if name.split(".")[0] in UNSAFE_MODULES:
+                    yield node.lineno, f"imports {name}"
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        called = ("", function.id) if isinstance(function, ast.Name) else None
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            called = (function.value.id, function.attr)
+        if called in UNSAFE_CALLS:
+            yield node.lineno, f"calls {'.'.join(filter(None, called))}"
+        for argument in node.keywords:
+            is_false = isinstance(argument.value, ast.Constant) and argument.value.value is False
+            if argument.arg in UNSAFE_ARGUMENTS and not is_false:
+                yield node.lineno, f"passes {argument.arg}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_nothing_that_is_read_is_run(path: Path) -> None:
+    found = list(unsafe(ast.parse(path.read_text(encoding="utf-8"), str(path))))
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "eval(text)",
+        "os.system(f'rm {name}')",
+        "subprocess.run(command, shell=True)",
+        "np.load(path, allow_pickle=True)",
+        "load_dataset(path, trust_remote_code=given)",
+        "torch.load(path)",
+    ],
+)
+def test_the_search_finds_what_it_searches_for(text: str) -> None:
+    assert list(unsafe(ast.parse(text)))
+
+
+def test_the_search_lets_the_rest_pass() -> None:
+    harmless = "import json\nre.compile(x)\nnp.load(path, allow_pickle=False)\nsubprocess.run([a], shell=False)"
+    assert not list(unsafe(ast.parse(harmless)))
+
+
+def test_numpy_refuses_objects_by_itself(tmp_path: Path) -> None:
+    """`np.load` without `allow_pickle` is what the package relies on for arrays of checkpoints."""
+    np.save(tmp_path / "a.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        np.load(tmp_path / "a.npy")
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o002])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def permissions(folder: Path) -> dict[str, int]:
+    """The permissions of everything below a folder."""
+    return {str(path.relative_to(folder)): path.lstat().st_mode & 0o7777 for path in sorted(folder.rglob("*"))}
+
+
+def test_files_have_the_permissions_that_the_user_set(tmp_path: Path, umask: int) -> None:
+    """Of an export, what is written atomically, records, locks and recorded batches: as any other program's."""
+    text = tmp_path / "a.jsonl"
+    text.write_text(json.dumps({"text": "a" * 150}))
+    place = tmp_path / "made"
+    export_dataset("mine", data_dir=place, files=local_files.parse_files([f"train={text}"]), log=lambda line: None)
+    files.write_json(place / "records" / "run.json", {})
+    with files.directory_atomically(place / "folder") as new:
+        (new / "file").write_text("")
+    with locks.hold(place / ".lock", doing="testing", instead="wait"):
+        pass
+    with JsonlWriter(place / "metrics.jsonl") as writer:
+        writer.write({"step": 1})
+    spec = BatchSpec(1, {"inputs": 2, "targets": 2})
+    with StreamWriter(place, "train", spec) as stream:
+        stream.write({name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.features().items()})
+    found = permissions(place)
+    folders = {name for name in found if (place / name).is_dir()}
+    assert {"mine/manifest.json", "mine/train.jsonl", "records/run.json", "folder/file", "train.index"} <= set(found)
+    assert found == {name: (0o777 if name in folders else 0o666) & ~umask for name in found}
+
+
+def test_the_program_makes_files_with_the_permissions_that_the_user_set(workplace: Workplace, tmp_path: Path) -> None:
+    """Caches, recordings and runs, of which others write parts: SeqIO, orbax, TensorBoard."""
+    before = os.umask(0o027)
+    try:
+        small = str(workplace.experiment)
+        workplace.run("cache", "small_span_corruption", T5XPG_CACHE_DIR=str(tmp_path / "cache"))
+        workplace.run("record", small, "--steps=2", f"--output={tmp_path / 'recording'}")
+        short = ("TRAIN_STEPS=2", "WARMUP_STEPS=1", "EVAL_PERIOD=2", "CHECKPOINT_PERIOD=2")
+        workplace.run("train", small, f"--run={tmp_path / 'run'}", *(f"--gin.{each}" for each in short))
+    finally:
+        os.umask(before)
+    found = permissions(tmp_path)
+    assert {"cache", "recording", "run", "run/run.json", "run/checkpoints/2", "recording/train.index"} <= set(found)
+    wrong = {name: oct(mode) for name, mode in found.items() if mode & 0o7 or mode & 0o020 or not mode & 0o040}
+    assert not wrong

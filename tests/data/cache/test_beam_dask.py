@@ -1,0 +1,131 @@
+"""A task cached on a cluster of Dask's, of which one worker is killed: the files of the local cacher."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from t5xpg.data.cache.command import cache_task
+from tests.workplace import REPOSITORY, sentences
+
+# the documents of one file wait for the other worker to be gone
+TASK = """
+import os, time
+from pathlib import Path
+
+import seqio
+import tensorflow as tf
+
+HERE = Path(__file__).parent
+
+
+def to_targets(lines):
+    def waiting():
+        for _ in range(600):
+            if (HERE / "go on").exists() or not os.environ.get("WORKER"):
+                return 0
+            (HERE / f"waits.{os.environ['WORKER']}").touch()
+            time.sleep(0.05)
+        return 1
+
+    def target(line):
+        with tf.control_dependencies([tf.py_function(waiting, [], tf.int64)]):
+            return {"targets": tf.identity(line)}
+
+    return lines.map(target)
+
+
+seqio.TaskRegistry.add(
+    "in_several_files",
+    source=seqio.TextLineDataSource({"train": str(HERE / "part-*.txt")}),
+    preprocessors=[to_targets, seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder()],
+    output_features={"targets": seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True)},
+)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[tuple[str, dict[str, subprocess.Popen[bytes]]]]:
+    """A scheduler and two workers, each a process with one thread: its address, and the workers by name."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    paths = os.pathsep.join([str(REPOSITORY), str(folder)])
+    environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, *command: str) -> None:
+            log = stack.enter_context((folder / f"{name}.log").open("wb"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *command], env=environment | {"WORKER": name}, cwd=folder,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started[name] = process
+
+        start("scheduler", "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard")
+        for name in ("one", "two"):
+            own = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder / name)]
+            start(name, "worker", address, "--name", name, *own)
+        yield address, {name: started[name] for name in ("one", "two")}
+
+
+def wait_for(path: Path, seconds: float = 300) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} never came: {list(path.parent.iterdir())}"
+        time.sleep(0.05)
+
+
+def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "many_files.py").write_text(TASK)
+    for number in range(4):
+        (tmp_path / f"part-{number}.txt").write_text(sentences(40, seed=number))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"data_dir": tmp_path / "data", "module_import": ["many_files"], "log": lambda line: None}
+    cache_task("in_several_files", cache_dir=tmp_path / "local", **options)
+    with cluster(tmp_path) as (address, workers):
+
+        def kill_one_at_work() -> None:
+            wait_for(tmp_path / "waits.one")
+            workers["one"].send_signal(signal.SIGKILL)
+            workers["one"].wait()
+            (tmp_path / "go on").touch()
+
+        thread = threading.Thread(target=kill_one_at_work)
+        thread.start()
+        cache_task(
+            "in_several_files",
+            cache_dir=tmp_path / "cluster",
+            runner="DaskRunner",
+            beam_options=[f"--dask_client_address={address}", "--dask_npartitions=4"],
+            **options,
+        )
+        thread.join()
+        assert workers["one"].returncode == -signal.SIGKILL
+        assert workers["two"].poll() is None
+    local, distributed = (tmp_path / name / "in_several_files" for name in ("local", "cluster"))
+    names = sorted(path.name for path in local.iterdir())
+    assert sorted(path.name for path in distributed.iterdir()) == names, "nothing of Beam's is left"
+    assert len(names) == 64 + 2 + 2
+    for name in names:
+        if name.endswith("-of-00064"):
+            assert (distributed / name).read_bytes() == (local / name).read_bytes(), name

@@ -1,0 +1,60 @@
+"""What is said of a runner of Beam before it is started."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import command
+from t5xpg.data.cache.command import cache_task
+
+DATAFLOW = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The packages that count as installed."""
+    names = {"distributed", "google.cloud.dataflow_v1beta3"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in names else None)
+    return names
+
+
+def test_runners_as_beam_knows_them(installed: set[str]) -> None:
+    assert command.resolve("FlinkRunner", ["--flink_master=host:8081"], None) == "FlinkRunner"
+    assert command.resolve("DaskRunner", [], None) == "t5xpg.data.cache.beam_dask.DaskRunnerForCaching"
+    assert command.resolve("my.own.Runner", [], None) == "my.own.Runner"
+    assert command.resolve("PortableRunner", ["--job_endpoint=h:1"], None) == "PortableRunner"
+    assert command.resolve("DataflowRunner", DATAFLOW, "gs://b/s") == "DataflowRunner"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "staging", "said"),
+    [
+        ("DaskRuner", [], None, "no runner 'DaskRuner': RUNNER is local, .*Did you mean DaskRunner"),
+        ("PortableRunner", [], None, 'needs --job_endpoint: BEAM_OPTIONS="--job_endpoint=…"'),
+        ("DataflowRunner", ["--region=r"], "gs://b/s", "needs --project and --temp_location"),
+        ("DataflowRunner", DATAFLOW, None, "see no folder of this machine: .*STAGING=gs://bucket/folder"),
+    ],
+)
+def test_what_is_missing(installed: set[str], name: str, options: list[str], staging: str | None, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        command.resolve(name, options, staging)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("DaskRunner", "dask distributed"), ("DataflowRunner", r"apache-beam\[gcp")]
+)
+def test_packages_that_are_missing(installed: set[str], name: str, said: str) -> None:
+    installed.clear()
+    with pytest.raises(UserError, match=f"RUNNER={name} needs packages that are not installed: .*{said}"):
+        command.resolve(name, DATAFLOW, "gs://b/s")
+
+
+def test_options_of_beam_without_beam(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"STAGING \(gs://b\) is for Apache Beam. Name a runner of Beam"):
+        cache_task("t", cache_dir=tmp_path, data_dir=tmp_path, staging="gs://b")
+    with pytest.raises(UserError, match="no runner 'Beam'"):
+        cache_task("t", cache_dir=tmp_path, data_dir=tmp_path, runner="Beam")

@@ -1,0 +1,338 @@
+"""Caches: what SeqIO reads from them, when they are made again, and what happens when making one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seqio
+
+from t5xpg.base import files, locks
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import beam, command
+from t5xpg.data.cache import record as cache_memory
+from t5xpg.data.cache.command import cache_task, read_identity
+from t5xpg.data.tasks.table import register_tasks
+from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.manifest import read_manifest
+
+TASK = "mine_span_corruption"
+
+
+def write_export(folder: Path, rows: int) -> None:
+    text = folder / "text.txt"
+    text.write_text(
+        "\n".join(f"Row {i} of {rows}: " + " ".join(f"w{i * j % 89}" for j in range(40)) for i in range(rows))
+    )
+    export_dataset("mine", data_dir=folder / "data", files={None: [text]}, log=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a space in its path, with an export and its cache, made by the real script."""
+    folder = tmp_path_factory.mktemp("a folder") / "with space"
+    folder.mkdir()
+    write_export(folder, 60)
+    cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", log=lambda line: None)
+    return folder
+
+
+@pytest.fixture
+def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+
+def test_plain_seqio_reads_the_cache(folder: Path) -> None:
+    register_tasks(folder / "data")
+    task = seqio.TaskRegistry.get(TASK)
+    before = list(seqio.utils._GLOBAL_CACHE_DIRECTORIES) if hasattr(seqio.utils, "_GLOBAL_CACHE_DIRECTORIES") else []
+    seqio.add_global_cache_dirs([str(folder / "cache")])
+    try:
+        assert task.cache_dir == str(folder / "cache" / TASK)
+        for split, record in read_manifest(folder / "data" / "mine").splits.items():
+            cached = task._get_cached_source(split).get_dataset(split=split, shuffle=False)
+            tokens = {bytes(example["targets"].astype(np.uint16)) for example in cached.as_numpy_iterator()}
+            direct = task.preprocess_precache(task.source.get_dataset(split=split, shuffle=False), seed=0)
+            assert tokens == {bytes(e["targets"].astype(np.uint16)) for e in direct.as_numpy_iterator()}
+            assert len(tokens) == record.documents
+            assert task.get_cached_stats(split)["examples"] == record.documents
+        lengths = {"inputs": 64, "targets": 32}
+        assert len(list(task.get_dataset(lengths, "train", use_cached=True, shuffle=False))) > 60
+    finally:
+        seqio.utils.set_global_cache_dirs(before)
+
+
+def test_leaves_nothing_else_behind(folder: Path) -> None:
+    assert sorted(path.name for path in (folder / "cache").iterdir()) == [cache_memory.FOLDER, TASK, f"{TASK}.log"]
+    assert {path.suffix for path in (folder / "cache" / cache_memory.FOLDER).iterdir()} == {".json", ".lock"}
+
+
+@pytest.mark.usefixtures("no_child")
+def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
+    said: list[str] = []
+    identity = cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", log=said.append)
+    assert said == [f"{TASK} is cached already"]
+    more: dict[str, Any] = {"only_missing": True, "log": said.append}
+    assert cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", **more) == identity
+    assert identity == read_identity(folder / "cache" / TASK)
+    manifest = read_manifest(folder / "data" / "mine")
+    assert {split: files[0]["sha256"] for split, files in identity["source"]["splits"].items()} == manifest.identity
+    assert identity["preprocessors"][2]["arguments"] == [{"copy_pretokenized": False}]
+    assert identity["features"]["targets"]["vocabulary"]["sentinels"] == "seqio"
+
+
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize(
+    "change", ["force", "text", "completed", "code", "module", "version", "made again", "forgotten"]
+)
+def test_what_changed_is_looked_at_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    place = tmp_path / "place"
+    shutil.copytree(folder, place)
+    moved = json.loads(next((place / "cache" / cache_memory.FOLDER).glob("known-*")).read_text())
+    cache, data, question = place / "cache", place / "data", {**moved["question"]}
+    question |= {"caches": str(cache), "data_dir": str(data)}
+
+    def here(name: str) -> Path:
+        return place / Path(name).relative_to(folder) if Path(name).is_relative_to(folder) else Path(name)
+
+    seen = cache_memory.inputs(
+        cache, files=map(here, moved["seen"]["files"]), patterns=map(str, map(here, moved["seen"]["listings"])),
+        modules=[], variables={},
+    )  # fmt: skip
+    caches = [entry | {"folder": str(here(entry["folder"]))} for entry in moved["caches"]]
+    cache_memory.remember(cache, question, seen, caches, moved["answer"])
+    options: dict[str, Any] = {"cache_dir": cache, "data_dir": data, "log": lambda line: None}
+    assert cache_task(TASK, **options) == moved["answer"]
+    if change == "text":
+        write_export(place, 61)
+    elif change == "completed":
+        (cache / TASK / "COMPLETED").unlink()
+    elif change == "code":
+        path = next(path for path in seen["files"] if path.endswith("preprocessors.py"))
+        cache_memory.remember(
+            cache, question, seen | {"files": seen["files"] | {path: "0" * 64}}, caches, moved["answer"]
+        )
+    elif change == "version":
+        monkeypatch.setattr(command.cache_record, "versions", lambda: {"seqio": "0"})
+    elif change == "made again":
+        record = json.loads((cache / TASK / "t5xpg_identity.json").read_text())
+        record["files"]["COMPLETED"] = "0" * 64
+        (cache / TASK / "t5xpg_identity.json").write_text(json.dumps(record))
+    elif change == "forgotten":
+        shutil.rmtree(cache / cache_memory.FOLDER)
+    with pytest.raises(AssertionError, match="a process was started"):
+        cache_task(TASK, force=change == "force", module_import=["json"] if change == "module" else [], **options)
+
+
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize("damage", ["cut off", "flipped", "gone", "empty", "another record"])
+def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
+    cache = folder / "cache"
+    path = cache / TASK / ("t5xpg_identity.json" if damage == "another record" else "train.tfrecord-00007-of-00064")
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        other = {"cut off": content[:-9], "flipped": content[:20] + bytes([content[20] ^ 4]) + content[21:]}
+        path.write_bytes(other.get(damage, b"{}" if damage == "another record" else b""))
+    try:
+        with pytest.raises(UserError) as error:
+            cache_task(TASK, cache_dir=cache, data_dir=folder / "data")
+        assert str(path) in str(error.value)
+        assert str(error.value).endswith(f"type: make cache TASK={TASK} FORCE=1")
+        export = read_manifest(folder / "data" / "mine").identity
+        assert command.problem(cache / TASK, export, f"make cache TASK={TASK} FORCE=1") == str(error.value)
+    finally:
+        path.write_bytes(content)
+    assert command.problem(cache / TASK, export, "") is None
+    said = command.problem(cache / TASK, export | {"train": "0" * 64}, "make it")
+    assert said is not None
+    assert "the text of the split train: " in said
+    assert said.endswith("now 000000000000…\nTo make it again from what there is now, type: make it")
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a program of a few lines in the place of the process that caches."""
+
+    def write(body: str) -> None:
+        (tmp_path / "stand_in.py").write_text(
+            "import json, os, pathlib, sys, time\n"
+            "request = json.loads(sys.stdin.readline())\n"
+            "def report(**m): os.write(int(sys.argv[1]), (json.dumps(m) + chr(10)).encode())\n"
+            "entry = dict(task='t', folder='t', definition={'task': 't'}, code={}, examples=3, versions={},\n"
+            "             up_to_date=False, others=None, note=None)\n"
+            "def plan(**changes):\n"
+            "    report(plan=[entry | changes], seen=None)\n"
+            "    return json.loads(sys.stdin.readline())['cache']\n"
+            "out = pathlib.Path(request['output']) / 't'\n"
+            "out.mkdir()\n"
+            "(out / 'COMPLETED').touch()\n" + body
+        )
+
+    monkeypatch.setattr(command, "WORKER", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return write
+
+
+def test_failures_show_the_end_of_the_log(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    cache = tmp_path / "cache"
+    worker("plan(); report(count=1); print('no disk left'); sys.exit(3)")
+    with pytest.raises(
+        UserError, match=r"Caching t failed \(exit code 3\)\. The last lines of .*t\.log:\n  no disk left"
+    ):
+        cache_task("t", cache_dir=cache, data_dir=tmp_path)
+    worker("report(user_error='There is no task t.'); sys.exit(0)")
+    with pytest.raises(UserError, match=r"There is no task t\."):
+        cache_task("t", cache_dir=cache, data_dir=tmp_path)
+    assert visible(cache) == ["t.log"]
+    worker("plan(); report(no_room=True); sys.exit(1)")
+    for body in (
+        "plan(); report(no_room=True); sys.exit(1)",
+        "plan(); print('[Errno 28] No space left on device'); 1/0",
+    ):
+        worker(body)
+        with pytest.raises(UserError, match=r"^There is no room in .*cache for the cache of t \(.* MiB free\)"):
+            cache_task("t", cache_dir=cache, data_dir=tmp_path)
+    worker("os.kill(os.getpid(), 9)")
+    with pytest.raises(UserError, match=r"was killed by signal 9, as the system does where memory runs out"):
+        cache_task("t", cache_dir=cache, data_dir=tmp_path)
+    assert visible(cache) == ["t.log"]
+
+
+def visible(folder: Path) -> list[str]:
+    """What lies in a cache folder, but for what the program remembers there."""
+    return sorted(path.name for path in folder.iterdir() if path.name != cache_memory.FOLDER)
+
+
+def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    cache = tmp_path / "cache"
+    worker("plan(); (out / 'first').touch(); report(count=3)")
+    assert cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None) == {"task": "t"}
+    worker("plan(); (out / 'second').touch(); report(count=1); sys.exit(1)")
+    with pytest.raises(UserError):
+        cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True)
+    assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "first", "t5xpg_identity.json"]
+    worker("plan(up_to_date=True)")
+    said: list[str] = []
+    cache_task("t", cache_dir=cache, data_dir=tmp_path, log=said.append)
+    assert said == ["t is cached already"]
+    worker("plan(); (out / 'second').touch(); report(count=3)")
+    cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True, log=lambda line: None)
+    assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "second", "t5xpg_identity.json"]
+
+
+def test_an_interruption_ends_the_process_and_cleans_up(
+    tmp_path: Path, worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker("plan(); report(count=1); time.sleep(600)")
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def remember(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", remember)
+    monkeypatch.setattr(command.Progress, "advance", functools.partial(_interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
+    assert started[0].returncode is not None
+    assert visible(tmp_path / "cache") == ["t.log"]
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    cache = tmp_path / "cache"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    ours = files.temporary_prefix("t.caching")
+    dead = ours.replace(f"-{os.getpid()}.", f"-{ended.pid}.")
+    for name in (f"{dead}abc.tmp", f"{ours}abc.tmp", ".t.elsewhere-1.abc.tmp"):
+        (cache / name).mkdir(parents=True)
+    worker("plan(); report(count=3)")
+    cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None)
+    assert visible(cache) == sorted([f"{ours}abc.tmp", ".t.elsewhere-1.abc.tmp", "t", "t.log"])
+
+
+def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
+    lock = tmp_path / "cache" / cache_memory.FOLDER / "t.lock"
+    said: list[str] = []
+
+    def note(line: str) -> None:
+        said.append(line)
+        if "Waiting" in line:  # the first one finishes
+            place = tmp_path / "cache" / "t"
+            place.mkdir()
+            (place / "COMPLETED").touch()
+            command.Record({"task": "t"}, {}, {}, {}).write(place)
+            first.close()
+
+    first = contextlib.ExitStack()
+    first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
+    cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path, log=note)
+    assert len(said) == 2
+    assert said[0].startswith(f"Process {os.getpid()} is caching t in cache, since ")
+    assert said[1] == "t is cached already"
+    assert visible(tmp_path / "cache") == ["t"]
+
+
+@pytest.mark.parametrize("name", ["../t", "/t", ".", "..", "a..", "", "a b", "a/b", "t\n", "a:", "a\0"])
+def test_names_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="There is no task or mixture named"):
+        cache_task(name, cache_dir=tmp_path / "cache", data_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a[b", "a*", "a?b", "a{1,2}"])
+def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"has .* in its name, which SeqIO takes for a pattern\. .*T5XPG_CACHE_DIR"):
+        cache_task("t", cache_dir=tmp_path / name, data_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def _interrupt(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_puts_records_in_an_order_that_does_not_depend_on_the_one_before(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    examples = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={key: tf.train.Feature(int64_list=tf.train.Int64List(value=[i])) for key in "abc"}
+            )
+        ).SerializeToString()
+        for i in range(50)
+    ]
+    contents = []
+    for order in (1, -1):
+        shards = [tmp_path / f"train.tfrecord-{i:05}-of-00004" for i in range(4)]
+        for i, shard in enumerate(shards):
+            with tf.io.TFRecordWriter(str(shard)) as writer:
+                for record in examples[::order][i::4]:
+                    writer.write(record)
+        beam._put_in_order(shards)
+        contents.append([shard.read_bytes() for shard in shards])
+        values = [
+            tf.train.Example.FromString(r).features.feature["a"].int64_list.value[0]
+            for r in tf.data.TFRecordDataset([str(s) for s in shards]).as_numpy_iterator()
+        ]
+        assert sorted(values) == list(range(50))
+        assert values != sorted(values)
+    assert contents[0] == contents[1]

@@ -1,0 +1,45 @@
+"""The data process starts without libraries that a stream does not need, and has them when somebody uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from t5xpg.data.stream.worker import Streams
+
+Streams()
+for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "pyglove", "tensorflow_text"):
+    assert name not in sys.modules, name
+import seqio
+
+# the tokenizer of pieces
+assert seqio.vocabularies.tf_text.SentencepieceTokenizer is not None
+assert "tensorflow_text" in sys.modules and "keras" not in sys.modules
+import pyglove
+
+rate = pyglove.oneof([1.0, 2.0])
+assert isinstance(rate, seqio.dataset_providers.pg.hyper.HyperPrimitive)
+assert not isinstance(1.0, seqio.dataset_providers.pg.hyper.HyperPrimitive)
+import tensorflow as tf
+import tensorflow_text
+from t5.evaluation import metrics
+
+assert metrics.accuracy([1, 2], [1, 3]) == {"accuracy": 50.0}
+assert metrics.bleu(["a b c d"], ["a b c d"])["bleu"] > 99
+assert metrics.rouge(["a b"], ["a b"])["rouge1"] > 99
+assert metrics.mean_multiclass_f1(2)([0, 1], [0, 1]) == {"mean_2class_f1": 100.0}
+assert tf.keras.layers.Dense(2)(tf.zeros([1, 3])).shape == (1, 2)
+from tensorflow.keras import layers
+assert layers.Dense is tf.keras.layers.Dense
+assert issubclass(tensorflow_text.keras.layers.ToDense, tf.keras.layers.Layer)
+import keras, sklearn.metrics
+
+assert keras.__version__ and sklearn.metrics.f1_score([1], [1]) == 1
+"""
+
+
+def test_what_a_stream_does_not_need_is_imported_when_it_is_used() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

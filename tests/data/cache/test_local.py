@@ -1,0 +1,222 @@
+"""Caches that are made without Beam are those that SeqIO's script makes with it, byte for byte."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import local as local_cache
+from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.local import DigestOrder
+from t5xpg.data.text.export import export_dataset
+
+# Tasks of a user: over files, with random numbers, with features of all kinds, of functions and of TFDS.
+MODULE = """
+import pathlib
+
+import seqio
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+import t5xpg.tasks
+
+HERE = pathlib.Path(__file__).parent
+BYTES = seqio.Feature(seqio.ByteVocabulary(extra_ids=125))
+WHOLE = seqio.Feature(seqio.PassThroughVocabulary(size=300))  # without an end or padding
+CACHED = seqio.CacheDatasetPlaceholder()
+
+
+@seqio.map_over_dataset(num_seeds=1)
+def cut(line, seed):
+    length = tf.random.stateless_uniform([], seed, maxval=tf.strings.length(line) + 1, dtype=tf.int32)
+    return {"targets": tf.strings.substr(line, 0, length), "inputs": line, "length": length}
+
+
+@seqio.map_over_dataset(num_seeds=2)
+def drawn(example, seeds):
+    numbers = [tf.random.stateless_uniform([3], seed, -(2**40), 2**40, tf.int64) for seed in seeds]
+    return example | {"numbers": tf.concat(numbers, 0), "kept": numbers[0][0] > 0}
+
+
+def some(dataset):
+    dataset = dataset.filter(lambda example: example["kept"])
+    return dataset.map(lambda example: {name: example[name] for name in example if name != "kept"})
+
+
+def line_count(split, shuffle_files=False, seed=None):
+    return tf.data.Dataset.range({"train": 70, "nothing": 0}[split])
+
+
+def of_all_kinds(dataset):
+    def example(number):
+        count = tf.cast(number % 5, tf.int32)
+        return {
+            "inputs": tf.range(count) % 2,
+            "targets": tf.reshape(tf.range(count * 2), [-1, 2]),
+            "half": tf.cast(number, tf.float16) / 3,
+            "double": tf.cast(number, tf.float64) / 7,
+            "truth": number % 2 == 0,
+            "small": tf.cast(number, tf.uint8),
+            "ragged": tf.RaggedTensor.from_row_lengths(tf.range(count + 2), [2, count]),
+            "text": tf.strings.as_string(number),
+        }
+
+    return dataset.map(example)
+
+
+def plain(dataset):
+    def example(number):
+        long = tf.where(number % 30 == 3, 1_100_000, tf.cast(number, tf.int32) % 3)
+        return {
+            "inputs": number - 5,
+            "targets": tf.range(long) % 290,
+            "pair": tf.stack([number, -number]),
+            "text": tf.strings.reduce_join(tf.fill([number % 4], "\\u00e4")),
+            "words": tf.strings.as_string(tf.range(number % 3)),
+        }
+
+    return dataset.map(example)
+
+
+class CachedNumbers(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"text": tfds.features.Text()}))
+
+    def _split_generators(self, manager):
+        return {"train": self._generate_examples("train")}
+
+    def _generate_examples(self, split):
+        for number in range(30):
+            yield number, {"text": f"{split} number {number}"}
+
+
+def add(name, source, *steps, feature=BYTES):
+    seqio.TaskRegistry.add(
+        name, source=source, preprocessors=[*steps, CACHED], output_features={"inputs": feature, "targets": feature}
+    )
+
+
+if "local:files" not in seqio.TaskRegistry.names():
+    lines = {split: sorted(map(str, HERE.glob(f"{split}-*.txt"))) for split in ("train", "validation")}
+    files = seqio.TextLineDataSource(lines, num_input_examples={"train": 90, "validation": 0})
+    add("local:files", files, cut, drawn, seqio.preprocessors.tokenize, some)
+    function = seqio.FunctionDataSource(line_count, splits=["train", "nothing"])
+    add("local_kinds", function, of_all_kinds)
+    add("local_plain", function, plain, feature=WHOLE)
+    CachedNumbers(data_dir=str(HERE / "tfds")).download_and_prepare()
+    tfds_source = seqio.TfdsDataSource("cached_numbers:1.0.0", tfds_data_dir=str(HERE / "tfds"))
+    rekey = lambda dataset: seqio.preprocessors.rekey(dataset, {"inputs": "text", "targets": "text"})
+    add("local_tfds", tfds_source, rekey, seqio.preprocessors.tokenize)
+    tasks = ["local:files", "local_kinds", "local_plain", "local_tfds", "mine_span_corruption"]
+    # with all of its steps before the placeholder, those that draw spans too
+    tasks.append(seqio.experimental.add_fully_cached_task("mine_span_corruption", {"inputs": 40, "targets": 20}).name)
+    seqio.MixtureRegistry.add("local_all", tasks, default_rate=1.0)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an export, text files, one of them empty, and a module of tasks."""
+    folder = tmp_path_factory.mktemp("local cache")
+    (folder / "local_tasks.py").write_text(MODULE)
+    draw = random.Random(0)
+    lines = [" ".join(draw.choices(["tree", "Öl", "", "water", "\t"], k=draw.randrange(9))) for _ in range(90)]
+    for number in range(3):
+        (folder / f"train-{number}.txt").write_text("".join(f"{line}\n" for line in lines[number * 10 :: 2]))
+    (folder / "validation-0.txt").touch()
+    text = folder / "text.txt"
+    text.write_text("\n".join(f"{line} " * 20 + str(number) for number, line in enumerate(lines) if len(line) > 9))
+    export_dataset("mine", data_dir=folder / "data", files={None: [text]}, log=lambda line: None)
+    return folder
+
+
+def cache(folder: Path, task: str, runner: str, place: str, said: list[str] | None = None) -> Path:
+    said = [] if said is None else said
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.syspath_prepend(str(folder))
+        cache_task(
+            task, cache_dir=folder / place, data_dir=folder / "data", runner=runner, module_import=["local_tasks"],
+            log=said.append,
+        )  # fmt: skip
+    return folder / place
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but what the program remembers of its own, by their names."""
+    names = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name: path.read_bytes()
+        for name, path in names.items()
+        if not name.startswith(".t5xpg") and path.suffix != ".log"
+    }
+
+
+def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
+    local = contents(cache(folder, "local_all", "local", "local"))
+    beam = contents(cache(folder, "local_all", "FnApiRunner", "beam"))
+    assert local.keys() == beam.keys()
+    assert [name for name in local if local[name] != beam[name]] == []
+    said: list[str] = []
+    cache(folder, "local_all", "local", "beam", said)  # what Beam made is as good
+    assert said == ["local_all is cached already"]
+    places = [f"local{os.sep}files", "local_kinds", "local_plain", "local_tfds", "mine_span_corruption"]
+    stats = {place: json.loads(local[os.path.join(place, "stats.train.json")]) for place in places}
+    assert [one["examples"] for one in stats.values()][1:4] == [70, 70, 30]
+    assert 0 < stats[places[0]]["examples"] < 120
+    assert json.loads(local["mine_span_corruption_i40_t20/stats.train.json"])["inputs_max_tokens"] == 39
+    assert stats["local_plain"]["targets_max_tokens"] == 1_100_000 - 3794  # zeros are padding
+    assert json.loads(local["local_kinds/stats.nothing.json"]) == {"examples": 0}
+    for place in places:
+        assert len([name for name in local if name.startswith(f"{place}{os.sep}train.tfrecord-")]) == 64
+
+
+def task_of(*steps: Callable[[tf.data.Dataset], tf.data.Dataset]) -> seqio.Task:
+    """A task that makes examples of the numbers below 20."""
+    source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: tf.data.Dataset.range(20), ["train"])
+    features = {"targets": seqio.Feature(seqio.ByteVocabulary())}
+    placeholder = seqio.CacheDatasetPlaceholder()
+    return seqio.Task("local_small", source, features, [*steps, placeholder])
+
+
+def no_report(count: int, note: str) -> None:
+    pass
+
+
+def test_the_memory_that_is_used_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(lambda dataset: dataset.map(lambda number: {"targets": tf.fill([number], number)}))
+    local_cache.cache_task(task, tmp_path / "memory", "", no_report)
+    monkeypatch.setattr(local_cache, "DigestOrder", functools.partial(DigestOrder, held=100))
+    local_cache.cache_task(task, tmp_path / "files", "", no_report)
+    assert contents(tmp_path / "memory") == contents(tmp_path / "files")
+    assert sorted(path.name for path in (tmp_path / "files").iterdir() if ".tfrecord-" not in path.name) == [
+        "COMPLETED", "info.train.json", "stats.train.json",
+    ]  # fmt: skip
+
+
+def test_what_beam_would_write_by_chance_is_refused(tmp_path: Path) -> None:
+    task = task_of(lambda dataset: dataset.map(lambda n: {"targets": tf.zeros([2, n], tf.int32), "number": n}))
+    with pytest.raises(UserError) as error:
+        local_cache.cache_task(task, tmp_path / "cache", "make cache TASK=local_small RUNNER=FnApiRunner", no_report)
+    assert str(error.value).startswith(
+        'The examples of local_small, split train, are not all of one form: targets is {"shape": [null, 0], '
+        '"dtype": "int32"} in one and {"shape": [null, 1], "dtype": "int32"} in another.'
+    )
+    assert str(error.value).endswith("type: make cache TASK=local_small RUNNER=FnApiRunner")
+
+
+def test_options_of_beam_are_for_beam(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"BEAM_OPTIONS \(--direct_num_workers=2\) are for Apache Beam.*RUNNER=FnApi"):
+        cache_task("t", cache_dir=tmp_path, data_dir=tmp_path, runner="local", beam_options=["--direct_num_workers=2"])
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,151 @@
+"""The record of a cache: which part of what it was made from is said to be another."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import record as cache_record
+from t5xpg.data.cache.record import Record, differences, other_versions, read
+
+ONE, TWO = "1" * 64, "2" * 64
+VERSIONS = {"seqio": "0.0.20", "t5": "0.9.4", "tensorflow": "2.21.0", "beam": "2.77.0"}
+VOCABULARY = {"kind": "bytes", "extra_ids": 125}
+DEFINITION: dict[str, Any] = {
+    "task": "mine",
+    "source": {
+        "kind": "TextLineDataSource",
+        "splits": {
+            "train": [{"bytes": 5, "sha256": ONE}],
+            "test": [{"bytes": 5, "sha256": ONE}, {"bytes": 6, "sha256": TWO}],
+            "other": "wiki/en:1.0 split=train",
+        },
+    },
+    "preprocessors": [
+        {"function": "mine.parse", "source_sha256": ONE},
+        {"function": "seqio.preprocessors.tokenize", "source_sha256": ONE, "arguments": [{"copy": False}]},
+        {"function": "mine.cut", "source_sha256": ONE, "arguments": [512, {"by": {"function": "mine.words"}}]},
+    ],
+    "features": {"targets": {"vocabulary": VOCABULARY, "add_eos": True, "dtype": "int32"}},
+}
+CODE = {"mine.parse": ONE, "mine.words": ONE}
+
+
+def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    definition = copy.deepcopy(DEFINITION)
+    place: Any = definition
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return definition
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("task",), "yours", "the task: mine, now yours"),
+        (("source", "kind"), "TfdsDataSource", "the kind of source: TextLineDataSource, now TfdsDataSource"),
+        (("source", "splits", "train", 0), {"bytes": 7, "sha256": TWO},
+         "the text of the split train: 111111111111…, now 222222222222…"),
+        (("source", "splits", "test", 1, "sha256"), ONE,
+         "the text of the split test, file 2: 222222222222…, now 111111111111…"),
+        (("source", "splits", "test", 1), None, "the text of the split test: 2 files, now 1"),
+        (("source", "splits", "other"), "wiki/en:2.0 split=train",
+         "the text of the split other: wiki/en:1.0 split=train, now wiki/en:2.0 split=train"),
+        (("source", "splits", "test"), None, "the split test: there was one, now none"),
+        (("source", "splits", "new"), [], "the split new: none, now there is one"),
+        (("preprocessors", 0, "source_sha256"), TWO,
+         "the code of the preprocessor mine.parse: 111111111111…, now 222222222222…"),
+        (("preprocessors", 1, "arguments", 0, "copy"), True,
+         "the argument copy of the preprocessor seqio.preprocessors.tokenize: false, now true"),
+        (("preprocessors", 1, "arguments", 0, "more"), [1],
+         "the argument more of the preprocessor seqio.preprocessors.tokenize: none, now [1]"),
+        (("preprocessors", 2, "arguments", 0), 256, "the argument 1 of the preprocessor mine.cut: 512, now 256"),
+        (("preprocessors", 2, "arguments", 1, "by", "function"), "mine.letters",
+         "the argument 2.by of the preprocessor mine.cut: mine.words, now mine.letters"),
+        (("preprocessors", 2, "arguments"), None,
+         'the arguments of the preprocessor mine.cut: [512, {"by": {"function": "mine.words"}}], now none'),
+        (("preprocessors", 2), None,
+         "the preprocessors before the placeholder: mine.parse, seqio.preprocessors.tokenize, mine.cut, now "
+         "mine.parse, seqio.preprocessors.tokenize"),
+        (("features", "targets", "vocabulary", "extra_ids"), 100,
+         "the vocabulary of targets (extra_ids): 125, now 100"),
+        (("features", "targets", "vocabulary"), "<Bytes>",
+         'the vocabulary of targets: {"kind": "bytes", "extra_ids": 125}, now <Bytes>'),
+        (("features", "targets", "add_eos"), False, "the feature targets (add_eos): true, now false"),
+    ],
+)  # fmt: skip
+def test_says_which_part_is_another(path: tuple[str | int, ...], value: Any, said: str) -> None:
+    found = differences(Record(DEFINITION, VERSIONS, CODE), changed(path, value), CODE, VERSIONS)
+    assert found == [said]
+
+
+def test_says_which_code_is_another() -> None:
+    record = Record(DEFINITION, VERSIONS, CODE)
+    assert differences(record, DEFINITION, CODE, VERSIONS) == []
+    assert differences(record, DEFINITION, {"mine.parse": TWO, "mine.words": TWO}, VERSIONS) == [
+        "the code mine.words: 111111111111…, now 222222222222…"
+    ]
+    assert differences(record, DEFINITION, CODE | {"mine.more": TWO}, VERSIONS) == [
+        "the code mine.more: none, now 222222222222…"
+    ]
+    # a record of an earlier version, which does not know
+    assert differences(Record(DEFINITION, VERSIONS), DEFINITION, CODE, VERSIONS) == []
+    assert differences(Record(DEFINITION, VERSIONS, container="arrayrecord"), DEFINITION, CODE, VERSIONS) == [
+        "the format of SeqIO's files: arrayrecord, now tfrecord"
+    ]
+
+
+def test_another_version_of_a_library_may_have_other_code() -> None:
+    now = changed(("preprocessors", 1, "source_sha256"), TWO)
+    record = Record(DEFINITION, VERSIONS, CODE)
+    assert differences(record, now, CODE, VERSIONS | {"t5": "1.0"}) == [
+        "the code of the preprocessor seqio.preprocessors.tokenize: 111111111111…, now 222222222222…"
+    ]
+    assert differences(record, now, CODE, VERSIONS | {"seqio": "0.0.21"}) == []
+    assert other_versions(record, VERSIONS | {"seqio": "0.0.21"}) == ["seqio 0.0.20, now 0.0.21"]
+    earlier = Record(DEFINITION, {"seqio": "0.0.20", "apache-beam": "2.0"})
+    assert other_versions(earlier, VERSIONS) == ["beam 2.0, now 2.77.0"]
+    assert set(cache_record.versions()) == set(VERSIONS)
+
+
+def test_is_written_and_read(tmp_path: Path) -> None:
+    record = Record(DEFINITION, VERSIONS, CODE, {"COMPLETED": ONE})
+    record.write(tmp_path)
+    assert read(tmp_path) is None  # not completed
+    (tmp_path / "COMPLETED").touch()
+    assert read(tmp_path) == record
+    (tmp_path / cache_record.IDENTITY).unlink()
+    assert read(tmp_path) is None  # SeqIO's own
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "3", "{}", '{"definition": {}}', '{"definition": {"task": 3}, "versions": {}}', "[" * 100_000,
+     json.dumps({"definition": DEFINITION, "versions": []}),
+     json.dumps({"definition": DEFINITION, "versions": {"a": 1}}),
+     json.dumps({"definition": DEFINITION, "versions": {}, "files": {"a": 1}})],
+)  # fmt: skip
+def test_says_that_a_record_cannot_be_read(tmp_path: Path, content: str) -> None:
+    (tmp_path / "COMPLETED").touch()
+    (tmp_path / cache_record.IDENTITY).write_text(content)
+    with pytest.raises(UserError, match=r"t5xpg_identity.json, .* cannot be read .* type: make cache TASK=.* FORCE=1"):
+        read(tmp_path)
+
+
+def test_one_message_for_all(tmp_path: Path) -> None:
+    error = cache_record.refuse(tmp_path, [f"part {number}" for number in range(10)], "make it")
+    assert str(error).splitlines() == [
+        f"The cache in {tmp_path} was made from something else than the task is now:",
+        *(f"  part {number}" for number in range(8)),
+        "  and 2 more",
+        "To make it again from what there is now, type: make it",
+    ]

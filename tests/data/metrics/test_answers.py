@@ -1,0 +1,121 @@
+"""Answers: against the official scripts' definitions as `t5` has them, and what any such metric must do."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t5xpg.data.metrics import exact_match, squad, token_f1, trivia_qa
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+WORDS = [
+    "the",
+    "a",
+    "Paris",
+    "paris,",
+    "of",
+    "France.",
+    "1,000",
+    "U.S.",
+    "\u2018quoted\u2019",
+    "well-known",
+    "é",
+    "an",
+    "X\u00b4Y",
+]
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """`t5.evaluation.qa_utils`, without the package around it, which imports TensorFlow."""
+    package = importlib.util.find_spec("t5")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    path = Path(package.submodule_search_locations[0]) / "evaluation" / "qa_utils.py"
+    spec = importlib.util.spec_from_file_location("qa_utils", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def made_up(count: int) -> tuple[list[list[str]], list[str]]:
+    """Questions with one to three answers, and predictions that share words with them."""
+    draw = random.Random(5)
+
+    def text() -> str:
+        return " ".join(draw.choices(WORDS, k=draw.randrange(1, 6))) + " thing"
+
+    answers = [[text() for _ in range(draw.randrange(1, 4))] for _ in range(count)]
+    predictions = [draw.choice(answer).lower() if draw.random() < 0.3 else text() for answer in answers]
+    return answers, predictions
+
+
+def test_squad_is_that_of_the_official_script(reference: ModuleType) -> None:
+    answers, predictions = made_up(200)
+    normalized = [[reference.normalize_squad(text) for text in answer] for answer in answers]
+    expected = reference.qa_metrics(normalized, [reference.normalize_squad(text) for text in predictions])
+    assert squad(answers, predictions) == pytest.approx(expected, abs=1e-9)
+    assert 0 < expected["em"] < expected["f1"] < 100
+
+
+def test_trivia_qa_is_that_of_the_official_script(reference: ModuleType) -> None:
+    answers, predictions = made_up(200)
+    normalized = [[reference.normalize_trivia_qa(text) for text in answer] for answer in answers]
+    expected = reference.qa_metrics(normalized, [reference.normalize_trivia_qa(text) for text in predictions])
+    assert trivia_qa(answers, predictions) == pytest.approx(expected, abs=1e-9)
+    assert trivia_qa(answers, predictions) != pytest.approx(squad(answers, predictions), abs=1e-9)
+
+
+def test_known_answers() -> None:
+    """By hand, as the scripts of SQuAD 2.0 and TriviaQA count them."""
+    assert squad([["Denver Broncos", "The Broncos"]], ["the Denver Broncos!"]) == {"em": 100.0, "f1": 100.0}
+    assert squad(["Santa Clara, California"], ["in Santa Clara"]) == pytest.approx({"em": 0.0, "f1": 200 / 3})
+    # one word twice counts once where the reference has it once
+    assert squad(["paris"], ["Paris paris"]) == pytest.approx({"em": 0.0, "f1": 200 / 3})
+    # no answer: nothing is to be predicted; answers of which nothing is left do not count beside others
+    assert squad(["", ""], ["", "Paris"]) == {"em": 50.0, "f1": 50.0}
+    assert squad([["The", "Paris"]], ["a"]) == {"em": 0.0, "f1": 0.0}
+    assert trivia_qa([["Sun-Moon", "Sol"]], ["the sun moon"]) == {"em": 100.0, "f1": 100.0}
+    assert trivia_qa(["\u2018Sun\u2019"], ["sun"]) == {"em": 100.0, "f1": 100.0}
+    assert squad(["Sun-Moon"], ["the sun moon"]) == {"em": 0.0, "f1": 0.0}
+
+
+def test_words_and_exact_matches() -> None:
+    assert token_f1([["a b c", "c d"], "x"], ["c d e", "y"]) == {"token_f1": pytest.approx(40.0)}
+    assert token_f1(["The cat"], ["the cat"]) == {"token_f1": 50.0}  # as they are
+    assert exact_match([["one", "two"], "three", "é"], ["two", "Three", "e\u0301"]) == {
+        "exact_match": pytest.approx(100 / 3)
+    }
+
+
+@pytest.mark.parametrize("metric", [exact_match, token_f1, squad, trivia_qa])
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4), others=st.lists(TEXTS, min_size=4, max_size=4))
+def test_properties(metric: object, texts: list[str], others: list[str]) -> None:
+    assert callable(metric)
+    assert all(value == 100.0 for value in metric(texts, texts).values())
+    others = others[: len(texts)]
+    there, back = metric(texts, others), metric(others, texts)
+    assert there == pytest.approx(back)
+    assert all(0.0 <= value <= 100.0 for value in there.values())
+    # another reference never harms
+    more = metric([[text, other] for text, other in zip(texts, others, strict=True)], others)
+    assert all(more[name] >= there[name] for name in there if metric is not squad)
+
+
+@pytest.mark.parametrize("metric", [exact_match, token_f1, squad, trivia_qa])
+def test_what_cannot_be_measured(metric: object) -> None:
+    assert callable(metric)
+    with pytest.raises(ValueError, match="There are no examples"):
+        metric([], [])
+    with pytest.raises(ValueError, match="There are 2 targets and 1 outputs"):
+        metric(["a", "b"], ["a"])
+    with pytest.raises(ValueError, match="has no reference"):
+        metric([[]], ["a"])

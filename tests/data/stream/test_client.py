@@ -1,0 +1,342 @@
+"""The data process as the training process sees it: exact positions, errors, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_json
+from t5xpg.data.batch import hash_batch
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import process
+from t5xpg.data.stream.client import DataProcessError, DataService
+from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
+from tests.workplace import REPOSITORY
+
+LENGTHS = {"inputs": 40, "targets": 24}
+
+
+def service(folder: Path, **values: Any) -> DataService:
+    return DataService(data_dir=folder / "data", cache_dir=folder / "cache", **values)
+
+
+@pytest.fixture(scope="module")
+def _importable(sample_folder: Path) -> Iterator[None]:
+    sys.path.append(str(sample_folder))
+    yield
+    sys.path.remove(str(sample_folder))
+
+
+@pytest.fixture(scope="module")
+def first(sample_folder: Path, _importable: None) -> Iterator[DataService]:
+    with service(sample_folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def second(sample_folder: Path, _importable: None) -> Iterator[DataService]:
+    with service(sample_folder) as running:
+        yield running
+
+
+def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
+    settings: dict[str, Any] = {"task_feature_lengths": LENGTHS, "batch_size": 8, "use_cached": False}
+    return DatasetConfig(name, **(settings | {"module_import": ("sample_tasks",)} | values))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        config(),
+        config("sample_plain", pack=True, num_virtual_shards=2),
+        config("sample_cached", use_cached=True, pack=True),
+        config("sample_three", num_virtual_shards=2),
+        config("sample_mixture"),
+        config("sample_plain", split="validation", num_epochs=1, shuffle=False, num_virtual_shards=2, batch_size=2),
+    ],
+    ids=["plain", "packed, two shards", "cached and packed", "three files, two shards", "mixture", "evaluation"],
+)
+def test_a_fresh_process_goes_on_with_the_same_batches(
+    first: DataService, second: DataService, settings: DatasetConfig
+) -> None:
+    stream = first.open(settings, prefetch=3)
+    for _ in range(2):
+        next(stream)
+    state = stream.state()
+    expected = [hash_batch(batch) for _, batch in zip(range(6), stream, strict=False)]
+    assert len(set(expected)) == len(expected) >= 2
+    resumed = second.open(settings, prefetch=1)
+    resumed.restore(state)
+    assert resumed.batches_read == 2
+    again = [hash_batch(batch) for _, batch in zip(range(6), resumed, strict=False)]
+    assert again == expected
+    # and a position taken right after it was put back
+    resumed.restore(state)
+    once_more = resumed.state()
+    stream.restore(once_more)
+    assert [hash_batch(batch) for _, batch in zip(range(6), stream, strict=False)] == expected
+    stream.close()
+    resumed.close()
+
+
+def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, second: DataService) -> None:
+    settings = config("sample_plain", num_virtual_shards=4, batch_size=4)
+    low, high = first.open(settings, (0, 1)), second.open(settings, (2, 3))
+    for stream in (low, low, high, high):
+        next(stream)
+    whole = first.open(settings)
+    whole.restore({**low.state(), **high.state()})
+    for batch in (next(whole) for _ in range(3)):
+        left, right = next(low), next(high)
+        for name, rows in batch.items():
+            np.testing.assert_array_equal(rows, np.concatenate([left[name], right[name]]))
+    low.restore(whole.state())
+    left = next(low)
+    for name, rows in next(whole).items():
+        np.testing.assert_array_equal(rows[:2], left[name])
+    with pytest.raises(UserError, match="not taken after the same batch"):
+        whole.restore({**low.state(), **high.state()})
+    with pytest.raises(UserError, match=r"has no virtual shard \[2, 3\]"):
+        high.restore(low.state())
+    for stream in (low, high, whole):
+        stream.close()
+
+
+def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
+    settings = config("sample_plain", split="validation", num_epochs=1, shuffle=False)
+    stream = first.open(settings)
+    start = stream.state()
+    hashes = [hash_batch(batch) for batch in stream]
+    assert len(hashes) == 2
+    assert stream.batches_read == 2
+    end = stream.state()
+    with pytest.raises(StopIteration):
+        next(stream)
+    stream.restore(start)
+    assert [hash_batch(batch) for batch in stream] == hashes
+    stream.rewind()
+    assert [hash_batch(batch) for batch in stream] == hashes
+    stream.rewind()
+    stream.restore(end)
+    assert list(stream) == []
+    stream.close()
+
+
+def test_a_position_of_other_settings_is_refused(first: DataService) -> None:
+    stream = first.open(config("sample_plain"))
+    other = first.open(config("sample_plain", batch_size=4, seed=1))
+    with pytest.raises(UserError, match=r"another stream of sample_plain: batch_size was 4, is 8; seed was 1, is 0"):
+        stream.restore(other.state())
+    stream.close()
+    other.close()
+
+
+def test_description(first: DataService) -> None:
+    described = first.describe(config("sample_mixture"))
+    assert described.tasks == ("sample_cached", "sample_one")
+    assert described.splits == ("train", "validation")
+    assert not described.cached
+    assert described.vocabulary.size == 384
+    assert described.objective is not None
+    assert described.objective.target_tokens <= 24
+    assert described.objective.mean_noise_span_length == 5.0
+    assert first.describe(config("sample_cached", use_cached=True)).cached
+    assert first.describe(config("sample_plain")).objective is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (config("sample_onne"), "no task or mixture named sample_onne. Did you mean sample_one"),
+        (config("sample_one", use_cached=True), "make cache TASK=sample_one"),
+        (config("sample_absent"), "are not there"),
+        (config(module_import=("no_such_module",)), "MODULE_IMPORT names no_such_module"),
+    ],
+)
+def test_mistakes_come_back_as_such(first: DataService, settings: DatasetConfig, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        first.describe(settings)
+    with pytest.raises(UserError, match=message):
+        first.open(settings)
+
+
+def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
+    first: DataService, sample_folder: Path
+) -> None:
+    folder = sample_folder / "data" / "torn"
+    folder.mkdir(parents=True)
+    (folder / "train.jsonl").write_text('{"text": "a line"}\n{"text": "torn\n')
+    manifest = Manifest("torn", {}, {}, None, 2, {"train": SplitRecord(documents=2, bytes=33, sha256="")})
+    write_json(folder / "manifest.json", manifest.to_json())
+    settings = config("torn_span_corruption", task_feature_lengths={"inputs": 40, "targets": 40}, module_import=())
+    stream = first.open(settings)
+    with pytest.raises(UserError, match=r'^The data cannot be read: This line is not .* \{"text": "torn$'):
+        next(stream)
+    with pytest.raises(UserError, match=r'\{"text": "torn$'):
+        stream.state()
+    stream.close()
+
+
+def test_a_dying_data_process_is_named_with_its_last_lines(sample_folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "folder" / "data process.log"
+    with service(sample_folder, log=log) as dying:
+        dying._process._connection.sendall(b"no frame, by any means")
+        with pytest.raises(DataProcessError, match=rf"process {dying.pid}\) has ended with exit code 1") as caught:
+            dying.describe(config())
+        assert str(caught.value).endswith("ValueError: not a frame: the two processes have lost step with each other")
+        with pytest.raises(DataProcessError, match="exit code 1"):
+            dying.open(config())
+    assert "ValueError: not a frame" in log.read_text()
+
+
+def test_a_killed_data_process_ends_the_stream_which_another_goes_on_with(
+    first: DataService, sample_folder: Path
+) -> None:
+    settings = config("sample_plain")
+    with service(sample_folder) as killed:
+        stream = killed.open(settings)
+        next(stream)
+        state = stream.state()
+        expected = [hash_batch(next(stream)) for _ in range(3)]
+        os.kill(killed.pid, signal.SIGKILL)
+        message = r"ended by signal 9 \(out of memory\?\)\. Give the same command again: training goes on from its last"
+        with pytest.raises(DataProcessError, match=message):
+            list(stream)  # what has been read ahead, then the end
+        with pytest.raises(DataProcessError, match="ended by signal 9"):
+            stream.state()
+        with pytest.raises(DataProcessError, match="ended by signal 9"):
+            killed.open(settings)
+    resumed = first.open(settings)
+    resumed.restore(state)
+    assert [hash_batch(next(resumed)) for _ in range(3)] == expected
+    resumed.close()
+
+
+def test_an_ending_of_the_reading_thread_is_heard(first: DataService, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = first.open(config("sample_plain"))
+
+    def fail(*_: Any) -> None:
+        raise SystemExit("out of luck")
+
+    monkeypatch.setattr(stream, "_request", fail)
+    with pytest.raises(DataProcessError, match=r"thread that reads batches ahead has ended: SystemExit\('out of luck'"):
+        list(stream)
+    monkeypatch.undo()
+    stream.close()
+
+
+def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService, sample_folder: Path) -> None:
+    folder = sample_folder / "data" / "vanishing"
+    folder.mkdir(parents=True)
+    lines = [canonical_line(f"{number} " + "words and more words " * 5) for number in range(40)]
+    (folder / "train.jsonl").write_bytes(b"".join(lines))
+    manifest = Manifest("vanishing", {}, {}, None, 40, {"train": SplitRecord(documents=40, bytes=1, sha256="")})
+    write_json(folder / "manifest.json", manifest.to_json())
+    lengths = {"inputs": 40, "targets": 40}
+    settings = config("vanishing_span_corruption", task_feature_lengths=lengths, module_import=())
+    stream = first.open(settings)
+    next(stream)
+    state = stream.state()
+    expected = [hash_batch(next(stream)) for _ in range(3)]
+    path = folder.resolve() / "train.jsonl"
+    path.rename(folder / "elsewhere")
+    missing = (
+        rf"{path} is not there any more\. .* \(make data DATASET=vanishing FORCE=1\), and give the command once more"
+    )
+    with pytest.raises(UserError, match=missing):
+        stream.state()
+    with pytest.raises(UserError, match=missing):
+        stream.restore(state)
+    (folder / "elsewhere").rename(path)
+    stream.restore(state)
+    assert [hash_batch(next(stream)) for _ in range(3)] == expected
+    stream.close()
+
+
+def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
+    stream = first.open(config("sample_plain"))
+    os.kill(first.pid, signal.SIGINT)
+    hashes = {hash_batch(next(stream)) for _ in range(4)}
+    assert len(hashes) == 4
+    assert os.getpgid(first.pid) != os.getpgid(0)
+    stream.close()
+
+
+def test_the_data_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom t5xpg.data.stream.client import DataService\n"
+        "service = DataService(data_dir=Path('.'), cache_dir=Path('.'))\n"
+        "print(service.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 30
+    while _runs(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(worker)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # an orphan that nobody waits for stays in the table as a zombie
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def test_the_training_process_stays_without_tensorflow(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom t5xpg.data.stream.client import DataService\n"
+        "with DataService(data_dir=Path('.'), cache_dir=Path('.')):\n    pass\n"
+        "print([name for name in ('tensorflow', 'seqio', 'jax') if name in sys.modules])\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_frames_carry_messages_and_arrays() -> None:
+    here, there = socket.socketpair()
+    arrays = {
+        "empty": np.zeros((0, 3), np.int32),
+        "scalar": np.array(7, np.int64),
+        "rows": np.arange(6, dtype=np.int32).reshape(2, 3).T,
+        "bytes": np.frombuffer(b"abc", np.uint8),
+    }
+    with there:
+        with here:
+            process.send(here, {"call": "next", "text": "é\n"}, arrays)
+            message, received = process.receive(there)
+            assert message == {"call": "next", "text": "é\n"}
+            assert received.keys() == arrays.keys()
+            for name, array in arrays.items():
+                assert received[name].dtype == array.dtype
+                np.testing.assert_array_equal(received[name], array)
+            here.sendall(b"no frame, by any means")
+            with pytest.raises(ValueError, match="not a frame"):
+                process.receive(there)
+        there.recv(100)
+        with pytest.raises(EOFError):
+            process.receive(there)

@@ -1,0 +1,218 @@
+"""`seqio.Evaluator` in the data process: what goes out for the model, and what comes back of its outputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.metric_values import Generic, Histogram, Image
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService, RemoteEvaluator
+
+MODULE = """
+import os
+
+import numpy as np
+import seqio
+import tensorflow as tf
+from t5xpg.data import metrics
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+FEATURES = {name: seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True) for name in ("inputs", "targets")}
+
+
+def parse(dataset):
+    def split(line):
+        parts = tf.strings.split(line, "=")
+        return {"inputs": parts[0], "targets": parts[1], "answers": tf.strings.split(parts[1], "/")}
+    return dataset.map(split)
+
+
+def answers_of(text, example=None, is_target=False):
+    return [answer.decode() for answer in example["answers"]] if is_target else text
+
+
+def with_scores(targets, predictions, aux_values):
+    return {"surest": predictions[int(np.argmax(aux_values["scores"]))]}
+
+
+def values(targets, predictions):
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = "mine"
+    return {
+        "histogram": seqio.metrics.Histogram(np.arange(4), 2),
+        "image": seqio.metrics.Image(np.full((1, 2, 2, 3), 1.5)),
+        "generic": seqio.metrics.Generic(np.array([1, 2], np.int32), metadata),
+        "text": seqio.metrics.Text(b"bytes"), "scalar": seqio.metrics.Scalar(np.float32(0.25)),
+        "string": "3", "many": np.ones(2), "none": None, "whole": np.int64(3),
+    }
+
+
+def audio(targets, predictions):
+    return {"sound": seqio.metrics.Audio(np.zeros((1, 8, 1)))}
+
+
+def strange(targets, predictions):
+    return {"dictionary": {"a": 1}}
+
+
+def failing(targets, scores):
+    return {"ratio": 1 / (len(targets) - len(scores))}
+
+
+class Intermediates(seqio.metrics.CollectingMetric):
+    model_output_type = seqio.metrics.ModelOutputType.SCORE_WITH_INTERMEDIATES
+
+
+def add(name, metric_fns, postprocess_fn=None, file="sums.txt", metric_objs=()):
+    seqio.TaskRegistry.add(
+        name,
+        source=seqio.TextLineDataSource({"validation": os.path.join(FOLDER, file)}),
+        preprocessors=[parse, seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+        output_features=FEATURES, postprocess_fn=postprocess_fn, metric_fns=metric_fns, metric_objs=metric_objs,
+    )
+
+
+add("m_answers", [metrics.squad, metrics.exact_match], answers_of)
+add("m_both", [metrics.bleu, metrics.perplexity, with_scores])
+add("m_none", [])
+add("m_values", [values])
+for function in (audio, strange, failing):
+    add("m_" + function.__name__, [function])
+add("m_intermediates", [], metric_objs=[Intermediates])
+add("m_empty", [values], file="empty.txt")
+seqio.MixtureRegistry.add("m_blend", [("m_answers", 1), ("m_none", 5), ("m_both", 1)])
+"""
+LINES = [
+    "one plus one=2/two",
+    "two plus two=4/four",
+    "three=3/three",
+    "a long question of many words=5/five",
+    "six=6/6",
+]
+LENGTHS = {"inputs": 24, "targets": 12}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataService]:
+    folder = tmp_path_factory.mktemp("metric tasks")
+    (folder / "metric_tasks.py").write_text(MODULE)
+    (folder / "sums.txt").write_text("\n".join(LINES) + "\n")
+    (folder / "empty.txt").write_text("")
+    sys.path.append(str(folder))
+    with DataService(data_dir=folder / "data", cache_dir=folder / "cache") as running:
+        yield running
+    sys.path.remove(str(folder))
+
+
+def evaluator(service: DataService, name: str, **values: Any) -> RemoteEvaluator:
+    settings = {"split": "validation", "batch_size": 2, "shuffle": False, "num_epochs": 1, "use_cached": False}
+    return service.evaluator(DatasetConfig(name, LENGTHS, module_import=("metric_tasks",), **(settings | values)))
+
+
+def ids(text: str) -> list[int]:
+    return [*(byte + 3 for byte in text.encode()), 1]
+
+
+def tokens(texts: list[str], length: int = LENGTHS["targets"]) -> np.ndarray:
+    rows = [ids(text)[:length] for text in texts]
+    return np.array([row + [0] * (length - len(row)) for row in rows], np.int32)
+
+
+def test_batches_for_the_model(service: DataService) -> None:
+    with evaluator(service, "m_both") as found:
+        (task,) = found.tasks
+        assert (task.name, task.examples, set(task.kinds)) == (
+            "m_both",
+            5,
+            {"prediction", "prediction_with_aux", "score"},
+        )
+        for _ in range(2):  # any number of times
+            batches = list(found.batches("m_both"))
+            assert [rows for _, rows in batches] == [2, 2, 1]
+        batch, _ = batches[1]
+        assert (
+            batch["encoder_input_tokens"].tolist() == tokens([line.split("=")[0] for line in LINES[2:4]], 24).tolist()
+        )
+        assert batch["decoder_target_tokens"].tolist() == tokens(["3/three", "5/five"]).tolist()
+        last, _ = batches[2]
+        assert not any(array[1].any() for array in last.values())
+
+
+def test_every_task_of_a_mixture_has_its_own_metrics(service: DataService, tmp_path: Path) -> None:
+    with evaluator(service, "m_blend", max_batches=2) as found:
+        assert [(task.name, task.examples) for task in found.tasks] == [("m_answers", 4), ("m_both", 4)]
+        said = ["Two.", "4", "", "the five"]
+        outputs = {
+            "m_answers": {"prediction": tokens(said)},
+            "m_both": {
+                "prediction": tokens([line.split("=")[1] for line in LINES[:4]]),
+                "score": np.array([-1.0, -2.0, -3.0, -4.0], np.float32),
+                "prediction_scores": np.array([-3.0, -0.5, -2.0, -1.0], np.float32),
+            },
+        }
+        metrics = found.measure(outputs, step=7, inferences=tmp_path)
+        assert metrics["m_answers"] == {"em": 75.0, "f1": 75.0, "exact_match": 25.0}
+        both = metrics["m_both"]
+        assert both["surest"] == "4/four"
+        assert both["bleu"] == pytest.approx(100.0) or both["bleu"] == 0.0  # of words as short as these
+        assert str(both["bleu_signature"]).startswith("nrefs:1|")
+        assert both["nats_per_byte"] == pytest.approx(10 / sum(len(line.split("=")[1]) for line in LINES[:4]))
+        # the same examples with other outputs
+        outputs["m_answers"]["prediction"] = tokens(["two", "four", "three", "five"])
+        again = found.measure(outputs, step=8)
+        assert again["m_answers"] == {"em": 100.0, "f1": 100.0, "exact_match": 100.0}
+    lines = [json.loads(line) for line in (tmp_path / "m_answers.jsonl").read_text().splitlines()]
+    assert lines[0] == {"inputs": "one plus one", "target": ["2", "two"], "prediction": "Two."}
+    lines = [json.loads(line) for line in (tmp_path / "m_both.jsonl").read_text().splitlines()]
+    assert lines[3] == {"inputs": LINES[3].split("=")[0], "target": "5/five", "prediction": "5/five", "score": -4.0}
+
+
+def predicted(service: DataService, name: str) -> dict[str, Any]:
+    with evaluator(service, name) as found:
+        outputs = {"prediction": tokens([""] * 5), "score": np.zeros(5, np.float32)}
+        return found.measure({name: outputs}, step=1)[name]
+
+
+def test_values_that_are_no_numbers(service: DataService) -> None:
+    found = predicted(service, "m_values")
+    plain = {"text": "bytes", "scalar": 0.25, "string": "3", "none": None, "whole": 3}
+    assert {name: found[name] for name in plain} == plain
+    histogram, image, generic, many = (found[name] for name in ("histogram", "image", "generic", "many"))
+    assert isinstance(histogram, Histogram)
+    assert (histogram.values.tolist(), histogram.bins) == ([0, 1, 2, 3], 2)
+    assert isinstance(image, Image)
+    assert (image.pictures.shape, float(image.pictures.max())) == ((1, 2, 2, 3), 1.0)  # clipped
+    assert isinstance(generic, Generic)
+    assert generic.tensor.tolist() == [1, 2]
+    assert b"mine" in generic.summary
+    assert isinstance(many, Generic)
+    assert many.summary == b""
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("m_audio", r"The metric sound of m_audio is of the kind Audio, which the records of a run do not hold"),
+        ("m_strange", r"The metric dictionary of m_strange is a dict: expected a number, a text or a seqio"),
+        ("m_failing", r"Failed to evaluate task m_failing: division by zero \(ZeroDivisionError in .*metric_tasks\.py"),
+        ("m_intermediates", r"A metric of m_intermediates is of SCORE_WITH_INTERMEDIATES, which is not computed here"),
+        ("m_empty", r"The split 'validation' of m_empty gives no example"),
+    ],
+)
+def test_what_is_refused_by_name(service: DataService, task: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        predicted(service, task)
+
+
+def test_a_task_without_metrics_has_nothing_to_measure(service: DataService) -> None:
+    with evaluator(service, "m_none") as found:
+        assert found.tasks == ()
+        assert found.measure({}, step=0) == {}

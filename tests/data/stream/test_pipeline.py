@@ -1,0 +1,266 @@
+"""Virtual shards, padding, checks and agreement with plain SeqIO, in this process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seqio
+import t5.data
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import BatchSpec, validate
+from t5xpg.data.spec import DatasetConfig, SpanCorruption
+from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, stream_identity
+from t5xpg.data.tasks import providers
+from t5xpg.data.tasks.lengths import span_lengths
+
+LENGTHS = {"inputs": 40, "targets": 24}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tasks(sample_folder: Path) -> None:
+    sys.path.insert(0, str(sample_folder))
+    providers.import_modules(["sample_tasks"])
+    sys.path.remove(str(sample_folder))
+
+
+def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
+    return DatasetConfig(
+        **({"task_feature_lengths": LENGTHS, "batch_size": 8, "use_cached": False} | values), mixture_or_task_name=name
+    )
+
+
+def batches(settings: DatasetConfig, shards: Any = None, limit: int = 1000) -> list[dict[str, np.ndarray]]:
+    shards = range(settings.num_virtual_shards) if shards is None else shards
+    stream = ShardedBatches(providers.find_provider(settings), settings, list(shards))
+    found: list[dict[str, np.ndarray]] = []
+    while len(found) < limit and (batch := stream.next()) is not None:
+        validate(batch, BatchSpec(len(stream.shards) * settings.rows_per_shard, LENGTHS, settings.pack, 384))
+        found.append(batch)
+    return found
+
+
+def assert_same(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndarray]]) -> None:
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["sample_cached", "sample_mixture"])
+def test_one_shard_gives_what_plain_seqio_gives(name: str) -> None:
+    """Over one epoch: SeqIO keeps small data in memory, and with it the order of the files of the first epoch."""
+    settings = config(name, use_cached=name == "sample_cached", seed=3, pack=name == "sample_cached", num_epochs=1)
+    plain = seqio.get_dataset(
+        name,
+        LENGTHS,
+        seqio.EncDecFeatureConverter(pack=settings.pack),
+        use_cached=settings.use_cached,
+        shuffle=True,
+        num_epochs=1,
+        seed=3,
+        batch_size=8,
+    )
+    expected = list(plain.as_numpy_iterator())
+    assert len(expected) > 3
+    assert_same(batches(settings, limit=len(expected)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "shards"), [("sample_plain", False, 4), ("sample_three", True, 2), ("sample_mixture", False, 2)]
+)
+def test_shards_concatenate(name: str, pack: bool, shards: int) -> None:
+    settings = config(name, num_virtual_shards=shards, pack=pack)
+    whole = batches(settings, limit=3)
+    half = shards // 2
+    low, high = batches(settings, range(half), limit=3), batches(settings, range(half, shards), limit=3)
+    assert_same(whole, [{k: np.concatenate([a[k], b[k]]) for k in a} for a, b in zip(low, high, strict=True)])
+    assert len(np.unique(whole[0]["encoder_input_tokens"], axis=0)) == 8
+
+
+def test_shards_of_a_finite_stream_end_together() -> None:
+    """Each process must see as many batches as every other, or the last step would wait for ever."""
+    settings = config("sample_plain", num_virtual_shards=2, num_epochs=1, split="validation", batch_size=2)
+    whole = batches(settings)
+    parts = [batches(settings, (shard,)) for shard in range(2)]
+    assert [len(part) for part in parts] == [len(whole)] * 2
+    own = [sum(int(batch["decoder_loss_weights"].any()) for batch in part) for part in parts]
+    assert max(own) == len(whole)
+    assert min(own) < len(whole)
+    joined = [{k: np.concatenate([part[i][k] for part in parts]) for k in whole[0]} for i in range(len(whole))]
+    assert_same(whole, joined)
+
+
+def test_evaluation_covers_every_example_once_and_pads_with_zeros() -> None:
+    settings = config(num_epochs=1, shuffle=False, split="validation", batch_size=8)
+    found = batches(settings)
+    plain = seqio.get_dataset(
+        "sample_one",
+        LENGTHS,
+        seqio.EncDecFeatureConverter(pack=False),
+        dataset_split="validation",
+        shuffle=False,
+        seed=settings.seed,
+    )
+    rows = list(plain.as_numpy_iterator())
+    assert len(rows) % 8
+    assert len(found) == -(-len(rows) // 8)
+    for name in found[0]:
+        stacked = np.concatenate([batch[name] for batch in found])
+        np.testing.assert_array_equal(stacked[: len(rows)], [row[name] for row in rows])
+        assert not stacked[len(rows) :].any()
+    assert_same(found, batches(settings))
+
+
+def test_max_batches_cuts() -> None:
+    assert_same(batches(config(max_batches=2)), batches(config(), limit=2))
+
+
+def test_seeds_and_shards_differ() -> None:
+    first, again, other = (batches(config(seed=seed), limit=1)[0]["encoder_input_tokens"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    provider = providers.find_provider(config())
+    seeds = [_shard_seed(provider, config(num_virtual_shards=8, seed=5), shard) for shard in range(8)]
+    assert seeds[0] == 5
+    assert len(set(seeds)) == 8
+
+
+def test_shards_share_no_example_when_files_are_fewer() -> None:
+    """Three files, four shards: examples are dealt out after the files were shuffled, which all must do alike."""
+    settings = config("sample_three", num_virtual_shards=4, num_epochs=1, batch_size=4)
+    provider = providers.find_provider(settings)
+    assert {_shard_seed(provider, settings, shard) for shard in range(4)} == {settings.seed}
+    texts = []
+    for shard in range(4):
+        dataset = provider.source.get_dataset("train", shuffle=True, seed=_shard_seed(provider, settings, shard))
+        texts += [bytes(line) for line in dataset.shard(4, shard).as_numpy_iterator()]
+    assert len(texts) == len(set(texts)) == 180
+
+
+def test_a_shard_without_examples_is_an_error() -> None:
+    settings = config("sample_plain", num_virtual_shards=100, batch_size=100, use_cached=True)
+    with pytest.raises(UserError, match=r"Virtual shard 60 of 100 of sample_plain.*fewer virtual shards"):
+        batches(settings, (60,), limit=1)
+
+
+def test_objective_replaces_the_arguments_of_span_corruption() -> None:
+    objective = SpanCorruption(noise_density=0.3, mean_noise_span_length=10.0)
+    for name in ("sample_one", "sample_mixture"):
+        changed = providers.find_provider(config(name, objective=objective))
+        assert {providers.objective_of(task) for task in providers.tasks_of(changed)} == {objective}
+        plain = providers.find_provider(config(name))
+        assert {providers.objective_of(task) for task in providers.tasks_of(plain)} == {SpanCorruption(0.15, 5.0)}
+    changed_batch = batches(config(objective=objective), limit=1)[0]
+    assert (
+        changed_batch["decoder_loss_weights"].sum() > 1.5 * batches(config(), limit=1)[0]["decoder_loss_weights"].sum()
+    )
+
+
+def test_mixture_with_the_objective_that_it_has_is_the_same() -> None:
+    settings = config("sample_mixture")
+    assert_same(
+        batches(settings, limit=2), batches(config("sample_mixture", objective=SpanCorruption(0.15, 5.0)), limit=2)
+    )
+
+
+@pytest.mark.parametrize("inputs", [16, 64, 256, 512])
+@pytest.mark.parametrize("objective", [SpanCorruption(), SpanCorruption(0.15, 20.0), SpanCorruption(0.5, 3.0)])
+def test_lengths_are_those_of_t5(inputs: int, objective: SpanCorruption) -> None:
+    lengths = span_lengths(inputs, objective)
+    text, targets, spans = lengths.text, lengths.targets, lengths.spans
+    tokens = np.full(text, 3, np.int32)
+    mask = t5.data.preprocessors.random_spans_noise_mask(
+        text, objective.noise_density, [(1, 2), (3, 4)], objective.mean_noise_span_length
+    )
+    vocabulary = seqio.ByteVocabulary(extra_ids=1000)
+    noised = t5.data.preprocessors.noise_span_to_unique_sentinel(tokens, mask, vocabulary, None).numpy()
+    filled = t5.data.preprocessors.nonnoise_span_to_unique_sentinel(tokens, mask, vocabulary, None).numpy()
+    assert (noised > 3).sum() == (filled > 3).sum() == spans
+    assert len(filled) + 1 <= targets
+
+
+def check(settings: DatasetConfig) -> None:
+    providers.check(providers.find_provider(settings), settings)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "sample_onne"}, "no task or mixture named sample_onne. Did you mean sample_one"),
+        ({"split": "valid"}, "no split 'valid'. Did you mean validation"),
+        ({"name": "sample_one", "use_cached": True}, "not cached. Type: make cache TASK=sample_one"),
+        ({"name": "sample_absent"}, "files of sample_absent, split 'train', are not there"),
+        (
+            {"task_feature_lengths": {"targets": 20}},
+            r"gives lengths of 'targets': expected \{'inputs': …, 'targets': …\}",
+        ),
+        (
+            {"task_feature_lengths": {"inputs": 256, "targets": 20}},
+            r"Set TASK_FEATURE_LENGTHS = \{'inputs': 256, 'targets': 5\d\}",
+        ),
+        (
+            {"task_feature_lengths": {"inputs": 512, "targets": 512}, "objective": SpanCorruption(0.5, 2.0)},
+            "would need .* sentinels .* vocabulary has 125",
+        ),
+        ({"name": "sample_plain", "objective": SpanCorruption()}, "has no step t5.data.preprocessors.span_corruption"),
+    ],
+)
+def test_checks_before_reading(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(config(**values))
+
+
+def test_checks_pass_what_is_right() -> None:
+    check(config("sample_mixture", use_cached=False))
+    check(config("sample_cached", use_cached=True))
+    check(config("sample_plain", use_cached=True))
+
+
+def test_a_module_that_is_not_there() -> None:
+    with pytest.raises(UserError, match=r"MODULE_IMPORT names no_such_module\.tasks"):
+        providers.import_modules(["no_such_module.tasks"])
+
+
+def test_identity_knows_settings_and_files(sample_folder: Path) -> None:
+    def identity(**values: Any) -> dict[str, Any]:
+        settings = config("sample_three", **values)
+        return stream_identity(providers.find_provider(settings), settings)
+
+    first = identity()
+    assert first == identity(max_batches=3)
+    assert first != identity(seed=1)
+    file = sample_folder / "text" / "train-2.txt"
+    before = file.read_bytes()
+    try:
+        file.write_bytes(before + b"one more line\n")
+        assert first != identity()
+    finally:
+        file.write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"batch_size": 6, "num_virtual_shards": 4}, "does not divide over 4 virtual shards"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"task_feature_lengths": {"inputs": 1.5, "targets": 3}}, "'inputs'.*is 1.5"),
+        ({"seed": -1}, "RANDOM_SEED is -1"),
+        ({"max_batches": 0}, "max_batches is 0"),
+    ],
+)
+def test_settings_that_cannot_be(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        config(**values)
+
+
+def test_settings_survive_json() -> None:
+    settings = config(objective=SpanCorruption(0.2, 4.0), module_import="sample_tasks", max_batches=3)
+    assert settings.module_import == ("sample_tasks",)
+    assert DatasetConfig.from_json(settings.to_json()) == settings
+    assert DatasetConfig.from_json(config().to_json()) == config()

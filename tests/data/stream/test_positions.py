@@ -1,0 +1,168 @@
+"""Positions anywhere in a stream: they lead to the same batches, do not grow, and are put back at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t5xpg.data.batch import hash_batch
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed
+from t5xpg.data.tasks import providers
+
+LENGTHS = {"inputs": 40, "targets": 24}
+KINDS: dict[str, dict[str, Any]] = {
+    "cached": {"mixture_or_task_name": "sample_cached"},
+    "uncached": {"mixture_or_task_name": "sample_three", "use_cached": False},
+    "packed": {"mixture_or_task_name": "sample_cached", "pack": True},
+    "mixture": {"mixture_or_task_name": "sample_mixture", "use_cached": False},
+}
+
+
+@pytest.fixture(autouse=True)
+def _tasks(sample_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(sample_folder))
+    providers.import_modules(["sample_tasks"])
+
+
+def config(kind: str, shards: int = 1) -> DatasetConfig:
+    return DatasetConfig(
+        task_feature_lengths=LENGTHS, batch_size=4, num_virtual_shards=shards, seed=shards, **KINDS[kind]
+    )
+
+
+def opened(config: DatasetConfig, shards: list[int] | None = None) -> ShardedBatches:
+    owned = range(config.num_virtual_shards) if shards is None else shards
+    return ShardedBatches(providers.find_provider(config), config, owned)
+
+
+def rows_of(stream: ShardedBatches) -> dict[str, np.ndarray]:
+    batch = stream.next()
+    assert batch is not None
+    return batch
+
+
+def hashes(stream: ShardedBatches, count: int) -> list[str]:
+    return [hash_batch(rows_of(stream)) for _ in range(count)]
+
+
+def size(position: dict[str, np.ndarray]) -> int:
+    return sum(array.nbytes for array in position.values())
+
+
+@pytest.mark.parametrize(("kind", "shards"), [("cached", 1), ("uncached", 2), ("packed", 1), ("mixture", 1)])
+def test_any_position_leads_to_the_same_batches(kind: str, shards: int) -> None:
+    """Through several epochs, put back in any order, and again into parts that own one virtual shard each."""
+    draw = random.Random(f"{kind} {shards}")
+    places = sorted(draw.sample(range(80), 3))
+    stream = opened(config(kind, shards))
+    expected, positions = [], {}
+    for place in range(places[-1] + 3):
+        if place in places:
+            positions[place] = stream.save()
+        expected.append(hash_batch(rows_of(stream)))
+    draw.shuffle(places)
+    parts = [opened(config(kind, shards), [shard]) for shard in range(shards) if shards > 1]
+    for place in places:
+        stream.restore(positions[place])
+        assert hashes(stream, 3) == expected[place : place + 3], place
+        for part in parts:
+            part.restore(positions[place])
+        if rows := [rows_of(part) for part in parts]:
+            whole = {name: np.concatenate([own[name] for own in rows]) for name in rows[0]}
+            assert hash_batch(whole) == expected[place], place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_do_not_grow(kind: str) -> None:
+    stream = opened(config(kind))
+    hashes(stream, 20)
+    early = [size(stream.save()) for _ in range(5) if rows_of(stream)]
+    hashes(stream, 300)
+    late = [size(stream.save()) for _ in range(5) if rows_of(stream)]
+    # what lies in the buffers varies in length, and is a few tens of documents here
+    assert max(late) < 1.5 * max(early)
+
+
+LINE, LINES = 8000, 1000
+
+
+@pytest.fixture
+def large_tasks(tmp_path: Path) -> Iterator[dict[str, Path]]:
+    """Tasks on one file of eight million characters, as text and as a SeqIO cache; the files by task."""
+    draw = random.Random(3)
+    lines = [bytes(draw.choices(b"abcdefgh ", k=LINE)) for _ in range(LINES)]
+    files = {"large_text": tmp_path / "train.txt", "large_cached": tmp_path / "train.tfrecord"}
+    files["large_text"].write_bytes(b"\n".join(lines) + b"\n")
+    with tf.io.TFRecordWriter(str(files["large_cached"])) as writer:
+        for line in lines:
+            value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[line]))
+            writer.write(tf.train.Example(features=tf.train.Features(feature={"line": value})).SerializeToString())
+    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True)
+    sources = {
+        "large_text": seqio.TextLineDataSource({"train": str(files["large_text"])}),
+        "large_cached": seqio.TFExampleDataSource(
+            {"train": str(files["large_cached"])}, {"line": tf.io.FixedLenFeature([], tf.string)}
+        ),
+    }
+    for name, source in sources.items():
+        seqio.TaskRegistry.add(
+            name,
+            source=source,
+            preprocessors=[
+                lambda dataset: dataset.map(lambda line: line["line"] if isinstance(line, dict) else line),
+                lambda dataset: dataset.map(lambda line: {"inputs": line, "targets": line}),
+                seqio.preprocessors.tokenize,
+                seqio.preprocessors.append_eos_after_trim,
+            ],
+            output_features={"inputs": feature, "targets": feature},
+            shuffle_buffer_size=4,
+        )
+    yield files
+    for name in sources:
+        seqio.TaskRegistry.remove(name)
+
+
+@pytest.mark.parametrize("task", ["large_text", "large_cached"])
+def test_a_position_is_put_back_without_reading_up_to_it(large_tasks: dict[str, Path], task: str) -> None:
+    settings = DatasetConfig(task, LENGTHS, batch_size=4)
+    stream = opened(settings)
+    hashes(stream, LINES // 4 - 30)
+    position = stream.save()
+    expected = hashes(stream, 2)
+    before = bytes_read()
+    stream.restore(position)
+    assert hashes(stream, 2) == expected
+    # the position itself is read from a file; of the text, only what comes next
+    assert bytes_read() - before - size(position) < large_tasks[task].stat().st_size / 3
+
+
+def bytes_read() -> int:
+    """What this process has read of files so far; 0 where the system does not tell (it is not Linux)."""
+    counts = Path("/proc/self/io")
+    return int(counts.read_text().split()[1]) if counts.exists() else 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1), shards=st.integers(1, 64))
+def test_seeds_of_virtual_shards(seed: int, shards: int) -> None:
+    """Of one file: the first shard has the seed of the stream, every other one of its own, whatever their number."""
+    one = DatasetConfig(
+        "sample_one", LENGTHS, batch_size=shards, num_virtual_shards=shards, seed=seed, use_cached=False
+    )
+    provider = providers.find_provider(one)
+    seeds = [_shard_seed(provider, one, shard) for shard in range(shards)]
+    assert seeds[0] == seed
+    assert all(0 <= number < 2**31 for number in seeds)
+    assert len(set(seeds)) == shards
+    more = DatasetConfig("sample_one", LENGTHS, batch_size=99, num_virtual_shards=99, seed=seed, use_cached=False)
+    assert [_shard_seed(provider, more, shard) for shard in range(shards)] == seeds

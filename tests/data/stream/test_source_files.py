@@ -1,0 +1,283 @@
+"""Files that disappear, are cut short or hold other data under a stream, and between a save and a resume."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import seqio
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import hash_batch
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import source_files
+from t5xpg.data.stream.pipeline import ShardedBatches
+from t5xpg.data.tasks import providers
+
+TEXT, CACHED = "watched_text", "watched_cached"
+TASKS = (TEXT, CACHED)
+NEVER = 1e9  # seconds between looks in passing
+
+
+@pytest.fixture(autouse=True)
+def _rare_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "_PERIOD", NEVER)
+    monkeypatch.setattr(source_files, "_PAUSES", 0)
+
+
+@pytest.fixture
+def folder(sample_folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """Two tasks on files of their own: three files of text, and a cache of three shards."""
+    shutil.copytree(sample_folder / "text", tmp_path / "text")
+    shutil.copytree(sample_folder / "cache" / "sample_cached", tmp_path / "cache" / CACHED)
+    earlier = seqio.utils.get_global_cache_dirs()
+    seqio.set_global_cache_dirs([str(tmp_path / "cache")])
+    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True)
+    for name in TASKS:
+        seqio.TaskRegistry.add(
+            name,
+            source=seqio.TextLineDataSource(
+                {split: str(tmp_path / "text" / f"{split}-*.txt") for split in ("train", "validation")}
+            ),
+            preprocessors=[
+                lambda dataset: dataset.map(lambda line: {"targets": line}),
+                seqio.preprocessors.tokenize,
+                seqio.CacheDatasetPlaceholder(),
+                lambda dataset: dataset.map(lambda example: {**example, "inputs": example["targets"]}),
+                seqio.preprocessors.append_eos_after_trim,
+            ],
+            output_features={"inputs": feature, "targets": feature},
+            shuffle_buffer_size=10,
+        )
+    yield tmp_path
+    for name in TASKS:
+        seqio.TaskRegistry.remove(name)
+    seqio.set_global_cache_dirs(earlier)
+
+
+def config(name: str, **values: Any) -> DatasetConfig:
+    lengths = {"inputs": 30, "targets": 30}
+    return DatasetConfig(name, lengths, batch_size=4, use_cached=name == CACHED, **values)
+
+
+def opened(name: str, **values: Any) -> ShardedBatches:
+    settings = config(name, **values)
+    return ShardedBatches(providers.find_provider(settings), settings, range(settings.num_virtual_shards))
+
+
+def read_all(stream: ShardedBatches) -> None:
+    while stream.next() is not None:
+        pass
+
+
+def file_of(name: str, folder: Path, split: str = "train", number: int = 1) -> Path:
+    if name == TEXT:
+        return folder / "text" / f"{split}-{number}.txt"
+    return folder / "cache" / CACHED / f"{split}.tfrecord-{number:05d}-of-00003"
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def write_over(path: Path) -> None:
+    """Other bytes of the same number in the same file."""
+    with path.open("r+b") as file:
+        file.write(path.read_bytes()[::-1])
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))  # clocks of file systems are coarse
+
+
+def replace_by_another(path: Path) -> None:
+    """Another file under the same name, with the same number of bytes and the same time."""
+    before = path.stat()
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes()[::-1])
+    os.replace(other, path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+FAULTS: list[tuple[Callable[[Path], None], str]] = [
+    (remove, "is not there any more"),
+    (cut_short, r"has [\d,]+ bytes and had [\d,]+"),
+    (write_over, r"was written to \(at [-\d: ]+\)"),
+    (replace_by_another, "was replaced by another file of the same size"),
+]
+IDS = [fault.__name__ for fault, _ in FAULTS]
+BETWEEN_RUNS = [(name, *fault) for name, fault in zip((CACHED, TEXT) * 2, FAULTS, strict=True)]
+
+
+def refused(path: Path, what: str, name: str) -> Any:
+    remedy = rf"Put back what was there, or make the same again \(make cache TASK={CACHED} FORCE=1\), and give the"
+    remedy = remedy if name == CACHED else "Put back what was there, and give the command once more"
+    return pytest.raises(UserError, match=rf"^The data has changed.*: {path} {what}\. {remedy}")
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(("fault", "what"), FAULTS, ids=IDS)
+def test_a_file_that_changes_under_a_stream_stops_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[[Path], None], what: str
+) -> None:
+    path = file_of(name, folder)
+    saved = opened(name)
+    monkeypatch.setattr(source_files, "_PERIOD", 0.0)
+    looked_at = opened(name)
+    for stream in (saved, looked_at):
+        stream.next()
+        stream.save()
+    fault(path)
+    # no position is given that may lie behind other data, and reading stops as soon as somebody looks
+    with refused(path, what, name):
+        saved.save()
+    with refused(path, what, name):
+        looked_at.next()
+
+
+@pytest.mark.parametrize(("name", "fault", "what"), BETWEEN_RUNS, ids=IDS)
+def test_a_position_is_not_put_back_over_other_files_and_goes_on_once_they_are_back(
+    folder: Path, name: str, fault: Callable[[Path], None], what: str
+) -> None:
+    path = file_of(name, folder)
+    stream = opened(name)
+    stream.next()
+    position = stream.save()
+    expected = [hash_batch(stream.next() or {}) for _ in range(5)]
+    kept = shutil.copy(path, folder / "kept")
+    fault(path)
+    same_size = fault in (write_over, replace_by_another)
+    with refused(path, "holds other data, of the same size" if same_size else what, name):
+        opened(name).restore(position)
+    shutil.copyfile(kept, path)  # with another time and, after some faults, another inode
+    resumed = opened(name)
+    resumed.restore(position)
+    assert [hash_batch(resumed.next() or {}) for _ in range(5)] == expected
+
+
+def test_a_file_that_was_added_is_named(folder: Path) -> None:
+    position = opened(TEXT).save()
+    added = folder / "text" / "train-3.txt"
+    added.write_text("one more line\n")
+    seqio.utils._list_files_for_glob.cache_clear()  # SeqIO remembers what it has listed in this process
+    with refused(added, "was not there then", TEXT):
+        opened(TEXT).restore(position)
+
+
+def test_files_of_one_name_in_two_folders_are_two(folder: Path) -> None:
+    for name in ("one", "other"):
+        (folder / "text" / name).mkdir()
+        shutil.copy(file_of(TEXT, folder), folder / "text" / name / "part.txt")
+    pattern = str(folder / "text" / "o*" / "part.txt")
+    task = seqio.TaskRegistry.get(TEXT)
+    seqio.TaskRegistry.remove(TEXT)
+    seqio.TaskRegistry.add(
+        TEXT,
+        source=seqio.TextLineDataSource({"train": pattern}),
+        preprocessors=task.preprocessors,
+        output_features=task.output_features,
+    )
+    position = opened(TEXT).save()
+    for name in ("one", "other"):
+        path = folder / "text" / name / "part.txt"
+        before = path.read_bytes()
+        write_over(path)
+        with refused(path, "holds other data, of the same size", TEXT):
+            opened(TEXT).restore(position)
+        path.write_bytes(before)
+
+
+def test_many_files_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "_SHOWN", 1)
+    stream = opened(TEXT)
+    for number in range(3):
+        file_of(TEXT, folder, number=number).unlink()
+    with pytest.raises(UserError, match=r"train-0\.txt is not there any more; 2 more files differ\. Put back"):
+        stream.save()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_end_of_a_file_that_was_cut_short_is_not_the_end_of_the_stream(folder: Path, name: str) -> None:
+    stream = opened(name, split="validation", num_epochs=1, shuffle=False)
+    path = file_of(name, folder, "validation")
+    size = path.stat().st_size
+    path.write_bytes(b"")
+    with refused(path, f"has 0 bytes and had {size:,}", name):
+        read_all(stream)
+
+
+def test_a_record_that_breaks_off_is_said_with_the_name_of_its_file(folder: Path) -> None:
+    path = file_of(CACHED, folder, "validation")
+    stream = opened(CACHED, split="validation", num_epochs=1, shuffle=False)
+    os.truncate(path, path.stat().st_size - 3)
+    with refused(path, r"has [\d,]+ bytes and had [\d,]+", CACHED):
+        read_all(stream)
+
+
+def test_a_damaged_record_is_said_with_the_name_of_its_file(folder: Path) -> None:
+    """One bit, and nothing to see from outside: what a bad disk does."""
+    path = file_of(CACHED, folder, "validation")
+    before, damaged = path.stat(), bytearray(path.read_bytes())
+    damaged[-10] ^= 1
+    path.write_bytes(damaged)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    stream = opened(CACHED, split="validation", num_epochs=1, shuffle=False)
+    with pytest.raises(UserError, match=rf"^The data is damaged: {path} cannot be read after 10 examples\. .*FORCE=1"):
+        read_all(stream)
+
+
+def test_the_same_data_put_in_its_place_at_once_is_the_same_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "_PERIOD", 0.0)
+    path = file_of(TEXT, folder)
+    stream, untouched = opened(TEXT), opened(TEXT)
+    os.replace(shutil.copy(path, folder / "copy"), path)
+    assert [hash_batch(stream.next() or {}) for _ in range(3)] == [hash_batch(untouched.next() or {}) for _ in range(3)]
+
+
+def test_a_large_file_with_another_time_is_another_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digest does not tell of all of it."""
+    monkeypatch.setattr(source_files, "_BLOCK", 100)
+    monkeypatch.setattr(source_files, "_DIGESTED", 3 * 400)
+    path = file_of(TEXT, folder)
+    stream = opened(TEXT)
+    before = path.stat()
+    os.replace(shutil.copy2(path, folder / "copy"), path)
+    stream.save()
+    os.replace(shutil.copy2(path, folder / "copy"), path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    with refused(path, "was replaced by another file of the same size", TEXT):
+        stream.save()
+
+
+def test_large_files_are_told_apart_by_blocks_all_over_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "_BLOCK", 100)
+    monkeypatch.setattr(source_files, "_DIGESTED", 3 * 400)
+    path = file_of(TEXT, folder)
+    position = opened(TEXT).save()
+    whole = path.read_bytes()
+    assert len(whole) > 1000
+    for place in (50, len(whole) // 3, len(whole) - 50):
+        path.write_bytes(whole[:place] + b"#" + whole[place + 1 :])
+        with refused(path, "holds other data, of the same size", TEXT):
+            opened(TEXT).restore(position)
+    path.write_bytes(whole)
+    opened(TEXT).restore(position)
+
+
+def test_looks_take_a_small_part_of_the_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(float(second) for second in range(100))
+    monkeypatch.setattr(source_files, "_PERIOD", 1.0)
+    monkeypatch.setattr(source_files, "_PAUSES", 50)
+    monkeypatch.setattr(source_files.time, "monotonic", lambda: next(clock))
+    settings = config(TEXT)
+    files = source_files.SourceFiles(providers.find_provider(settings), settings)  # at 0 s
+    file_of(TEXT, folder).unlink()
+    with pytest.raises(UserError, match="is not there any more"):
+        files.check_in_passing()  # at 1 s; the look takes from 2 s to 3 s
+    for _ in range(40):
+        files.check_in_passing()

@@ -1,0 +1,81 @@
+"""Lengths of inputs and targets, and numbers of sentinels, of every objective."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM, SpanCorruption
+from t5xpg.data.tasks.lengths import objective_lengths, problems
+from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, UL2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "objective", "sentinels", "expected"),
+    [
+        ((256, 64), SpanCorruption(0.15, 20.0), 125, []),
+        ((256, 40), SpanCorruption(0.15, 20.0), 125, ["Targets of 40 tokens are too short for a_task"]),
+        ((512, 512), SpanCorruption(0.5, 2.0), 100, ["a_task would need 170 sentinels for 170 spans"]),
+        ((512, 100), SpanCorruption(0.5, 2.0), 100, ["are too short", "would need 170 sentinels"]),
+        ((256, 256), IidDenoising(), 125, []),
+        ((512, 256), IidDenoising(), 99, ["would need 10. sentinels .* Use a lower noise density or shorter inputs"]),
+        ((256, 64), IidDenoising(), 125, [r"density 0\.15 give targets of 1\d\d\. .*'targets': 1\d\d\}, or more"]),
+        ((256, 255), PrefixLM(), 0, []),
+        ((256, 200), PrefixLM(), 0, ["give targets of 255"]),
+        ((256, 200), PrefixLM(0.25), 0, []),
+        ((128, 128), MaskedLM(), 0, []),
+        ((128, 64), MaskedLM(), 0, [r"both have one length. Set .*\{'inputs': 128, 'targets': 128\}"]),
+        ((256, 8), NextLine(), 0, []),
+        ((1, 1), NextLine(), 0, ["no room for text"]),
+        ((2, 2), MaskedLM(), 0, ["no room for text in inputs of 2 tokens and targets of 2 tokens"]),
+    ],
+)
+def test_what_cannot_be_is_said(
+    lengths: tuple[int, int], objective: Objective, sentinels: int, expected: list[str]
+) -> None:
+    found = problems("a_task", dict(zip(("inputs", "targets"), lengths, strict=True)), objective, sentinels)
+    assert len(found) == len(expected)
+    for message, part in zip(found, expected, strict=True):
+        assert re.search(part, message), message
+
+
+def test_a_language_model_has_targets_alone() -> None:
+    assert problems("a_task", {"targets": 64}, LanguageModel(), 0) == []
+    (message,) = problems("a_task", {"inputs": 64, "targets": 64}, LanguageModel(), 0)
+    assert message == "TASK_FEATURE_LENGTHS has ['inputs', 'targets']: a_task (lm) has 'targets'."
+    assert "(prefix_lm) has 'inputs' and 'targets'" in problems("a_task", {"targets": 64}, PrefixLM(), 0)[0]
+
+
+def test_sentinels_suffice_for_ul2() -> None:
+    """X with spans of 3 at rate 0.5 makes 128 spans of 512 inputs, more than T5's 100 sentinels, and 256 of 1,024."""
+    for inputs in (64, 512, 1024, 1500):
+        for denoiser in UL2:
+            lengths = {"inputs": inputs, "targets": inputs}
+            assert problems("a_task", lengths, denoiser.objective, NAMED_BYTES.num_sentinels, reserved=1) == []
+    x1 = next(denoiser.objective for denoiser in UL2 if denoiser.name == "x1")
+    assert objective_lengths(x1, {"inputs": 512, "targets": 512}).sentinels == 128
+    assert problems("a_task", {"inputs": 512, "targets": 512}, x1, BYTES.num_sentinels)
+
+
+def test_counts_of_tokens_masked_one_by_one_are_those_that_hardly_any_example_exceeds() -> None:
+    """The same distribution by trying: a thousand-millionth part lies six standard deviations above the mean."""
+    draw = np.random.default_rng(0)
+    text, density, tries = 127, 0.15, 20_000
+    masked = draw.random((tries, text)) < density
+    before = np.concatenate([np.ones((tries, 1), bool), masked[:, :-1]], axis=1)
+    runs_of_others = (~masked & before).sum(1)
+    runs_of_masked = (masked & ~np.concatenate([np.zeros((tries, 1), bool), masked[:, :-1]], axis=1)).sum(1)
+    tokens = masked.sum(1) + runs_of_others + 1
+    found = objective_lengths(IidDenoising(density), {"inputs": text + 1, "targets": 99})
+    assert found.text == text
+    assert tokens.max() < found.targets < tokens.mean() + 7.5 * tokens.std()
+    sentinels = np.maximum(runs_of_others, runs_of_masked)
+    assert sentinels.max() < found.sentinels < sentinels.mean() + 7.5 * sentinels.std()
+    # as many as can be, where that is not rare
+    assert objective_lengths(IidDenoising(density), {"inputs": 3, "targets": 9}).targets == 3
+    # longer texts are bounded by shorter ones
+    longer = [objective_lengths(IidDenoising(density), {"inputs": n + 1, "targets": 9}) for n in (2048, 2049, 20480)]
+    assert longer[0].targets <= longer[1].targets <= longer[0].targets + 2
+    assert longer[2].sentinels == 10 * longer[0].sentinels

@@ -1,0 +1,123 @@
+"""Lines to be completed, against plain Python on real code, and what a task of them measures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import ENC_DEC, PREFIX_LM, hash_batch
+from t5xpg.data.objectives import NextLine
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.pipeline import ShardedBatches
+from t5xpg.data.tasks import steps
+from t5xpg.data.tasks.seqio_vocabularies import to_seqio
+from t5xpg.data.tasks.table import completed_line, register_tasks
+from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, task_name
+from t5xpg.data.text import installed
+from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.installed import CODE_PACKAGES, site_packages, source_files
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.small_tokenizers import sentencepiece_model
+
+LENGTHS = {"inputs": 64, "targets": 24}
+
+
+@pytest.fixture(scope="module")
+def code() -> list[str]:
+    files = source_files({"absl-py": CODE_PACKAGES["absl-py"]}, site_packages())
+    return list(itertools.islice(installed.code_documents(files), 40))
+
+
+def examples(texts: list[str], lines: int, vocabulary: seqio.Vocabulary | None = None) -> list[dict[str, np.ndarray]]:
+    """What the steps of the objective make of documents, in order."""
+    vocabulary = vocabulary or to_seqio(BYTES)
+    features = steps.output_features(NextLine(), vocabulary)
+    dataset = tf.data.Dataset.from_tensor_slices(texts).map(lambda text: {"targets": vocabulary.encode_tf(text)})
+    for step in steps.steps(NextLine(lines)):
+        step = seqio.add_kwargs_to_transform(step, sequence_length=LENGTHS, output_features=features)
+        dataset = step(dataset)
+    return list(dataset.as_numpy_iterator())
+
+
+def expected(text: str, lines: int) -> list[tuple[str, str]]:
+    """Inputs and targets, from the definition."""
+    code = text.encode()
+    found = []
+    place = 0
+    for number, line in enumerate(code.split(b"\n")):
+        if number and line.strip(b" \t\r\f\v") and len(line) < LENGTHS["targets"]:
+            found.append((code[max(0, place - LENGTHS["inputs"] + 1) : place], line))
+        place += len(line) + 1
+    taken = min(len(found), lines)
+    if not taken:
+        return []
+    stride = len(found) // taken
+    first = (sum(byte + 3 for byte in code) + 13) % stride
+    return [(one.decode(errors="replace"), two.decode()) for one, two in found[first::stride][:taken]]
+
+
+@pytest.mark.parametrize("lines", [1, 4, 1000])
+@pytest.mark.parametrize("vocabulary", [BYTES, NAMED_BYTES], ids=["bytes", "named"])
+def test_lines_and_what_stands_before_them(code: list[str], lines: int, vocabulary: Vocabulary) -> None:
+    given = [*code, "only one line", "first\n\n  \nlonger than the targets can be, and so not asked for", "é\nø", ""]
+    made = examples(given, lines, to_seqio(vocabulary))
+    assert all(row["inputs"][-1] == row["targets"][-1] == 1 for row in made)
+    assert all(len(row["inputs"]) <= 64 and len(row["targets"]) <= 24 for row in made)
+    found = [(vocabulary.decode(row["inputs"]), vocabulary.decode(row["targets"])) for row in made]
+    assert found == [pair for text in given for pair in expected(text, lines)]
+    assert len(found) > {1: 30, 4: 120, 1000: 1000}[lines]
+
+
+def test_a_vocabulary_without_ends_of_lines_is_refused(tmp_path: Path) -> None:
+    vocabulary = Vocabulary("sentencepiece", 0, model_file=sentencepiece_model(tmp_path / "a.model"))
+    with pytest.raises(UserError, match=r"has no token for those: use bytes"):
+        examples(["a\nb"], 1, to_seqio(vocabulary))
+
+
+@pytest.fixture
+def task(code: list[str], tmp_path: Path) -> seqio.Task:
+    """That of an export of code."""
+    text = tmp_path / "code.jsonl"
+    text.write_text("".join(json.dumps({"text": piece}) + "\n" for piece in code))
+    export_dataset("mine", data_dir=tmp_path / "data", files={None: [text]}, log=lambda line: None)
+    register_tasks(tmp_path / "data")
+    return seqio.TaskRegistry.get(task_name("mine", "next_line"))
+
+
+def test_what_is_measured(task: seqio.Task) -> None:
+    assert task.cached_as == "mine_span_corruption"
+    (row, *_) = task.get_dataset(LENGTHS, "validation", shuffle=False, use_cached=False).as_numpy_iterator()
+    again = list(task.get_dataset(LENGTHS, "validation", shuffle=True, seed=3, use_cached=False).as_numpy_iterator())
+    assert any(np.array_equal(row["inputs"], other["inputs"]) for other in again), "the same lines for every seed"
+    target = task.postprocess_fn(BYTES.decode(row["targets"]), example=row, is_target=True)
+    assert target["line"] == BYTES.decode(row["targets"]).strip()
+    assert target["before"] == BYTES.decode(row["inputs"]).split("\n")[-2].strip()
+    assert task.postprocess_fn(f"  {target['line']} \n    and more\n", example=row, is_target=False) == target["line"]
+    (metric,) = task.metric_fns
+    assert metric([target], [target["line"]])["exact_match"] == 100.0
+
+
+@pytest.mark.parametrize("converter", [ENC_DEC, PREFIX_LM])
+def test_its_place_can_be_put_back(task: seqio.Task, converter: str) -> None:
+    config = DatasetConfig(task.name, LENGTHS, batch_size=3, seed=5, use_cached=False, feature_converter=converter)
+    stream = ShardedBatches(task, config, [0])
+    for _ in range(7):
+        stream.next()
+    position = stream.save()
+    following = [hash_batch(stream.next() or {}) for _ in range(4)]
+    assert len(set(following)) == 4
+    other = ShardedBatches(task, config, [0])
+    other.restore(position)
+    assert [hash_batch(other.next() or {}) for _ in range(4)] == following
+
+
+def test_a_target_without_its_example() -> None:
+    assert completed_line("a\nb", vocabulary=BYTES, is_target=True) == {"line": "a", "before": ""}
+    assert completed_line("\n b", vocabulary=BYTES) == ""

@@ -1,0 +1,106 @@
+"""The objectives of a text share one cache of its tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import seqio
+
+from t5xpg.base import paths
+from t5xpg.data.cache.command import cache_task
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.tasks.shared_cache import SharedCacheTask, cached_task
+from t5xpg.data.tasks.table import register_tasks
+from t5xpg.data.tasks.task_names import VOCABULARIES, rows
+from t5xpg.data.text.export import export_dataset
+from t5xpg.experiment import prepare
+
+LENGTHS = {"inputs": 64, "targets": 64}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, real_texts: list[str]) -> Path:
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "text.txt").write_text("\n".join(" ".join(text.split()) for text in real_texts))
+    export_dataset("mine", data_dir=folder / "data", files={None: [folder / "text.txt"]}, log=lambda line: None)
+    register_tasks(folder / "data")
+    return folder
+
+
+def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "data_directory", lambda: folder / "data")
+    monkeypatch.setattr(paths, "cache_directory", lambda: folder / "cache")
+    config = DatasetConfig("mine_ul2", LENGTHS)
+    assert prepare.missing(config) == ["make cache TASK=mine_ul2"]
+    said: list[str] = []
+    where = {"cache_dir": folder / "cache", "data_dir": folder / "data", "log": said.append}
+    identity = cache_task("mine_ul2", **where)
+    assert said == ["mine_span_corruption is cached"]
+    assert identity.keys() == {"mine_span_corruption"}
+    assert cache_task("mine_ul2", **where) == identity
+    folders = [path.name for path in (folder / "cache").iterdir() if path.is_dir() and not path.name.startswith(".")]
+    assert folders == ["mine_span_corruption"]
+    for row in rows("mine"):
+        config = DatasetConfig(row.name, LENGTHS)
+        assert prepare.missing(config) == prepare.problems(config) == []
+    path = next((folder / "cache" / "mine_span_corruption").glob("train.tfrecord-*"))
+    content = path.read_bytes()
+    path.write_bytes(content + b"more")
+    assert "is not as it was made" in prepare.problems(DatasetConfig("mine_lm", LENGTHS))[0]
+    path.write_bytes(content)
+
+    earlier = seqio.utils.get_global_cache_dirs()
+    seqio.set_global_cache_dirs([str(folder / "cache")])
+    try:
+        for name in ("mine_ul2", "mine_mlm", "mine_lm"):
+            provider = seqio.get_mixture_or_task(name)
+            lengths = {feature: 64 for feature in LENGTHS if feature in provider.output_features}
+            options = {"split": "train", "shuffle": False, "seed": 1, "num_epochs": 1}
+            cached, read = (
+                provider.get_dataset(lengths, use_cached=use_cached, **options).take(40) for use_cached in (True, False)
+            )
+            assert len(list(cached)) == len(list(read)) == 40
+        task = seqio.TaskRegistry.get("mine_lm")
+        own = folder / "cache" / "mine_lm"
+        own.mkdir()
+        (own / "COMPLETED").touch()
+        assert task.replace(name="mine_lm").cache_dir == str(own)  # one of its own goes first
+        (own / "COMPLETED").unlink()
+        assert task.replace(name="mine_lm").cache_dir == str(folder / "cache" / "mine_span_corruption")
+    finally:
+        seqio.set_global_cache_dirs(earlier)
+
+
+def test_all_tasks_of_the_same_tokens_make_the_same_before_the_placeholder(folder: Path) -> None:
+    tasks = [seqio.TaskRegistry.get(part.name) for row in rows("mine") for part in row.parts]
+    first = seqio.TaskRegistry.get("mine_span_corruption")
+    assert type(first) is seqio.Task
+    for task in tasks:
+        assert cached_task(task) is first
+        made = task.preprocess_precache(task.source.get_dataset("validation", shuffle=False), seed=0)
+        expected = first.preprocess_precache(first.source.get_dataset("validation", shuffle=False), seed=0)
+        for one, other in zip(made.take(3).as_numpy_iterator(), expected.take(3).as_numpy_iterator(), strict=True):
+            np.testing.assert_array_equal(one["targets"], other["targets"])
+    assert len(VOCABULARIES) == 4
+
+
+def test_the_denoisers_read_the_text_in_different_orders(folder: Path) -> None:
+    def first_bytes(name: str, seed: int | None) -> bytes:
+        task = seqio.TaskRegistry.get(name)
+        assert isinstance(task, SharedCacheTask)
+        dataset = task.get_dataset(LENGTHS, "train", shuffle=True, seed=seed, try_in_mem_cache=False)
+        inputs = next(dataset.as_numpy_iterator())["inputs"]
+        return bytes((inputs[1:9] - 3).astype(np.uint8))
+
+    assert first_bytes("mine_ul2_r1", 1) == first_bytes("mine_ul2_r1", 1)
+    assert len({first_bytes(f"mine_ul2_{name}", 1) for name in ("r1", "r2", "x3")}) == 3
+    first_bytes("mine_ul2_r1", None)
+    changed = seqio.TaskRegistry.get("mine_ul2_r1").replace(preprocessors=[])
+    assert isinstance(changed, SharedCacheTask)
+    assert changed._own_seed
+
+
+def test_a_cache_of_a_text_is_found_by_the_name_of_any_of_its_tasks() -> None:
+    assert {row.cached_as for row in rows("d")} == {"d_span_corruption"}

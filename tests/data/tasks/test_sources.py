@@ -1,0 +1,177 @@
+"""SeqIO's kinds of sources, Hugging Face datasets and tasks that are cached to the end, read through the pipeline."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seqio
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import hash_batch
+from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.definition import code_of, definition_of
+from t5xpg.data.cache.record import differences, read
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.pipeline import ShardedBatches
+from t5xpg.data.tasks import providers
+from tests.data.source_samples import SPLITS, write_sources
+
+LENGTHS = {"inputs": 40, "targets": 24}
+CACHED = ["python", "hub_copied", "hub_streamed", "tfds", "required", "lines_i40_t24"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, real_texts: list[str]) -> Iterator[Path]:
+    """The sources, their module imported, and the caches of some."""
+    folder = tmp_path_factory.mktemp("sources")
+    texts = [" ".join(text.split())[:600] for text in real_texts[:40]]
+    write_sources(folder, texts)
+    earlier = seqio.utils.get_global_cache_dirs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("HF_HOME", str(folder / "hugging face"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.syspath_prepend(str(folder))
+        importlib.import_module("source_tasks")
+        cache_task(
+            "source_cached",
+            cache_dir=folder / "cache",
+            data_dir=folder / "data",
+            module_import=["source_tasks"],
+            log=lambda line: None,
+        )
+        seqio.set_global_cache_dirs([str(folder / "cache")])
+        yield folder
+        seqio.set_global_cache_dirs(earlier)
+
+
+def config(name: str, **values: Any) -> DatasetConfig:
+    settings = {"task_feature_lengths": LENGTHS, "batch_size": 4, "use_cached": False, "seed": 2} | values
+    return DatasetConfig(f"source_{name}", **settings)  # type: ignore[arg-type]
+
+
+def stream(settings: DatasetConfig) -> ShardedBatches:
+    provider = providers.find_provider(settings)
+    providers.check(provider, settings)
+    return ShardedBatches(provider, settings, [0])
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("name", "use_cached"),
+    [*((name, False) for name in ("lines", "examples", "tfds", "operations")), *((name, True) for name in CACHED)],
+)
+def test_it_is_read_and_put_back(name: str, use_cached: bool) -> None:
+    settings = config(name, use_cached=use_cached)
+    first = stream(settings)
+    for _ in range(3):
+        assert first.next() is not None
+    position = first.save()
+    following = [hash_batch(first.next() or {}) for _ in range(4)]
+    again = stream(settings)
+    again.restore(position)
+    assert [hash_batch(again.next() or {}) for _ in range(4)] == following
+
+
+def texts_of(name: str, **values: Any) -> set[bytes]:
+    """The tokens of the documents of a split, before the objective."""
+    task = seqio.TaskRegistry.get(f"source_{name}")
+    found: set[bytes] = set()
+    for split in SPLITS:
+        if values.get("use_cached"):
+            dataset = task._get_cached_source(split).get_dataset(split=split, shuffle=False)
+        else:
+            dataset = task.preprocess_precache(task.source.get_dataset(split=split, shuffle=False), seed=0)
+        found |= {example["targets"].astype(np.uint16).tobytes() for example in dataset.as_numpy_iterator()}
+    return found
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_source_gives_the_same_text() -> None:
+    expected = texts_of("lines")
+    assert len(expected) == 40
+    assert texts_of("examples") == texts_of("tfds") == expected
+    for name in ("hub_copied", "hub_streamed", "tfds", "required"):
+        assert texts_of(name, use_cached=True) == expected
+    # that of functions is the half that their file holds
+    assert texts_of("python", use_cached=True) < expected
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_function_whose_place_cannot_be_saved_trains_from_a_cache_alone() -> None:
+    with pytest.raises(UserError) as caught:
+        stream(config("python", module_import=("source_tasks",)))
+    assert str(caught.value) == (
+        "source_python reads from the function from_python, whose place in the data cannot be saved: a training could "
+        "not go on where it stopped. To cache it, type: make cache TASK=source_python MODULE_IMPORT=source_tasks  (and "
+        "read it so: USE_CACHED_TASKS = True)"
+    )
+    with pytest.raises(
+        UserError, match=r"Put seqio\.CacheDatasetPlaceholder\(\) into its preprocessors, then cache it"
+    ):
+        stream(config("python_plain"))
+    with pytest.raises(UserError, match="the function read_split, whose place in the data cannot be saved"):
+        stream(config("hub_streamed"))
+    # what is read once, from its beginning to its end, need not be put back
+    evaluated = stream(config("python", split="validation", num_epochs=1, shuffle=False))
+    assert evaluated.next() is not None
+    with pytest.raises(UserError, match=r"reads from the function without_seed, which takes no seed\. Declare it as"):
+        stream(config("without_seed"))
+
+
+def test_a_function_without_a_seed_is_not_cached(folder: Path, tmp_path: Path) -> None:
+    from t5xpg.data.cache import worker
+
+    request = {"caches": str(tmp_path), "data_dir": str(tmp_path), "module_import": [], "only_missing": False}
+    with pytest.raises(UserError, match=r"without_seed\(split, shuffle_files, seed=None\)"):
+        worker._planned(seqio.TaskRegistry.get("source_without_seed"), request | {"force": False}, print)
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_cached_to_the_end_is_read_as_it_is() -> None:
+    name = "lines_i40_t24"
+    with pytest.raises(UserError, match="can only be read from a cache: set USE_CACHED_TASKS = True"):
+        stream(config(name))
+    with pytest.raises(UserError, match="source_required can only be read from a cache"):
+        stream(config("required"))
+    whole = list(
+        seqio.TaskRegistry.get(f"source_{name}").get_dataset(LENGTHS, use_cached=True, shuffle=False)
+        .as_numpy_iterator()
+    )  # fmt: skip
+    assert {"inputs", "targets"} <= set(whole[0])
+    assert any((example["inputs"] == 383).any() for example in whole)  # spans, drawn once and for all
+    once = stream(config(name, use_cached=True, num_epochs=1, shuffle=False))
+    rows = sum(int((batch["encoder_input_tokens"] != 0).any(1).sum()) for batch in iter(once.next, None))
+    assert rows == len(whole)
+    with pytest.raises(ValueError, match="can only be loaded with `sequence_length="):
+        stream(config(name, use_cached=True, task_feature_lengths={"inputs": 40, "targets": 40}))
+
+
+def test_a_cache_of_all_steps_is_told_from_others_by_each_of_them(folder: Path) -> None:
+    """By the lengths and by the numbers of the objective, which stand in what SeqIO wraps."""
+    task = seqio.TaskRegistry.get("source_lines_i40_t24")
+    definition, code = definition_of(task, lambda path: "0"), code_of(task)
+    record = read(folder / "cache" / "source_lines_i40_t24")
+    assert record is not None
+    assert record.code == code
+    assert [step["wraps"][0]["function"] for step in definition["preprocessors"]] == [
+        "source_tasks.to_text",
+        "source_tasks.add.<locals>.<lambda>",
+        "seqio.preprocessors.tokenize",
+        "t5.data.preprocessors.span_corruption",
+        "seqio.preprocessors.append_eos_after_trim",
+    ]
+    assert definition["preprocessors"][3]["sequence_length"] == LENGTHS
+    original = seqio.TaskRegistry.get("source_lines")
+    changed = providers.with_objective(original, type(providers.objective_of(original))(0.3, 5.0))  # type: ignore[misc]
+    seqio.TaskRegistry.add_provider("source_other", changed)
+    other = seqio.experimental.add_fully_cached_task("source_other", LENGTHS)
+    found = differences(record, definition_of(other, lambda path: "0"), code_of(other), record.versions)
+    assert any("noise_density" in phrase and "0.15, now 0.3" in phrase for phrase in found), found
+    for name in ("source_other", other.name):
+        seqio.TaskRegistry.remove(name)

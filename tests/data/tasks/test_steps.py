@@ -1,0 +1,258 @@
+"""Objectives against an independent implementation, and what must hold of them on real text."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from t5.data import preprocessors as t5
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, Objective, PrefixLM, SpanCorruption
+from t5xpg.data.tasks import steps as objective_steps
+from t5xpg.data.tasks.seqio_vocabularies import to_seqio
+from t5xpg.data.tasks.task_names import NAMED_BYTES, UL2
+from t5xpg.data.vocab.sentinels import CLS, MASK
+from tests.data import reference_objectives as reference
+
+VOCABULARY = to_seqio(NAMED_BYTES)
+FIRST, SENTINELS = NAMED_BYTES.sentinel_id(0), NAMED_BYTES.num_sentinels
+FEATURES = objective_steps.output_features(PrefixLM(), VOCABULARY)
+MASKS = {
+    **{
+        f"ul2 {one.name}": functools.partial(
+            t5.random_spans_noise_mask,
+            noise_density=one.objective.noise_density,
+            mean_noise_span_length=one.objective.mean_noise_span_length,
+        )
+        for one in UL2
+        if isinstance(one.objective, SpanCorruption)
+    },
+    "bytes": functools.partial(t5.random_spans_noise_mask, noise_density=0.15, mean_noise_span_length=20.0),
+    "iid": functools.partial(t5.iid_noise_mask, noise_density=0.15),
+}
+
+
+@functools.cache
+def denoise(name: str) -> Callable[..., Any]:
+    """(tokens, seeds) -> mask, inputs, targets, as t5 makes them."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([2, 2], tf.int32)], autograph=False)
+    def made(tokens: tf.Tensor, seeds: tf.Tensor) -> Any:
+        mask = MASKS[name](tf.size(tokens), seeds=[seeds[0], seeds[1]])
+        return (
+            mask,
+            t5.noise_span_to_unique_sentinel(tokens, mask, VOCABULARY, None),
+            t5.nonnoise_span_to_unique_sentinel(tokens, mask, VOCABULARY, None),
+        )
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("masked", "inputs", "targets"),
+    [
+        ("..##.###", [10, 11, 639, 14, 638], [639, 12, 13, 638, 15, 16, 17]),
+        ("##...#..", [639, 12, 13, 14, 638, 16, 17], [10, 11, 639, 15, 638]),
+        ("........", [10, 11, 12, 13, 14, 15, 16, 17], [639]),
+        ("#.#.#.#.", [639, 11, 638, 13, 637, 15, 636, 17], [10, 639, 12, 638, 14, 637, 16, 636]),
+    ],
+)
+def test_fixed_masks(masked: str, inputs: list[int], targets: list[int]) -> None:
+    """By hand, by the reference, and by t5."""
+    tokens, mask = list(range(10, 18)), [mark == "#" for mark in masked]
+    assert reference.corrupted(tokens, mask, FIRST) == (inputs, targets)
+    assert reference.restored(inputs, targets, FIRST, SENTINELS) == tokens
+    for function, expected in (
+        (t5.noise_span_to_unique_sentinel, inputs),
+        (t5.nonnoise_span_to_unique_sentinel, targets),
+    ):
+        assert function(tf.constant(tokens), tf.constant(mask), VOCABULARY, None).numpy().tolist() == expected
+
+
+@pytest.mark.parametrize("name", MASKS)
+@settings(deadline=None, max_examples=20, derandomize=True)
+@given(start=st.integers(0, 5000), length=st.integers(2, 700), seed=st.integers(0, 2**31 - 1))
+def test_masks_and_what_is_made_of_them(name: str, real_texts: list[str], start: int, length: int, seed: int) -> None:
+    text = "\n".join(real_texts).encode()
+    tokens = np.frombuffer(text[start : start + length], np.uint8).astype(np.int32) + 3
+    mask, inputs, targets = (
+        value.numpy() for value in denoise(name)(tokens, np.array([[seed, 1], [seed, 2]], np.int32))
+    )
+    assert reference.corrupted(tokens.tolist(), mask, FIRST) == (inputs.tolist(), targets.tolist())
+    # sentinels in order, no token lost: or this raises, or differs
+    assert reference.restored(inputs.tolist(), targets.tolist(), FIRST, SENTINELS) == tokens.tolist()
+    if name == "iid":
+        assert abs(mask.mean() - 0.15) < 6 * math.sqrt(0.15 * 0.85 / len(tokens))
+        return
+    numbers = MASKS[name].keywords
+    spans = reference.lengths_of_runs(mask)
+    assert sum(spans) == min(max(round(len(tokens) * numbers["noise_density"]), 1), len(tokens) - 1)
+    assert len(spans) == max(round(sum(spans) / numbers["mean_noise_span_length"]), 1)
+    assert not mask[0]
+    assert mask[-1]
+
+
+@pytest.fixture(scope="module")
+def documents(real_texts: list[str]) -> list[np.ndarray]:
+    return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3 for text in real_texts]
+
+
+def examples(
+    documents: list[np.ndarray], objective: Objective, mode: str | None = None, seed: int = 1, **lengths: int
+) -> list[dict[str, np.ndarray]]:
+    """What the steps of an objective make of documents, in order."""
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ({"targets": tokens} for tokens in documents),
+        output_signature={"targets": tf.TensorSpec([None], tf.int32)},
+    )
+    with seqio.map_seed_manager(seed):
+        for step in objective_steps.steps(objective, mode):
+            step = seqio.add_kwargs_to_transform(
+                step, sequence_length=lengths, output_features=objective_steps.output_features(objective, VOCABULARY)
+            )
+            dataset = tf.autograph.experimental.do_not_convert(step)(dataset)
+    return list(dataset.as_numpy_iterator())
+
+
+def text_of(example: dict[str, np.ndarray], mode: int) -> list[int]:
+    """The tokens of text of an example, of whichever kind; checks the mode in front and the ends."""
+    inputs, targets = example["inputs"].tolist(), example["targets"].tolist()
+    assert inputs.pop(0) == mode
+    assert inputs.pop() == targets.pop() == 1
+    assert not set(inputs + targets) & {0, 1, 2, *range(259, 264)}
+    if max(inputs + targets) > 258:
+        return list(reference.restored(inputs, targets, FIRST, SENTINELS))
+    return inputs + targets
+
+
+@pytest.mark.parametrize("denoiser", UL2, ids=lambda one: one.name)
+def test_the_denoisers_of_ul2_lose_nothing_and_fit(denoiser: Any, documents: list[np.ndarray]) -> None:
+    lengths = {"inputs": 128, "targets": 128}
+    found = examples(documents, denoiser.objective, denoiser.mode, **lengths)
+    mode = NAMED_BYTES.named_id({"r": "[NLU]", "s": "[S2S]", "x": "[NLG]"}[denoiser.name[0]])
+    texts = [text_of(example, mode) for example in found]
+    np.testing.assert_array_equal(np.concatenate(texts), np.concatenate(documents))
+    assert max(len(example["inputs"]) for example in found) <= 128
+    assert max(len(example["targets"]) for example in found) <= 128
+    shares = [
+        (len(e["targets"]) - 1 - (e["targets"] > 263).sum()) / len(text) for e, text in zip(found, texts, strict=True)
+    ]
+    if isinstance(denoiser.objective, PrefixLM):
+        long = [share for share, text in zip(shares, texts, strict=True) if len(text) == 126]
+        assert max(long) <= 0.51
+        assert abs(np.mean(long) - 0.25) < 6 * 0.5 / math.sqrt(12 * len(long))  # uniform from 0 to a half
+    else:
+        full = [share for share, text in zip(shares, texts, strict=True) if len(text) == len(texts[0])]
+        assert len(full) >= len(found) - 1
+        np.testing.assert_allclose(full, denoiser.objective.noise_density, atol=0.6 / len(texts[0]))
+        # the longest inputs that the lengths allow, but for what rounding leaves
+        assert {len(e["inputs"]) for e in found[:-1]} <= {127, 128}
+
+
+def test_iid_denoising_is_that_of_t5(documents: list[np.ndarray]) -> None:
+    lengths = {"inputs": 100, "targets": 100}
+    ours = examples(documents[:9], IidDenoising(), **lengths)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ({"targets": t} for t in documents[:9]), output_signature={"targets": tf.TensorSpec([None], tf.int32)}
+    )
+    with seqio.map_seed_manager(1):
+        theirs = tf.autograph.experimental.do_not_convert(t5.iid_denoising)(dataset, lengths, FEATURES)
+    for one, other in zip(ours, theirs.as_numpy_iterator(), strict=True):
+        for name in ("inputs", "targets"):
+            np.testing.assert_array_equal(one[name], [*other[name], 1])
+    denser = examples(documents[:9], IidDenoising(0.4), inputs=100, targets=200)
+    share = np.mean([(example["targets"] < 259).sum() / 99 for example in denser[:-1]])
+    assert abs(share - 0.4) < 0.05
+
+
+def test_a_prefix_and_its_rest_are_the_text(documents: list[np.ndarray]) -> None:
+    found = examples(documents, PrefixLM(), inputs=100, targets=100)
+    texts = [np.concatenate([example["inputs"][:-1], example["targets"][:-1]]) for example in found]
+    np.testing.assert_array_equal(np.concatenate(texts), np.concatenate(documents))
+    full = [len(e["inputs"]) - 1 for e in found if len(e["inputs"]) + len(e["targets"]) == 101]
+    assert min(full) < 15  # any length is as likely
+    assert max(full) > 85
+    assert abs(np.mean(full) - 49.5) < 6 * 98 / math.sqrt(12 * len(full))
+
+
+def test_a_language_model_reads_documents_and_their_ends(documents: list[np.ndarray]) -> None:
+    found = examples(documents, LanguageModel(), targets=100)
+    assert all(example.keys() == {"targets"} for example in found)
+    expected = np.concatenate([[*tokens, 1] for tokens in documents])
+    np.testing.assert_array_equal(np.concatenate([example["targets"] for example in found]), expected)
+    assert {len(example["targets"]) for example in found[:-1]} == {100}
+
+
+def test_chosen_tokens_are_masked_replaced_and_kept(documents: list[np.ndarray]) -> None:
+    cls, mask = NAMED_BYTES.named_id(CLS), NAMED_BYTES.named_id(MASK)
+    found = examples(documents, MaskedLM(), inputs=128, targets=128)
+    inputs, targets, chosen = (np.concatenate([e[name] for e in found]) for name in ("inputs", "targets", "chosen"))
+    for example in found:
+        assert example["inputs"][0] == example["targets"][0] == cls
+        assert example["inputs"][-1] == example["targets"][-1] == 1
+        assert len(example["inputs"]) == len(example["targets"]) == len(example["chosen"]) <= 128
+        assert set(example["chosen"]) <= {1, 2}
+        assert example["chosen"][0] == example["chosen"][-1] == 1
+    of_text = (targets != cls) & (targets != 1)
+    np.testing.assert_array_equal(targets[of_text], np.concatenate(documents))
+    picked = chosen == 2
+    np.testing.assert_array_equal(inputs[~picked], targets[~picked])
+
+    def share_is(values: np.ndarray, expected: float) -> None:
+        assert abs(values.mean() - expected) < 6 * math.sqrt(expected * (1 - expected) / len(values))
+
+    share_is(picked[of_text], 0.15)
+    assert picked.sum() > 2000
+    share_is(inputs[picked] == mask, 0.8)
+    # a random token is the one that was there now and then
+    others = (inputs != mask) & (inputs != targets) & picked
+    share_is(others[picked], 0.1 * 255 / 256)
+    assert inputs[others].min() >= 3
+    assert inputs[others].max() <= 258
+    assert len(np.unique(inputs[others])) > 100
+    kept = MaskedLM(0.3, mask_share=0.0, random_share=0.0)
+    for example in examples(documents[:5], kept, inputs=64, targets=64):
+        np.testing.assert_array_equal(example["inputs"], example["targets"])
+
+
+def test_seeds_decide(documents: list[np.ndarray]) -> None:
+    def first(seed: int) -> list[int]:
+        return examples(documents[:3], MaskedLM(), seed=seed, inputs=64, targets=64)[0]["inputs"].tolist()
+
+    assert first(1) == first(1) != first(2)
+
+
+def test_the_objective_of_a_task_is_known_and_changed(documents: list[np.ndarray]) -> None:
+    def task(*steps: Any) -> seqio.Task:
+        return seqio.Task("known", source=seqio.FunctionDataSource(_no_data, ["train"]), output_features=FEATURES,
+                          preprocessors=list(steps))  # fmt: skip
+
+    for objective in (SpanCorruption(0.2, 4.0), IidDenoising(0.3), PrefixLM(0.4), LanguageModel(), MaskedLM(0.2)):
+        one = task(*objective_steps.steps(objective))
+        assert objective_steps.objective_of(one) == objective
+        assert objective_steps.reserved_of(one) == 0
+        other = type(objective)()
+        assert objective_steps.objective_of(objective_steps.with_objective(one, other)) == other
+    ul2 = task(*objective_steps.steps(SpanCorruption(), "[NLU]"))
+    assert objective_steps.reserved_of(ul2) == 1
+    assert objective_steps.reserved_of(objective_steps.with_objective(ul2, SpanCorruption(0.5))) == 1
+    theirs = task(t5.iid_denoising)
+    assert objective_steps.with_objective(theirs, IidDenoising()) is theirs
+    with pytest.raises(UserError, match=r"the objective IidDenoising, and known has no step .*iid_denoising"):
+        objective_steps.with_objective(theirs, IidDenoising(0.3))
+    with pytest.raises(UserError, match=r"has no step t5\.data\.preprocessors\.span_corruption"):
+        objective_steps.with_objective(theirs, SpanCorruption())
+    assert objective_steps.objective_of(task(lambda dataset: dataset)) is None
+
+
+def _no_data(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
+    return tf.data.Dataset.range(0)

@@ -1,0 +1,141 @@
+"""The registered tasks, read by plain SeqIO."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import seqio
+
+from t5xpg.data.spec import SpanCorruption
+from t5xpg.data.tasks.table import register_tasks
+from t5xpg.data.tasks.task_names import cache_command, dataset_of, possible_dataset, row_of, rows, tfds_rows
+from t5xpg.data.text.datasets import built_in
+from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.labelled import TEXT, TFDS_TASKS
+from tests.workplace import REPOSITORY
+
+LENGTHS = {"inputs": 64, "targets": 32}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("with [brackets], a * and spaces")
+    text = folder / "text.txt"
+    rows = [f"Row {i}: " + " ".join(f"word{i * j % 97}" for j in range(30)) for i in range(200)]
+    text.write_text("\n".join([*rows, "too short", ""]))
+    export_dataset("mine", data_dir=folder / "data", files={None: [text]}, log=lambda line: None)
+    return folder / "data"
+
+
+@pytest.fixture
+def task(data_dir: Path) -> seqio.Task:
+    names = register_tasks(data_dir)
+    datasets = {name: dataset.fields for name, dataset in built_in().items()} | {"mine": TEXT}
+    of_exports = [row.name for dataset, fields in datasets.items() for row in rows(dataset, fields=fields)]
+    assert names == [*(row.name for row in tfds_rows()), *of_exports]
+    assert len(set(names)) == len(names)
+    return seqio.TaskRegistry.get("mine_span_corruption")
+
+
+def test_knows_the_export(task: seqio.Task) -> None:
+    assert set(task.splits) == {"train", "validation", "test"}
+    assert {split: task.num_input_examples(split) for split in task.splits} == {
+        "train": 184,
+        "validation": 8,
+        "test": 8,
+    }
+    assert set(task.output_features) == {"inputs", "targets"}
+    assert task.output_features["inputs"].vocabulary == seqio.ByteVocabulary(extra_ids=125)
+    assert task.supports_caching
+
+
+def test_the_names_say_what_a_task_reads(data_dir: Path) -> None:
+    known = {"mine", *built_in()}
+    names = [name for name in register_tasks(data_dir) if not name.startswith(tuple(TFDS_TASKS))]
+    for name in names:
+        dataset = max((one for one in known if name.startswith(f"{one}_")), key=len)
+        assert dataset_of(name, known) == possible_dataset(name) == dataset
+        assert row_of(name, dataset).name == name
+    assert {name.removeprefix("mine_") for name in names if name.startswith("mine_")} == {
+        *("span_corruption", "iid_denoising", "prefix_lm", "lm", "next_line", "mlm", "ul2"),
+        *("ul2_r1", "ul2_r2", "ul2_s", "ul2_x1", "ul2_x2", "ul2_x3", "ul2_x4"),
+        *(f"{one}_bytes640" for one in ("span_corruption", "iid_denoising", "prefix_lm", "lm", "next_line")),
+        *(f"{one}_byt5" for one in ("span_corruption", "prefix_lm", "lm", "next_line")),
+    }
+    # a name that two datasets could have
+    assert dataset_of("a_prefix_lm", ["a_prefix", "a"]) == "a"
+    assert dataset_of("a_prefix_lm", ["a_prefix"]) == "a_prefix"
+    assert dataset_of("yours_span_corruption", known) is None
+    assert dataset_of("mine_span_corruption_as_i_like_it", known) is None
+    assert possible_dataset("yours_span_corruption") == "yours"
+    assert possible_dataset("span_corruption") is None
+    assert cache_command("blend", ["a", "b.c"], force=True) == "make cache TASK=blend MODULE_IMPORT=a,b.c FORCE=1"
+
+
+def test_gives_spans_between_sentinels(task: seqio.Task) -> None:
+    examples = list(
+        task.get_dataset(LENGTHS, "validation", shuffle=False, use_cached=False, seed=1).as_numpy_iterator()
+    )
+    assert len(examples) > 10
+    for example in examples:
+        inputs, targets = example["inputs"], example["targets"]
+        assert inputs[-1] == targets[-1] == 1
+        assert len(inputs) <= 64
+        assert len(targets) <= 32
+        blanks = inputs[inputs >= 259]
+        np.testing.assert_array_equal(blanks, 383 - np.arange(len(blanks)))
+        # the text again: each blank filled with what stands behind its sentinel in the targets
+        fillings = np.split(targets[:-1], np.flatnonzero(targets[:-1] >= 259))
+        filling_of = {piece[0]: piece[1:] for piece in fillings if len(piece)}
+        whole = np.concatenate([filling_of[t] if t >= 259 else [t] for t in inputs[:-1]])
+        text = bytes((whole - 3).astype(np.uint8)).decode()
+        assert "word" in text
+
+
+def test_reads_what_was_exported(task: seqio.Task, data_dir: Path) -> None:
+    tokens = task.preprocess_precache(task.source.get_dataset("test", shuffle=False), seed=0)
+    texts = [bytes((t["targets"] - 3).astype(np.uint8)).decode() for t in tokens.as_numpy_iterator()]
+    assert len(texts) == 8
+    assert all(text.startswith("Row ") and len(text) > 100 for text in texts)
+
+
+def test_takes_another_objective(task: seqio.Task, data_dir: Path) -> None:
+    register_tasks(data_dir, SpanCorruption(noise_density=0.5, mean_noise_span_length=4.0))
+    dataset = seqio.TaskRegistry.get("mine_span_corruption").get_dataset(
+        {"inputs": 64, "targets": 64}, "validation", shuffle=False, use_cached=False, seed=1
+    )
+    inputs = next(iter(dataset.as_numpy_iterator()))["inputs"]
+    assert (inputs >= 259).sum() >= 8
+
+
+def test_a_dataset_that_is_not_exported_has_tasks_without_files(task: seqio.Task) -> None:
+    missing = seqio.TaskRegistry.get("wikitext_span_corruption")
+    assert set(missing.splits) == {"train", "validation", "test"}
+    assert missing.num_input_examples("train") is None
+    assert list(missing.source.list_shards("train")) == []
+
+
+def test_importing_the_module_registers_them_for_plain_seqio(data_dir: Path, tmp_path: Path) -> None:
+    program = (
+        "import seqio, t5xpg.tasks\n"
+        "task = seqio.get_mixture_or_task('mine_span_corruption')\n"
+        "print(sum(1 for _ in task.get_dataset({'inputs': 64, 'targets': 32}, 'test', use_cached=False)) > 10)\n"
+        "print(seqio.utils._GLOBAL_CACHE_DIRECTORIES if hasattr(seqio.utils, '_GLOBAL_CACHE_DIRECTORIES') else '')\n"
+    )
+    environment = {
+        "T5XPG_DATA_DIR": str(data_dir),
+        "T5XPG_CACHE_DIR": str(tmp_path / "caches here"),
+        "PYTHONPATH": str(REPOSITORY),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PATH": "/usr/bin:/bin",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True", str([str(tmp_path / "caches here")])]

@@ -1,0 +1,261 @@
+"""Exports: what is kept, how it is split, when it is done again, and that nothing half-written is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.text import export as export_module
+from t5xpg.data.text.datasets import Dataset, built_in
+from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.local_files import parse_files
+from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
+from t5xpg.data.text.sources import Rows
+
+
+def row(i: int, length: int = 150) -> str:
+    return f'Row {i} "quoted" \\ \t'.ljust(length, "x")
+
+
+def lines(path: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in path.read_bytes().splitlines()]
+
+
+class Export:
+    """Calls `export_dataset` for the dataset "mine", keeping what it said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        self.said: list[str] = []
+
+    def __call__(self, files: str | None = None, name: str = "mine", **options: Any) -> Manifest:
+        chosen = parse_files(files) if files is not None else None
+        return export_dataset(name, data_dir=self.data_dir, files=chosen, log=self.said.append, **options)
+
+
+@pytest.fixture
+def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
+    monkeypatch.chdir(tmp_path)
+    return Export(tmp_path)
+
+
+def test_keeps_rows_of_more_than_100_characters_as_they_are(export: Export) -> None:
+    Path("a.txt").write_text("\n".join([row(0), "é" * 100, "é" * 101, "", " = Heading = "]))
+    Path("b.jsonl").write_text(json.dumps({"text": row(1) + "\n\x01\u2028"}))
+    Path("v.txt").write_text(row(2))
+    manifest = export("train=a.txt b.jsonl validation=v.txt")
+    folder = export.data_dir / "mine"
+    assert lines(folder / "train.jsonl") == [row(0), "é" * 101, row(1) + "\n\x01\u2028"]
+    assert lines(folder / "validation.jsonl") == [row(2)]
+    assert not (folder / "test.jsonl").exists()
+    assert manifest.rows_read == 7
+    assert read_manifest(folder) == manifest
+    for split in ("train", "validation"):
+        data = (folder / f"{split}.jsonl").read_bytes()
+        assert vars(manifest.splits[split]) == {
+            "documents": data.count(b"\n"),
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+    assert manifest.source["files"]["train"][0] == {
+        "path": "a.txt",
+        "bytes": Path("a.txt").stat().st_size,
+        "sha256": hashlib.sha256(Path("a.txt").read_bytes()).hexdigest(),
+    }
+
+
+def test_splits_files_without_splits_by_content(export: Export) -> None:
+    rows = [row(i) for i in range(100)]
+    Path("a.txt").write_text("\n".join(rows[:60] + rows[:10]))
+    Path("b.txt").write_text("\n".join(rows[60:]))
+    manifest = export("a.txt b.txt")
+    folder = export.data_dir / "mine"
+    splits = {split: lines(folder / f"{split}.jsonl") for split in ("train", "validation", "test")}
+    assert sorted(text for texts in splits.values() for text in texts) == sorted(rows + rows[:10])
+    assert [len(set(splits[split])) for split in ("validation", "test")] == [4, 4]
+    assert not set(splits["train"]) & set(splits["validation"] + splits["test"])
+    # the order of the files does not move a text to another split
+    again = export("b.txt a.txt")
+    assert again.identity != manifest.identity
+    assert {split: sorted(lines(folder / f"{split}.jsonl")) for split in splits} == {
+        split: sorted(texts) for split, texts in splits.items()
+    }
+
+
+def test_limit_takes_the_first_rows(export: Export) -> None:
+    Path("a.txt").write_text("\n".join(["short", *(row(i) for i in range(20))]))
+    Path("b.txt").write_text("\n".join(row(i) for i in range(50, 70)))
+    export("train=a.txt test=b.txt", limit=3)
+    assert lines(export.data_dir / "mine" / "train.jsonl") == [row(0), row(1), row(2)]
+    assert lines(export.data_dir / "mine" / "test.jsonl") == [row(50), row(51), row(52)]
+    manifest = export("a.txt", limit=5)
+    assert sum(split.documents for split in manifest.splits.values()) == 5
+    assert manifest.limit == 5
+
+
+def test_an_export_that_is_up_to_date_is_not_made_again(export: Export) -> None:
+    Path("a.txt").write_text("\n".join(row(i) for i in range(20)))
+    train = export.data_dir / "mine" / "train.jsonl"
+
+    def is_made_again(*arguments: Any, **options: Any) -> bool:
+        before = train.stat().st_ino
+        export(*arguments, **options)
+        return train.stat().st_ino != before
+
+    export("train=a.txt")
+    assert not is_made_again("train=a.txt")
+    assert "up to date" in export.said[-1]
+    assert is_made_again("train=a.txt", force=True)
+    assert is_made_again("train=a.txt", limit=4)
+    assert not is_made_again("train=a.txt", limit=4)
+    assert is_made_again("train=a.txt")
+    Path("a.txt").write_text("\n".join(row(i) for i in range(21)))
+    assert is_made_again("train=a.txt")
+    train.write_bytes(train.read_bytes()[:-1])
+    assert is_made_again("train=a.txt")
+    (export.data_dir / "mine" / "manifest.json").write_text("{}")
+    assert is_made_again("train=a.txt")
+
+
+def test_what_else_lies_in_the_folder_stays(export: Export) -> None:
+    Path("a.txt").write_text("\n".join(row(i) for i in range(20)))
+    export("a.txt")
+    (export.data_dir / "mine" / "README.md").write_text("notes")
+    export("train=a.txt")
+    assert sorted(path.name for path in (export.data_dir / "mine").iterdir()) == [
+        "README.md", "manifest.json", "train.jsonl",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), UserError("line 3")])
+def test_an_interruption_leaves_what_was_there(
+    export: Export, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    Path("a.txt").write_text("\n".join(row(i) for i in range(20)))
+    before = export("a.txt")
+
+    class Interrupted:
+        def describe(self) -> dict[str, Any]:
+            return {"kind": "interrupted"}
+
+        def read(self) -> Iterator[Rows]:
+            def texts() -> Iterator[str]:
+                yield row(1)
+                yield row(2)
+                raise error
+
+            yield Rows(None, texts())
+
+    monkeypatch.setattr(export_module, "built_in", lambda: {"mine": Dataset(Interrupted())})
+    # a full disk is explained, the others pass as they are
+    full = isinstance(error, OSError)
+    with pytest.raises(UserError if full else type(error)) as raised:
+        export()
+    assert str(raised.value) == str(error) or (full and "no room" in str(raised.value).lower())
+    assert sorted(path.name for path in export.data_dir.iterdir()) == ["mine"]
+    assert read_manifest(export.data_dir / "mine") == before
+    assert before.files_are_whole(export.data_dir / "mine")
+    assert find_manifests(export.data_dir) == {"mine": export.data_dir / "mine"}
+
+
+def test_lines_that_cannot_be_used_are_left_out_and_told(export: Export) -> None:
+    good = json.dumps({"text": row(0)})
+    bad = ["[1]", '{"texts": "a"}', "{", "\0", '{"text": 3}', '{"text": null}']
+    Path("a.jsonl").write_text("\n".join([good, *bad, json.dumps({"text": row(1)})]))
+    with pytest.raises(UserError, match=r"a\.jsonl:2 holds a JSON list"):
+        export("train=a.jsonl")
+    assert not any(export.data_dir.iterdir())
+
+    manifest = export("train=a.jsonl", on_bad_line="skip")
+    assert lines(export.data_dir / "mine" / "train.jsonl") == [row(0), row(1)]
+    assert export.said[-1].splitlines()[:2] == [
+        "6 lines were left out:",
+        '  a.jsonl:2 holds a JSON list. Expected one {"text": "…"} a line.',
+    ]
+    assert export.said[-1].endswith("\n  and 1 more")
+    assert manifest.filter["on_bad_line"] == "skip"
+    assert manifest.filter["bad_lines"]["count"] == 6
+    assert len(manifest.filter["bad_lines"]["first"]) == 5
+    export("train=a.jsonl", on_bad_line="skip")
+    assert "up to date" in export.said[-1]
+    with pytest.raises(UserError, match=r"a\.jsonl:2"):
+        export("train=a.jsonl")
+
+    Path("all.txt").write_text("\0\n\0\n")
+    with pytest.raises(UserError, match=r"no document in train.* Lines left out: 2; all\.txt:1 holds a zero byte"):
+        export("train=all.txt", on_bad_line="skip")
+
+
+def test_what_is_no_export_is_not_replaced(export: Export, tmp_path: Path) -> None:
+    Path("a.txt").write_text(row(1))
+    folder = export.data_dir / "mine"
+    export.data_dir.mkdir()
+    folder.write_text("a file")
+    with pytest.raises(UserError, match="mine is no folder"):
+        export("train=a.txt")
+    folder.unlink()
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("not exported")
+    with pytest.raises(UserError, match=r"mine holds train\.jsonl and no manifest\.json"):
+        export("train=a.txt")
+    assert (folder / "train.jsonl").read_text() == "not exported"
+    (folder / "train.jsonl").rename(folder / "mine.jsonl")
+    (folder / "dangling").symlink_to("nowhere")
+    export("train=a.txt")
+    assert (folder / "mine.jsonl").read_text() == "not exported"
+    assert (folder / "dangling").readlink() == Path("nowhere")
+
+
+def test_an_export_may_be_a_link_to_a_folder(export: Export, tmp_path: Path) -> None:
+    Path("a.txt").write_text(row(1))
+    elsewhere = tmp_path / "other disk" / "exports"
+    export.data_dir.mkdir()
+    (export.data_dir / "mine").symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"mine is a link to .*exports, where there is no folder"):
+        export("train=a.txt")
+    elsewhere.mkdir(parents=True)
+    manifest = export("train=a.txt")
+    assert (export.data_dir / "mine").readlink() == elsewhere
+    assert read_manifest(elsewhere) == manifest
+    assert sorted(path.name for path in elsewhere.parent.iterdir()) == ["exports"]
+
+
+def test_says_what_is_wrong(export: Export) -> None:
+    Path("a.txt").write_text("short\n" + row(1))
+    with pytest.raises(UserError, match=r"There is no dataset 'wikitex'. Did you mean wikitext\?"):
+        export(name="wikitex")
+    with pytest.raises(UserError, match="letters, digits and underscores"):
+        export("a.txt", name="my-data")
+    with pytest.raises(UserError, match="it counts rows"):
+        export("a.txt", limit=0)
+    with pytest.raises(UserError, match=r"1 different documents .* cannot be split"):
+        export("a.txt")
+    Path("b.txt").write_text("short")
+    with pytest.raises(UserError, match="no document in validation"):
+        export("train=a.txt validation=b.txt")
+    with pytest.raises(UserError, match="no document in train"):
+        export("test=a.txt")
+    assert not any(export.data_dir.iterdir())
+    with pytest.raises(UserError, match=r"no exported dataset 'mine' .* `make data DATASET=mine`"):
+        read_manifest(export.data_dir / "mine")
+
+
+@pytest.mark.parametrize("name", ["pydocs", "pycode", "pypackages"])
+def test_the_embedded_datasets_have_one_digest_everywhere(export: Export, name: str) -> None:
+    assert export(name=name).identity == built_in()[name].sha256
+    assert export(name=name, limit=50).identity != built_in()[name].sha256
+
+
+def test_another_digest_than_the_expected_one_is_an_error(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = dataclasses.replace(built_in()["pycode"], sha256={"train": "0" * 64})
+    monkeypatch.setattr(export_module, "built_in", lambda: {"pycode": changed})
+    with pytest.raises(UserError, match="not the one that every machine should get"):
+        export(name="pycode")
+    assert not any(export.data_dir.iterdir())

@@ -1,0 +1,172 @@
+"""The loading of hub datasets, tried on a local copy in the same layout, and without a network."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.text import export as export_module
+from t5xpg.data.text import hugging_face
+from t5xpg.data.text.datasets import Dataset, built_in
+from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.manifest import Manifest, read_manifest
+from t5xpg.data.text.sources import HuggingFace
+
+CONFIGURATION = "wikitext-103-raw-v1"
+SHARDS = {"train": 2, "validation": 1, "test": 1}
+ROWS = ["", " = Heading = \n", " " + "A sentence of the article . " * 6 + "\n", "", " Short one . \n"]
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache of datasets")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache of the hub"))
+    monkeypatch.setattr(hugging_face, "_reachable", lambda endpoint: False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A folder laid out like Salesforce/wikitext: a card that names the files, and parquet shards."""
+    folder = tmp_path / "wikitext"
+    (folder / CONFIGURATION).mkdir(parents=True)
+    card = ["---", "configs:", f"- config_name: {CONFIGURATION}", "  data_files:"]
+    for split, shards in SHARDS.items():
+        card += [f"  - split: {split}", f"    path: {CONFIGURATION}/{split}-*"]
+        for shard in range(shards):
+            rows = [row.replace("article", f"{split} article {shard}") for row in ROWS]
+            name = f"{split}-{shard:05}-of-{shards:05}.parquet"
+            pyarrow.parquet.write_table(pyarrow.table({"text": rows}), folder / CONFIGURATION / name)
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+    return folder
+
+
+def test_exports_the_three_splits(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert built_in()["wikitext"].source == HuggingFace(
+        "Salesforce/wikitext", CONFIGURATION, "b08601e04326c79dfdd32d625aee71d232d685c3"
+    )
+    local = Dataset(HuggingFace(str(copy), CONFIGURATION, "main"))
+    monkeypatch.setattr(export_module, "built_in", lambda: {"wikitext": local})
+    manifest = export_dataset("wikitext", data_dir=tmp_path / "data", log=lambda line: None)
+    assert {split: record.documents for split, record in manifest.splits.items()} == SHARDS
+    assert manifest.rows_read == 4 * len(ROWS)
+    text = ROWS[2].replace("article", "validation article 0")
+    line = '{"text": "' + text.replace("\n", "\\n") + '"}\n'
+    assert (tmp_path / "data" / "wikitext" / "validation.jsonl").read_text() == line
+    assert manifest.source["revision"] == "main"
+
+
+def test_without_a_network_it_says_so_in_one_line_with_two_ways_on(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        export_dataset("wikitext", data_dir=tmp_path / "data")
+    message = str(raised.value)
+    assert "\n" not in message
+    assert message.startswith(
+        "Cannot load Salesforce/wikitext (wikitext-103-raw-v1): there is no network. Two ways on:"
+    )
+    assert 'FILES="train=' in message
+    assert "HF_HOME" in message
+    assert list((tmp_path / "data").iterdir()) == []
+    assert datasets.config.HF_HUB_OFFLINE == huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_says_which_splits_and_columns_are_missing(copy: Path) -> None:
+    for path in (copy / CONFIGURATION).glob("*.parquet"):
+        pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
+    with pytest.raises(UserError, match='has no column "text": it has content'):
+        hugging_face.load_splits(str(copy), CONFIGURATION, None)
+
+
+def test_a_row_that_is_no_text_is_named() -> None:
+    split = datasets.Dataset.from_dict({"text": ["a", None, "b"]})
+    with pytest.raises(UserError, match=r'mine train, row 2: "text" is NoneType, expected a string'):
+        list(hugging_face.TextColumn(split, "mine train"))
+
+
+@pytest.fixture
+def fineweb(tmp_path: Path) -> Path:
+    """A folder laid out like HuggingFaceFW/fineweb-2: a language has train and test, of several files and columns."""
+    folder = tmp_path / "fineweb-2"
+    card = ["---", "configs:", "- config_name: nob_Latn", "  data_files:"]
+    for split, files in (("train", 3), ("test", 1)):
+        card += [f"  - split: {split}", f"    path: data/nob_Latn/{split}/*"]
+        (folder / "data" / "nob_Latn" / split).mkdir(parents=True)
+        for number in range(files):
+            texts = [f"{split} {number} {row} {'og noen ord til ' * 10}" for row in range(40)]
+            table = {"text": ["For kort.", *texts], "id": [str(row) for row in range(41)], "language_score": [0.5] * 41}
+            name = folder / "data" / "nob_Latn" / split / f"000_{number:05}.parquet"
+            pyarrow.parquet.write_table(pyarrow.table(table), name, row_group_size=7)
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+    return folder
+
+
+def exported(folder: Path, hub: HuggingFace, **options: Any) -> Manifest:
+    return export_dataset("streamed", data_dir=folder / "data", hub=hub, log=lambda line: None, **options)
+
+
+def test_a_stream_is_exported_as_far_as_it_was_asked_for(fineweb: Path, tmp_path: Path) -> None:
+    hub = HuggingFace(str(fineweb), "nob_Latn", "main", streamed=True)
+    with pytest.raises(UserError, match=r"Say how much of it to take: .* MAX_MB=1000 \(megabytes of text\), or LIMIT="):
+        exported(tmp_path, hub)
+    manifest = exported(tmp_path, hub, limit=50)
+    assert sum(split.documents for split in manifest.splits.values()) == 50
+    assert manifest.rows_read == 52  # two are too short, and nothing was read behind the last
+    assert sorted(manifest.splits) == ["test", "train", "validation"]  # of its train split alone
+    texts = [
+        json.loads(line)["text"]
+        for split in manifest.splits
+        for line in (tmp_path / "data" / "streamed" / f"{split}.jsonl").read_text().splitlines()
+    ]
+    assert sorted(texts) == sorted(
+        f"train {number} {row} {'og noen ord til ' * 10}" for number, rows in ((0, 40), (1, 10)) for row in range(rows)
+    )
+    assert shlex.split(manifest.command()) == [
+        *("make", "data", "DATASET=streamed", f"HUB={fineweb}", "CONFIG=nob_Latn", "REVISION=main", "LIMIT=50")
+    ]
+    size = len(texts[0].encode())
+    bounded = exported(tmp_path, hub, max_bytes=10 * size + 5)
+    assert sum(split.documents for split in bounded.splits.values()) == 10
+    assert bounded.max_bytes == 10 * size + 5
+    assert read_manifest(tmp_path / "data" / "streamed") == bounded
+    assert bounded.command().endswith(f" MAX_MB={(10 * size + 5) / 1e6}")
+    with pytest.raises(UserError, match=r"0 different documents .* cannot be split"):
+        exported(tmp_path, hub, max_bytes=10)
+
+
+def test_a_stream_of_three_splits(copy: Path, tmp_path: Path) -> None:
+    manifest = exported(tmp_path, HuggingFace(str(copy), CONFIGURATION, None, streamed=True), max_bytes=10**6)
+    assert {split: record.documents for split, record in manifest.splits.items()} == SHARDS
+
+
+def test_what_a_stream_lacks_is_said(fineweb: Path, tmp_path: Path) -> None:
+    hub = HuggingFace(str(fineweb), "nob_Latn", "main", streamed=True)
+    files = sorted((fineweb / "data" / "nob_Latn" / "train").glob("*"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), files[0])
+    with pytest.raises(UserError, match='fineweb-2 train, row 2: "text" is NoneType, expected a string'):
+        exported(tmp_path, hub, limit=3)
+    files[0].write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(UserError, match=r"^Cannot load .*fineweb-2 \(nob_Latn\): (?!there is no network)"):
+        exported(tmp_path, hub, limit=3)
+    for path in files:
+        pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
+    with pytest.raises(UserError, match='fineweb-2 train has no column "text": it has content'):
+        exported(tmp_path, hub, limit=3)
+    with pytest.raises(UserError, match=r"^Cannot load .*nno_Latn"):
+        exported(tmp_path, HuggingFace(str(fineweb), "nno_Latn", "main", streamed=True), limit=3)
+
+
+def test_norwegian_is_a_stream(tmp_path: Path) -> None:
+    source = built_in()["norwegian"].source
+    assert isinstance(source, HuggingFace)
+    assert (source.path, source.configuration, source.streamed) == ("HuggingFaceFW/fineweb-2", "nob_Latn", True)
+    assert len(str(source.revision)) == 40
+    with pytest.raises(UserError, match=r"Cannot load HuggingFaceFW/fineweb-2 \(nob_Latn\): there is no network"):
+        export_dataset("norwegian", data_dir=tmp_path, limit=3)

@@ -1,0 +1,134 @@
+"""The lines of an export, and its manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.text.local_files import parse_files
+from t5xpg.data.text.manifest import (
+    Manifest,
+    SplitRecord,
+    canonical_line,
+    find_manifests,
+    read_manifest,
+    write_manifest,
+)
+from t5xpg.data.text.sources import LocalFiles
+
+TEXT = b"x" * 400
+SHA256 = hashlib.sha256(TEXT).hexdigest()
+MANIFEST = Manifest("mine", {"kind": "files"}, {"min_characters": 101}, None, 9, {"train": SplitRecord(3, 400, SHA256)})
+
+
+@given(st.text())
+def test_a_line_is_json_in_utf_8_on_one_line(text: str) -> None:
+    line = canonical_line(text)
+    assert line.startswith(b'{"text": "')
+    assert line.endswith(b'"}\n')
+    assert line.count(b"\n") == 1
+    assert b"\r" not in line
+    whole = "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
+    assert json.loads(line) == {"text": whole}
+
+
+def test_a_line_escapes_nothing_but_control_characters_quotes_and_backslashes() -> None:
+    assert canonical_line('é\u2028😀/"\\\n\x1b\x7f') == '{"text": "é\u2028😀/\\"\\\\\\n\\u001b\x7f"}\n'.encode()
+
+
+def test_manifests_are_read_and_found(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "mine", MANIFEST)
+    write_manifest(tmp_path / ".mine.half.tmp", MANIFEST)
+    (tmp_path / "empty").mkdir()
+    assert read_manifest(tmp_path / "mine") == MANIFEST
+    assert find_manifests(tmp_path) == {"mine": tmp_path / "mine"}
+    assert find_manifests(tmp_path / "gone") == {}
+    assert not MANIFEST.files_are_whole(tmp_path / "mine")
+    (tmp_path / "mine" / "train.jsonl").write_bytes(TEXT)
+    assert MANIFEST.files_are_whole(tmp_path / "mine")
+    assert MANIFEST.identity == {"train": SHA256}
+
+
+def changed(**values: object) -> str:
+    return json.dumps(MANIFEST.to_json() | values)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        "3",
+        "[" * 100_000,
+        '{"format": 99}',
+        json.dumps(MANIFEST.to_json())[:-30],
+        changed(format=True),
+        changed(name=["mine"]),
+        changed(limit="many"),
+        changed(rows_read=-1),
+        changed(rows_read=10**30),
+        changed(rows_read=1e3),
+        changed(source=[]),
+        changed(splits={}),
+        changed(splits=["train"]),
+        changed(splits={"train": []}),
+        changed(splits={"train": {"documents": 1, "bytes": 2}}),
+        changed(splits={"../../etc": vars(MANIFEST.splits["train"])}),
+        changed(splits={"train": vars(MANIFEST.splits["train"]) | {"documents": None}}),
+    ],
+)
+def test_says_that_a_manifest_cannot_be_read(tmp_path: Path, content: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match=r"is not a manifest of this version .* `make data DATASET=mine FORCE=1`"):
+        read_manifest(tmp_path / "mine")
+    with pytest.raises(UserError, match=r"no exported dataset 'mime'.* Did you mean mine"):
+        read_manifest(tmp_path / "mime")
+
+
+@pytest.mark.parametrize("damage", ["edited", "cut off", "empty", "gone"])
+def test_says_that_a_text_is_not_as_it_was_exported(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "mine" / "train.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(TEXT)
+    MANIFEST.check_files(path.parent)
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes({"edited": b"y" + TEXT[1:], "cut off": TEXT[:200], "empty": b""}[damage])
+    said = {
+        "edited": "holds something else",
+        "cut off": "holds something else",
+        "empty": "is empty",
+        "gone": "is missing",
+    }
+    with pytest.raises(UserError) as error:
+        MANIFEST.check_files(path.parent)
+    assert f"The text of mine is not as it was exported: {path} {said[damage]}" in str(error.value)
+    assert "make data DATASET=mine FORCE=1 " in str(error.value)
+    assert not MANIFEST.files_are_whole(path.parent)
+
+
+def test_the_command_makes_the_same_export_again(tmp_path: Path) -> None:
+    paths = [tmp_path / "a b.txt", tmp_path / "it's.txt", tmp_path / "c.txt"]
+    for path in paths:
+        path.write_text(path.name)
+    exports: list[dict[str | None, list[Path]]] = [{"train": paths[:2], "test": paths[2:]}, {None: paths}]
+    for files in exports:
+        manifest = dataclasses.replace(MANIFEST, source=LocalFiles(files).describe(), limit=7)
+        words = shlex.split(manifest.command(force=True))
+        assert words[:3] == ["make", "data", "DATASET=mine"]
+        assert words[4:] == ["LIMIT=7", "FORCE=1"]
+        assert parse_files(words[3].removeprefix("FILES=")) == files
+    plain = dataclasses.replace(MANIFEST, source=LocalFiles({"train": paths[2:]}).describe())
+    assert plain.command() == f'make data DATASET=mine FILES="train={paths[2]}"'
+    assert MANIFEST.command() == "make data DATASET=mine"

@@ -1,0 +1,131 @@
+"""Pieces of a corpus, chosen by the names of its files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.text import export as export_module
+from t5xpg.data.text import installed
+from t5xpg.data.text.datasets import Dataset
+from t5xpg.data.text.export import export_dataset, exported_name
+from t5xpg.data.text.local_files import parse_files
+from t5xpg.data.text.manifest import SPLITS, Manifest
+from t5xpg.data.text.sources import HuggingFace, InstalledText, Selection
+from tests.data.text.test_installed import install
+
+
+def lines(folder: Path, split: str) -> list[str]:
+    return [json.loads(line)["text"] for line in (folder / f"{split}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "suffix"),
+    [
+        ("a*", ["absl/app.py", "a.py"], "a"),
+        ("absl/flags/*", ["absl/flags/_flag.py", "absl/flags/x/y.py"], "absl_flags_bae30622"),
+        ("b?r.py 'with space.py'", ["bar.py", "with space.py"], "b_r_py_with_space_py_6a886028"),
+    ],
+)
+def test_patterns(given: str, names: list[str], suffix: str) -> None:
+    selection = Selection.parse(given)
+    assert all(selection.takes(name) for name in names)
+    assert not selection.takes("other.py")
+    assert not selection.takes("lib/absl/app.py")
+    assert Selection.parse(str(selection)) == selection
+    assert selection.suffix == suffix
+
+
+def test_no_two_selections_have_one_name() -> None:
+    given = ["a*", "A*", "*a", "a", "a* b*", "ab*", "a_b*", "a/b*", "a-b*", "[a]*", "?", "*"]
+    suffixes = [Selection.parse(one).suffix.lower() for one in given]
+    assert len(set(suffixes)) == len(given)
+    assert Selection.parse("b* a*") == Selection.parse("a* b* a*")
+    assert exported_name("pycode", Selection.parse("a*")) == "pycode_a"
+    assert all(exported_name("pycode", Selection.parse(one)).isidentifier() for one in given)
+
+
+@pytest.mark.parametrize("given", ["", " ", "'a"])
+def test_what_is_no_pattern_is_refused(given: str) -> None:
+    with pytest.raises(UserError, match=r"^SELECT.*Expected names or patterns, SELECT='absl/\* rich/\*'"):
+        Selection.parse(given)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The dataset "code" of two packages of a hundred files; where exports go."""
+
+    def module(package: str, number: int) -> bytes:
+        body = "".join(f"    value_{package} = compute(value_{package}, other={number})\n" for _ in range(4))
+        return f"def function_{number}(value_{package}):\n{body}    return value_{package}\n".encode()
+
+    for package in ("alpha", "beta"):
+        names = {f"{package}/module_{number:03}.py": module(package, number) for number in range(99)}
+        # what one has is not taken again of the other
+        names[f"{package}/same.py"] = module("shared", 0)
+        install(tmp_path, package, "1.0", names)
+    source = InstalledText({"alpha": "1.0", "beta": "1.0"}, installed.code_documents, extraction=1, site=tmp_path)
+    datasets = {"code": Dataset(source), "plain": Dataset(HuggingFace("some/where", None, None))}
+    monkeypatch.setattr(export_module, "built_in", lambda: datasets)
+    return tmp_path / "data"
+
+
+def test_a_selection_is_what_the_whole_has_of_it(corpus: Path) -> None:
+    said: list[str] = []
+
+    def export(pattern: str | None = None) -> Manifest:
+        select = None if pattern is None else Selection.parse(pattern)
+        return export_dataset("code", data_dir=corpus, select=select, log=said.append)
+
+    export()
+    whole = {split: lines(corpus / "code", split) for split in SPLITS}
+    assert sum(map(len, whole.values())) == 199
+    for pattern, name, marks in (("a*", "code_a", ("_alpha", "_shared")), ("beta/*", "code_beta_bca526b1", ("_beta",))):
+        manifest = export(pattern)
+        assert (manifest.name, manifest.source["of"], manifest.source["select"]) == (name, "code", pattern)
+        assert shlex.split(manifest.command()) == ["make", "data", "DATASET=code", f"SELECT={pattern}"]
+        for split in SPLITS:
+            expected = [text for text in whole[split] if any(mark in text for mark in marks)]
+            assert lines(corpus / name, split) == expected
+            assert expected
+        export(pattern)
+        assert said[-1].startswith(f"{name} is up to date")
+    assert {split: lines(corpus / "code", split) for split in SPLITS} == whole
+
+
+def test_what_cannot_be_selected_is_said(corpus: Path) -> None:
+    def refused(name: str, pattern: str) -> str:
+        with pytest.raises(UserError) as raised:
+            export_dataset(name, data_dir=corpus, select=Selection.parse(pattern))
+        return str(raised.value)
+
+    assert refused("code", "alhpa/*") == "SELECT: no file of code matches 'alhpa/*'. Did you mean alpha/*?"
+    assert refused("code", "zzz") == "SELECT: no file of code matches 'zzz'. Known: alpha, beta."
+    assert refused("code", "alpha/* zzz").startswith("SELECT: no file of code matches 'zzz'.")
+    assert "the text of plain is not of files with names. It can be of code, or of FILES=" in refused("plain", "a*")
+    one = refused("code", "beta/module_000.py")
+    assert "of the 1 documents that it chooses of code, none is in" in one
+    with pytest.raises(UserError, match=r"no dataset 'code_b'. A piece of code: make data DATASET=code SELECT='b\*'\."):
+        export_dataset("code_b", data_dir=corpus)
+    assert not list(corpus.iterdir())
+
+
+def test_files_are_selected_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a1.txt", "a2.txt", "b.txt"):
+        Path(name).write_text(f"{name} {'word ' * 30}\n")
+    files = parse_files("train=a1.txt b.txt validation=a2.txt")
+    manifest = export_dataset("mine", data_dir=tmp_path / "data", files=files, select=Selection.parse("a*"))
+    assert manifest.name == "mine_a"
+    assert {split: [file["path"] for file in listed] for split, listed in manifest.source["files"].items()} == {
+        "train": ["a1.txt"],
+        "validation": ["a2.txt"],
+    }
+    typed = shlex.split(manifest.command(force=True))
+    assert typed == ["make", "data", "DATASET=mine", "FILES=train=a1.txt validation=a2.txt", "SELECT=a*", "FORCE=1"]
+    with pytest.raises(UserError, match=r"no file of FILES matches 'c\*'"):
+        export_dataset("mine", data_dir=tmp_path / "data", files=files, select=Selection.parse("c*"))

@@ -1,0 +1,164 @@
+"""Hugging Face tokenizers against the library that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.tokenizers import HUGGING_FACE, load
+from t5xpg.data.vocab.vocabulary import OWN, SEQIO, Vocabulary
+from tests.small_tokenizers import byte_level, with_spaces_in_pieces, word_pieces
+
+TEXTS = ("bag dem kib", "  bag\n\tdem ", "Zürich 日本 🎉", "", "<pad> </s>x", "a\u0301 ▁")
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def bytes_file(folder: Path) -> Path:
+    return byte_level(folder / "bytes")
+
+
+@pytest.fixture(scope="module")
+def spaces_file(folder: Path) -> Path:
+    return with_spaces_in_pieces(folder / "spaces")
+
+
+def test_ids_are_the_tokenizers(bytes_file: Path, spaces_file: Path) -> None:
+    for file in (bytes_file, spaces_file):
+        tokenizer, vocabulary = Tokenizer.from_file(str(file)), vocabulary_of_file(file)
+        assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.tokenizer_pad_id) == (0, 1, 0)
+        assert vocabulary.size == tokenizer.get_vocab_size() + 100
+        assert vocabulary.sentinel_id(0) == vocabulary.size - 1
+        for text in TEXTS:
+            assert vocabulary.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+        assert all(vocabulary.piece(token) == tokenizer.id_to_token(token) for token in range(200))
+
+
+def test_limits_of_the_tokenizer_do_not_count(folder: Path) -> None:
+    file = byte_level(folder / "limited")
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=40)
+    tokenizer.save(str(file))
+    assert len(vocabulary_of_file(file).encode("bag dem kib 123456")) > 8
+    assert 0 not in vocabulary_of_file(file).encode("bag")
+
+
+@given(ANY_TEXT)
+def test_bytes_of_the_tokens_are_those_of_the_text(bytes_file: Path, spaces_file: Path, text: str) -> None:
+    if not any(special in text for special in ("<pad>", "</s>", "<unk>", "<extra_id_")):
+        length = len(text.encode())
+        vocabulary = vocabulary_of_file(bytes_file)
+        assert vocabulary.token_bytes()[vocabulary.encode(text)].sum() == length
+        assert vocabulary.decode(vocabulary.encode(text)) == text
+        vocabulary = vocabulary_of_file(spaces_file)
+        # with the space before the first word; ▁ itself is a space to such a tokenizer
+        expected = len(text.replace("▁", " ").encode()) + (1 if text else 0)
+        assert vocabulary.token_bytes()[vocabulary.encode(text)].sum() == expected
+
+
+def test_special_tokens_are_no_text(bytes_file: Path) -> None:
+    vocabulary = vocabulary_of_file(bytes_file)
+    counts = vocabulary.token_bytes()
+    assert counts.shape == (vocabulary.size,)
+    assert counts[[0, 1]].tolist() == [0, 0]
+    assert not counts[-100:].any()
+    assert counts[2:-100].all()
+
+
+def test_pieces_of_words_do_not_say_where_spaces_are(folder: Path) -> None:
+    vocabulary = vocabulary_of_file(word_pieces(folder / "words"), eos_token="bad")
+    ids = vocabulary.encode("bagger is bagger")
+    assert vocabulary.token_bytes()[ids].sum() == len("baggerisbagger")
+    assert vocabulary.decode(ids) == "bagger is bagger"
+
+
+def test_sentinels_behind_the_tokens(bytes_file: Path, spaces_file: Path) -> None:
+    for file in (bytes_file, spaces_file):
+        vocabulary = vocabulary_of_file(file, extra_ids=7)
+        ids = vocabulary.encode("bag <extra_id_0> kib<extra_id_6>")
+        assert ids.count(vocabulary.size - 1) == ids.count(vocabulary.size - 7) == 1
+        assert vocabulary.decode([*ids, 1, 5]).split() == ["bag", "<extra_id_0>", "kib<extra_id_6>"]
+        with pytest.raises(UserError, match="has no id"):
+            vocabulary.encode("<extra_id_7>")
+
+
+def test_sentinels_of_its_own(folder: Path) -> None:
+    file = with_spaces_in_pieces(folder / "own", sentinels=10)
+    vocabulary = vocabulary_of_file(file)
+    assert (vocabulary.sentinels, vocabulary.extra_ids, vocabulary.num_sentinels) == (OWN, 0, 10)
+    assert vocabulary.counts_down_from_last
+    tokenizer = Tokenizer.from_file(str(file))
+    text = "bag <extra_id_0> kib <extra_id_9>"
+    assert vocabulary.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+    assert vocabulary.sentinel_id(9) == tokenizer.token_to_id("<extra_id_9>")
+    assert vocabulary.sentinel_index(vocabulary.size - 1) == 0
+    assert vocabulary.sentinel_index(5) is None
+    assert "<extra_id_0>" in vocabulary.decode(vocabulary.encode(text))
+    assert not vocabulary.token_bytes()[-10:].any()
+    assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+    # others, behind them
+    assert vocabulary_of_file(file, extra_ids=3).sentinels == SEQIO
+
+
+def test_padding_changes_places_with_the_token_of_id_0(folder: Path) -> None:
+    """Batches are padded with 0; GPT-2's 0 is "!", and it has no padding."""
+    end_alone = byte_level(folder / "gpt", special=("</s>",))
+    its_padding = byte_level(folder / "late", special=("</s>", "a piece", "<pad>"))
+    for file, padding in ((end_alone, None), (its_padding, 2)):
+        tokenizer, vocabulary = Tokenizer.from_file(str(file)), vocabulary_of_file(file)
+        swapped = tokenizer.get_vocab_size() if padding is None else padding
+        assert (vocabulary.tokenizer_pad_id, vocabulary.eos_id) == (swapped, swapped)  # the end was 0
+        assert vocabulary.size == tokenizer.get_vocab_size() + (padding is None) + 100
+        for text in TEXTS:
+            theirs = tokenizer.encode(text, add_special_tokens=False).ids
+            exchanged = {0: swapped, swapped: 0}
+            assert vocabulary.encode(text) == [exchanged.get(token, token) for token in theirs]
+        ids = vocabulary.encode("bag dem")
+        assert vocabulary.decode([0, *ids, vocabulary.eos_id, *ids]) == "bag dem"
+        assert vocabulary.token_bytes()[0] == 0
+        assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+    assert vocabulary_of_file(end_alone).piece(0) == ""
+
+
+def test_roles_are_said_beside_the_tokenizer_or_by_name(folder: Path) -> None:
+    file = byte_level(folder / "roles", special=("<blank>", "<stop>", "</s>"), pad_token="<blank>", eos_token="<stop>")
+    assert vocabulary_of_file(file).eos_id == 1
+    (file.parent / "tokenizer_config.json").write_text('{"eos_token": {"content": "</s>"}, "pad_token": null}')
+    load.cache_clear()  # it was read before
+    assert vocabulary_of_file(file, pad_token="<blank>").eos_id == 2
+    with pytest.raises(UserError, match=r"has no token '<stopp>'\. Did you mean <stop>"):
+        vocabulary_of_file(file, eos_token="<stopp>")
+
+
+def test_what_it_lacks_is_said(folder: Path) -> None:
+    with pytest.raises(UserError, match="no token for the end of a text"):
+        vocabulary_of_file(word_pieces(folder / "endless"))
+    with pytest.raises(UserError, match="is not there"):
+        vocabulary_of_file(folder / "gone.json")
+    with pytest.raises(UserError, match=r"holds none of tokenizer\.json"):
+        vocabulary_of_file(folder)
+    (folder / "broken.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is not a tokenizer\.json of Hugging Face"):
+        vocabulary_of_file(folder / "broken.json")
+    with pytest.raises(UserError, match="cannot be its padding"):
+        load(HUGGING_FACE, str(byte_level(folder / "few")), 10_000).encode("a")
+
+
+def test_unknown_characters_are_counted(folder: Path, bytes_file: Path) -> None:
+    vocabulary = vocabulary_of_file(word_pieces(folder / "unknown"), eos_token="bad")
+    assert vocabulary.unknown_characters("bagger zzz is") == 3
+    assert vocabulary_of_file(bytes_file).unknown_characters("日本") == 0
+    assert vocabulary_of_file(bytes_file).unk_id is None
+    assert vocabulary_of_file(bytes_file).encode("\ud800") == vocabulary_of_file(bytes_file).encode("?")

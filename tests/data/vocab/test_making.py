@@ -1,0 +1,191 @@
+"""Vocabularies of an export: made once, found by name, never replaced unasked, never half-written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.spec import SpanCorruption
+from t5xpg.data.tasks.task_names import (
+    NamedVocabulary,
+    dataset_of,
+    how_to_get,
+    possible_dataset,
+    row_of,
+    vocabulary_size,
+)
+from t5xpg.data.tasks.task_names import vocabularies as vocabularies_of
+from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.local_files import parse_files
+from t5xpg.data.vocab import making as vocabulary_making
+from t5xpg.data.vocab import vocabulary
+from t5xpg.data.vocab.record import check_model_of, find_vocabularies, folder_of, read_record
+from t5xpg.data.vocab.training import SampleSize, VocabularySettings
+from tests.small_tokenizers import LINES, byte_level, sentencepiece_model
+
+SETTINGS = VocabularySettings(size=90, extra_ids=10)
+TASK = "mine_span_corruption_mine_unigram_90"
+
+
+class Making:
+    """Makes vocabularies of the export "mine", keeping what was said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.said: list[str] = []
+        self.export(0)
+
+    def export(self, start: int) -> None:
+        for split, first in (("train", start), ("validation", 300)):
+            text = "\n".join(" ".join(LINES[i : i + 4]) for i in range(first, first + 60))
+            (self.folder / f"{split}.txt").write_text(text + "\n")
+        files = parse_files(f"train={self.folder / 'train.txt'} validation={self.folder / 'validation.txt'}")
+        export_dataset("mine", data_dir=self.data_dir, files=files, log=lambda line: None)
+
+    def train(self, settings: VocabularySettings = SETTINGS, **options: Any) -> Any:
+        self.said.clear()
+        return vocabulary_making.train_vocabulary(
+            "mine", settings, data_dir=self.data_dir, log=self.said.append, **options
+        )
+
+    def copy(self, file: Path, name: str, **options: Any) -> Any:
+        self.said.clear()
+        return vocabulary_making.copy_vocabulary(
+            "mine", file, data_dir=self.data_dir, name=name, log=self.said.append, **options
+        )
+
+    @property
+    def entries(self) -> tuple[NamedVocabulary, ...]:
+        return vocabularies_of(self.data_dir)
+
+    @property
+    def place(self) -> Path:
+        return folder_of(self.data_dir, "mine", "unigram_90")
+
+
+@pytest.fixture
+def making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Making:
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path / "data"))
+    return Making(tmp_path)
+
+
+def test_is_made_once(making: Making) -> None:
+    record = making.train()
+    assert making.said[1].startswith("mine_unigram_90: 100 ids (90 tokens and 10 sentinels)")
+    files = {path.name: path.read_bytes() for path in making.place.iterdir()}
+    assert {"sentencepiece.model", "vocabulary.json", "report.json"} <= set(files)
+    assert making.train() == record == read_record(making.place)
+    assert making.said[0].startswith("mine_unigram_90 is up to date")
+    assert {name: (making.place / name).read_bytes() for name in files} == files
+    making.train(force=True)
+    assert (making.place / "sentencepiece.model").read_bytes() == files["sentencepiece.model"]
+
+
+def test_says_what_it_was_made_from(making: Making) -> None:
+    record = making.train(dataclasses.replace(SETTINGS, sample=SampleSize(sentences=50), seed=3))
+    manifest = json.loads((making.data_dir / "mine" / "manifest.json").read_text())
+    assert record.source == {"kind": "export", "dataset": "mine", "sha256": manifest["splits"]["train"]["sha256"]}
+    assert record.settings["sample"] == "50"
+    assert record.settings["seed"] == 3
+    assert record.text["lines"] == 60
+    assert record.text["used_lines"] == 50
+    assert record.vocabulary["size"] == json.loads((making.place / "vocabulary.json").read_text())["vocabulary"]["size"]
+    assert record.versions["sentencepiece"]
+    assert record.command() == (
+        "make vocab DATASET=mine VOCAB=unigram_90 SIZE=90 EXTRA_IDS=10 MODEL=unigram CHARACTER_COVERAGE=0.9995 "
+        "NORMALIZATION=nmt_nfkc SAMPLE=50 SEED=3"
+    )
+
+
+def test_another_text_or_setting_is_said_and_replaces_it_only_with_force(making: Making) -> None:
+    making.train()
+    with pytest.raises(UserError, match=r"(?s)character_coverage: 0\.9995, now 1\.0.*VOCAB=….*FORCE=1"):
+        making.train(dataclasses.replace(SETTINGS, character_coverage=1.0))
+    making.export(100)
+    assert making.place.is_dir()  # an export leaves vocabularies where they are
+    with pytest.raises(UserError, match=r"the text \(sha256\): \w{12}…, now \w{12}…"):
+        making.train()
+    making.train(force=True)
+    making.train()
+    making.train(dataclasses.replace(SETTINGS, character_coverage=1.0), name="all_of_it")
+    assert set(find_vocabularies(making.data_dir)) == {"mine_all_of_it", "mine_unigram_90"}
+
+
+def test_too_little_text_gives_fewer_pieces(making: Making) -> None:
+    record = making.train(dataclasses.replace(SETTINGS, size=30_000))
+    assert record.vocabulary["size"] < 2000
+    assert making.said[-1] == (
+        f"the text has no more than {record.vocabulary['size'] - 10:,} pieces to give, 30,000 were asked for"
+    )
+    assert making.train(dataclasses.replace(SETTINGS, size=30_000)) == record
+
+
+def test_what_was_changed_is_refused(making: Making) -> None:
+    making.train()
+    entry = row_of(TASK, "mine", making.entries)
+    check_model_of(entry.vocabulary)
+    check_model_of(vocabulary.Vocabulary())
+    with (making.place / "sentencepiece.model").open("ab") as file:
+        file.write(b"x")
+    for look in (making.train, lambda: check_model_of(entry.vocabulary)):
+        with pytest.raises(UserError, match=r"(?s)mine_unigram_90 is not as it was made.*make vocab .*FORCE=1"):
+            look()
+    (making.place / "vocabulary.json").write_text("{}")
+    with pytest.raises(UserError, match="is not the record of a vocabulary of this version"):
+        making.train()
+    assert dataset_of(TASK, ["mine"], making.entries) is None  # and the other tasks are as they were
+    assert dataset_of("mine_span_corruption", ["mine"], making.entries) == "mine"
+    making.train(force=True)
+
+
+def test_names_that_cannot_be_are_refused(making: Making) -> None:
+    for name in ("", "a b", "../up", "x" * 101):
+        with pytest.raises(UserError, match="at most 100 letters"):
+            making.train(name=name)
+    with pytest.raises(UserError, match="no exported dataset"):
+        vocabulary_making.train_vocabulary("yours", SETTINGS, data_dir=making.data_dir)
+
+
+def test_tasks_have_their_names(making: Making) -> None:
+    making.train()
+    datasets = ["mine", "yours"]
+    assert dataset_of(TASK, datasets, making.entries) == "mine"
+    assert dataset_of(TASK.replace("mine", "yours", 1), datasets, making.entries) == "yours"
+    row = row_of(TASK, "mine", making.entries)
+    assert row.objective == SpanCorruption(0.15, 3.0)
+    assert row.vocabulary.size == vocabulary_size(TASK) == 100
+    # the tokens that masked language models have besides
+    marked = row_of("mine_mlm_mine_unigram_90", "mine", making.entries)
+    assert (marked.vocabulary.size, marked.cached_as) == (105, TASK)
+    assert vocabulary_size("mine_span_corruption") == 384
+    assert possible_dataset(TASK, making.entries) == "mine"
+    absent = "norwegian_span_corruption_norwegian_bpe_8000"
+    assert possible_dataset(absent, making.entries) == "norwegian"
+    assert how_to_get(absent, making.entries).endswith("type: make vocab DATASET=norwegian SIZE=8000 MODEL=bpe")
+    assert how_to_get("yours_span_corruption", making.entries).endswith("type: make data DATASET=yours")
+    assert how_to_get("my_own_task", making.entries) == ""
+    with pytest.raises(UserError, match=r"is not known by its name: set VOCAB_SIZE\. To train"):
+        vocabulary_size(absent)
+
+
+def test_models_that_there_are_become_vocabularies(making: Making, tmp_path: Path) -> None:
+    pieces = Path(sentencepiece_model(tmp_path / "theirs.model"))
+    tokenizer = byte_level(tmp_path / "gpt", special=("<end>",), eos_token="<end>")
+    making.copy(pieces, "theirs", extra_ids=5)
+    making.copy(tokenizer, "gpt")
+    making.copy(tokenizer, "gpt")
+    assert making.said[0].startswith("mine_gpt is up to date")
+    theirs = row_of("mine_span_corruption_mine_theirs", "mine", making.entries).vocabulary
+    gpt = row_of("mine_span_corruption_mine_gpt", "mine", making.entries).vocabulary
+    assert (theirs.kind, theirs.size) == ("sentencepiece", 69)
+    # the file that says which token is the end was not copied, and is not needed
+    assert (gpt.kind, gpt.eos_id, gpt.tokenizer_pad_id) == ("huggingface", gpt.size - 101, gpt.size - 101)
+    assert gpt.decode(gpt.encode("bag dem")) == "bag dem"
+    with pytest.raises(UserError, match="eos_token: None, now e"):
+        making.copy(tokenizer, "gpt", eos_token="e")

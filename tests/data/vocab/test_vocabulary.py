@@ -1,0 +1,304 @@
+"""Vocabularies against their definitions, and against SeqIO's."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.sentinels import NAMED_TOKENS
+from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, SEQIO, TRANSFORMERS, Vocabulary, translate_sentinels
+
+BYTES = Vocabulary("bytes", 125)
+ORIGINAL = Vocabulary("bytes", 0, BYT5_GOOGLE)
+HUGGING_FACE = Vocabulary("bytes", 125, TRANSFORMERS)
+NAMED = Vocabulary("bytes", 381, named_tokens=NAMED_TOKENS)
+NAMED_OTHERWISE = Vocabulary("bytes", 381, TRANSFORMERS, named_tokens=NAMED_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    words = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in "bdgklmnprst"]
+    lines = [" ".join(words[i : i + 9]) for i in range(len(words) - 9)]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=64, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+        byte_fallback=False, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("vocabulary") / "tiny.model"
+    path.write_bytes(model.getvalue())
+    return str(path)
+
+
+def test_numbers_the_sentinels_of_each_convention() -> None:
+    assert BYTES.size == 384
+    assert [BYTES.sentinel_id(i) for i in (0, 1, 124)] == [383, 382, 259]
+    assert ORIGINAL.size == 259
+    assert [ORIGINAL.sentinel_id(i) for i in (0, 1, 10)] == [258, 257, 248]
+    assert HUGGING_FACE.size == 384
+    assert [HUGGING_FACE.sentinel_id(i) for i in (0, 1, 124)] == [259, 260, 383]
+
+
+@pytest.mark.parametrize("vocabulary", [BYTES, ORIGINAL, HUGGING_FACE])
+def test_sentinel_index_inverts_sentinel_id(vocabulary: Vocabulary) -> None:
+    by_id = {vocabulary.sentinel_id(i): i for i in range(vocabulary.num_sentinels)}
+    assert len(by_id) == vocabulary.num_sentinels
+    for token in range(-1, vocabulary.size + 1):
+        assert vocabulary.sentinel_index(token) == by_id.get(token)
+
+
+@pytest.mark.parametrize("vocabulary", [BYTES, ORIGINAL, HUGGING_FACE])
+def test_refuses_a_sentinel_that_it_does_not_have(vocabulary: Vocabulary) -> None:
+    with pytest.raises(UserError, match=f"<extra_id_{vocabulary.num_sentinels}> has no id"):
+        vocabulary.encode(f"a <extra_id_{vocabulary.num_sentinels}> b")
+
+
+@pytest.mark.parametrize(("vocabulary", "first"), [(BYTES, 383), (ORIGINAL, 258), (HUGGING_FACE, 259)])
+def test_encodes_sentinels_in_text(vocabulary: Vocabulary, first: int) -> None:
+    ids = vocabulary.encode("é<extra_id_0>b")
+    assert ids == [0xC3 + 3, 0xA9 + 3, first, ord("b") + 3]
+    assert vocabulary.decode([*ids, 1, 70, 0]) == "é<extra_id_0>b"
+
+
+def test_what_is_nearly_a_sentinel_is_text() -> None:
+    for text in ("<extra_id_>", "<extra_id_01>", "<extra_id_-1>", "<Extra_id_0>"):
+        assert BYTES.encode(text) == [byte + 3 for byte in text.encode()]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_decode_inverts_encode(text: str) -> None:
+    for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE):
+        assert vocabulary.decode(vocabulary.encode(text)) == text
+
+
+def test_decoding_drops_padding_and_unknown_ids_and_replaces_broken_bytes() -> None:
+    assert BYTES.decode(np.array([0, 2, 72 + 3, 0xC3 + 3, 999, 0, 105 + 3, 1, 72 + 3], np.int32)) == "H\ufffdi"
+
+
+def test_token_bytes_counts_text_only() -> None:
+    counts = BYTES.token_bytes()
+    assert counts.dtype == np.int32
+    assert counts.shape == (384,)
+    np.testing.assert_array_equal(np.flatnonzero(counts), np.arange(3, 259))
+    assert counts.max() == 1
+    np.testing.assert_array_equal(np.flatnonzero(ORIGINAL.token_bytes()), np.arange(3, 248))
+
+
+@pytest.mark.parametrize("target", [BYTES, ORIGINAL, HUGGING_FACE])
+@pytest.mark.parametrize("source", [BYTES, ORIGINAL, HUGGING_FACE])
+def test_translates_between_conventions(source: Vocabulary, target: Vocabulary) -> None:
+    text = "Th\u00e9 <extra_id_0> ruined <extra_id_10> sleep"
+    rows = np.array([source.encode(text)] * 2, np.int32)
+    translated = translate_sentinels(rows, source, target)
+    assert translated.dtype == np.int32
+    np.testing.assert_array_equal(translated, [target.encode(text)] * 2)
+
+
+def test_the_translation_of_all_ids_orders_the_rows_of_an_embedding() -> None:
+    rows = translate_sentinels(np.arange(HUGGING_FACE.size), HUGGING_FACE, BYTES)
+    assert sorted(rows) == list(range(384))
+    ours = np.arange(BYTES.size) * 10  # an embedding of one number a row
+    theirs = ours[rows]
+    assert theirs[HUGGING_FACE.sentinel_id(3)] == ours[BYTES.sentinel_id(3)]
+    assert theirs[100] == ours[100]
+
+
+def test_named_tokens_are_the_extra_ids_that_sentinels_do_not_start_from() -> None:
+    assert NAMED.size == 640
+    assert [NAMED.named_id(name) for name in NAMED_TOKENS] == [259, 260, 261, 262, 263]
+    assert NAMED.num_sentinels == 376
+    assert [NAMED.sentinel_id(i) for i in (0, 1, 375)] == [639, 638, 264]
+    assert [NAMED_OTHERWISE.named_id(name) for name in NAMED_TOKENS] == [639, 638, 637, 636, 635]
+    assert [NAMED_OTHERWISE.sentinel_id(i) for i in (0, 1, 375)] == [259, 260, 634]
+    for vocabulary in (NAMED, NAMED_OTHERWISE):
+        named = [vocabulary.named_id(name) for name in NAMED_TOKENS]
+        sentinels = [vocabulary.sentinel_id(i) for i in range(vocabulary.num_sentinels)]
+        assert sorted(named + sentinels) == list(range(259, 640))
+        assert all(vocabulary.sentinel_index(token) is None for token in named)
+        assert vocabulary.token_bytes()[259:].sum() == 0
+
+
+def test_named_tokens_are_read_and_shown() -> None:
+    text = "[NLU]He [MASK] <extra_id_0>[nlu] [X]"
+    ids = NAMED.encode(text)
+    assert ids[0] == 259
+    assert ids.count(263) == ids.count(639) == 1
+    assert len(ids) == 1 + 3 + 1 + 1 + 1 + len("[nlu] [X]")
+    assert NAMED.decode([*ids, 1, 259]) == text
+    assert BYTES.decode(BYTES.encode("[NLU]")) == "[NLU]"
+    assert len(BYTES.encode("[NLU]")) == 5
+    rows = np.array([ids], np.int32)
+    np.testing.assert_array_equal(translate_sentinels(rows, NAMED, NAMED_OTHERWISE), [NAMED_OTHERWISE.encode(text)])
+    with pytest.raises(UserError, match=r"\[NLU\] has no id in this vocabulary"):
+        translate_sentinels([259], NAMED, Vocabulary("bytes", 381, TRANSFORMERS))
+
+
+@pytest.mark.parametrize(
+    ("names", "extra_ids", "message"),
+    [
+        (("[A]", "[B]"), 1, "2 named tokens, and 1 extra ids"),
+        (("[A]", "[A]"), 9, "stands for one id"),
+        (("<extra_id_3>",), 9, "for no sentinel"),
+        ("[A]", 9, "expected texts"),
+        (("",), 9, "expected texts"),
+    ],
+)
+def test_names_that_cannot_be(names: Any, extra_ids: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Vocabulary("bytes", extra_ids, named_tokens=names)
+
+
+def test_translation_refuses_what_it_cannot_say() -> None:
+    with pytest.raises(UserError, match="has no id"):
+        translate_sentinels(BYTES.encode("<extra_id_11>"), BYTES, ORIGINAL)
+    with pytest.raises(UserError, match="Token 258 is no sentinel"):
+        translate_sentinels([0xFF + 3], BYTES, ORIGINAL)
+
+
+def test_refuses_unknown_names() -> None:
+    with pytest.raises(UserError, match="Did you mean bytes"):
+        Vocabulary("byte")
+    with pytest.raises(UserError, match="Did you mean transformers"):
+        Vocabulary("bytes", 125, "transformer")
+    with pytest.raises(UserError, match="needs model file"):
+        Vocabulary("sentencepiece", 100)
+
+
+def test_json_gives_the_same_vocabulary_back(model_file: str) -> None:
+    for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE, NAMED, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
+        assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary
+    assert "named_tokens" not in BYTES.to_json()
+    recorded = Vocabulary("sentencepiece", 100, SEQIO, model_file).to_json()
+    with pytest.raises(UserError, match="is not the SentencePiece model"):
+        Vocabulary.from_json(recorded | {"model_sha256": "0" * 64})
+    with pytest.raises(UserError, match="is not there"):
+        Vocabulary.from_json(recorded | {"model_file": str(Path(model_file).with_name("gone.model"))})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "letters"}, "no vocabulary of the kind 'letters'"),
+        ({"kind": ["bytes"]}, "no vocabulary of the kind"),
+        ({"sentinels": None}, "no sentinel convention None"),
+        ({"extra_ids": -1}, "extra_ids is -1"),
+        ({"extra_ids": "125"}, "extra_ids is '125'"),
+        ({"extra_ids": 10**12}, "from 0 to 1000000"),
+        ({"eos_id": 1.5}, r"eos_id is 1\.5"),
+        ({"size": 3}, "has 3 ids, and by its kind 384"),
+        ({"model_file": 3}, "The recorded model is 3"),
+        ({"model_file": "a\0b"}, "expected the name of a file"),
+    ],
+)
+def test_what_describes_no_vocabulary_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Vocabulary.from_json({**BYTES.to_json(), **change})
+
+
+def test_records_that_are_no_vocabulary_are_refused() -> None:
+    for value in ([], "bytes", None):
+        with pytest.raises(UserError, match="recorded as the vocabulary"):
+            Vocabulary.from_json(value)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="has no kind, extra_ids, sentinels, pad_id, eos_id, unk_id"):
+        Vocabulary.from_json({})
+
+
+@given(st.dictionaries(st.sampled_from([*BYTES.to_json(), "model_file"]), st.none() | st.integers() | st.text()))
+def test_any_record_is_read_or_refused(change: dict[str, object]) -> None:
+    try:
+        vocabulary = Vocabulary.from_json({**BYTES.to_json(), **change})
+    except UserError:
+        return
+    assert vocabulary.decode(vocabulary.encode("a é")) == "a é"
+
+
+def test_a_file_that_is_no_sentencepiece_model_is_refused(tmp_path: Path) -> None:
+    for number, content in enumerate((b"", b"not a model", bytes(range(256)) * 9)):
+        file = tmp_path / f"{number}.model"
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=r"\d\.model is not a SentencePiece model"):
+            Vocabulary("sentencepiece", 100, SEQIO, str(file)).size  # noqa: B018
+
+
+def test_sentencepiece(model_file: str) -> None:
+    vocabulary = Vocabulary("sentencepiece", 100, SEQIO, model_file)
+    assert vocabulary.size == 164
+    ids = vocabulary.encode("bag dem <extra_id_0> kib<extra_id_1>")
+    assert ids.count(163) == 1
+    assert ids[-1] == 162
+    assert vocabulary.decode([*ids, 1, 5]) == "bag dem<extra_id_0> kib<extra_id_1>"
+    counts = vocabulary.token_bytes()
+    # each word carries the space before it, the first one too
+    assert counts[vocabulary.encode("bag dem")].sum() == len(" bag dem")
+    assert counts[[0, 1, 2, 64, 163]].tolist() == [0, 0, 0, 0, 0]
+
+
+def test_agrees_with_seqio(model_file: str) -> None:
+    import seqio
+
+    from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
+
+    text = "Zürich bag dem kib"
+    named_pieces = Vocabulary("sentencepiece", 100, SEQIO, model_file, named_tokens=NAMED_TOKENS)
+    for vocabulary in (BYTES, ORIGINAL, NAMED, named_pieces, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
+        theirs = to_seqio(vocabulary)
+        assert from_seqio(theirs) == vocabulary
+        assert theirs.vocab_size == vocabulary.size
+        assert list(theirs.encode(text)) == vocabulary.encode(text)
+        assert (theirs.pad_id, theirs.eos_id, theirs.unk_id) == (0, 1, 2)
+        # t5's preprocessors number sentinels from the last id downwards
+        assert vocabulary.sentinel_id(0) == theirs.vocab_size - 1
+    pieces = Vocabulary("sentencepiece", 100, SEQIO, model_file)
+    text = "bag <extra_id_0> dem <extra_id_99>"
+    assert list(to_seqio(pieces).encode(text)) == pieces.encode(text)
+
+    # vocabularies with other names are others, whichever side asks
+    plain, named = seqio.ByteVocabulary(extra_ids=381), to_seqio(NAMED)
+    assert named == to_seqio(NAMED)
+    assert plain != named
+    assert named != plain
+    with pytest.raises(UserError, match="translate ids at the edges"):
+        to_seqio(HUGGING_FACE)
+    with pytest.raises(UserError, match="UnigramVocabulary is not known"):
+        from_seqio(seqio.UnigramVocabulary(["a"]))
+
+
+def test_ids_that_are_no_text() -> None:
+    import seqio
+
+    from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
+
+    ids = Vocabulary("ids", 0, unk_id=None, num_ids=50)
+    assert (ids.size, ids.num_sentinels) == (50, 0)
+    assert ids.encode(" 7 49  0 3") == [7, 49, 0, 3]
+    assert ids.decode([7, 49, 0, 3, 50, 1, 5]) == "7 49 3"
+    assert [ids.piece(token) for token in (0, 7, 50)] == ["0", "7", ""]
+    assert ids.token_bytes().tolist() == [0] * 50
+    assert ids.unknown_characters("a") == 0
+    assert Vocabulary.from_json(json.loads(json.dumps(ids.to_json()))) == ids
+    assert to_seqio(ids) == seqio.PassThroughVocabulary(50, eos_id=1)
+    assert from_seqio(to_seqio(ids)) == ids
+    for text in ("7 seven", "50", "-1", "9" * 99, "1.0", "<extra_id_0>"):
+        with pytest.raises(UserError, match=r"is no id of this vocabulary|has no id: this vocabulary has 0 sentinels"):
+            ids.encode(text)
+    with pytest.raises(UserError, match=r"has no end, at which predictions stop: give it an eos_id"):
+        from_seqio(seqio.PassThroughVocabulary(10))
+    for change in (
+        {"num_ids": 0},
+        {"kind": "bytes", "unk_id": 2},
+        {"extra_ids": 1},
+        {"eos_id": 50},
+        {"eos_id": 0},
+        {"num_ids": 2**31},
+    ):
+        with pytest.raises(UserError, match=r"num_ids is|has no extra ids \(\d+\), and its end is one of its own"):
+            dataclasses.replace(ids, **change)

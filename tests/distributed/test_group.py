@@ -1,0 +1,167 @@
+"""What the processes of a run tell each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.signals import StopRequest
+from t5xpg.distributed import ALONE, Processes, group, join
+from tests.distributed.store import Store
+
+COUNT = 3
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group, "_REASON_SECONDS", 0.3)
+
+
+def in_each(work: Callable[[Processes], Any], store: Store | None = None) -> list[Any]:
+    store = store or Store(COUNT)
+    processes = [Processes(store, process, COUNT) for process in range(COUNT)]
+    with ThreadPoolExecutor(COUNT) as pool:
+        return list(pool.map(work, processes))
+
+
+def test_told_gathered_and_met() -> None:
+    store = Store(COUNT)
+
+    def work(processes: Processes) -> Any:
+        said = f"of {processes.process}".encode()
+        first = processes.told("name", said)
+        gathered = processes.gathered("name", said)
+        again = processes.gathered("name", said * 2)
+        processes.meet("name")
+        return first, gathered, again
+
+    found = in_each(work, store)
+    assert found[0] == (b"of 0", [b"of 0", b"of 1", b"of 2"], [b"of 0of 0", b"of 1of 1", b"of 2of 2"])
+    assert found[1:] == [(b"of 0", [], [])] * 2
+    assert list(store.values) == ["t5xpg/name/1"], "what was gathered is not kept"
+
+
+def test_one_process_needs_nobody() -> None:
+    with join(None) as alone:
+        assert alone is ALONE
+        assert alone.first
+        assert alone.told("name", b"x") == b"x"
+        assert alone.gathered("name", b"x") == [b"x"]
+        alone.meet("name")
+        with StopRequest() as request:
+            stop = alone.follow(request, 7)
+            assert not stop.reached(8)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.reached(9)
+            assert stop.number == signal.SIGTERM
+
+
+def test_a_signal_to_one_process_stops_all() -> None:
+    def work(processes: Processes) -> tuple[int, int | None]:
+        request = StopRequest()
+        stop = processes.follow(request, 0)
+        if processes.process == 1:
+            request.number = signal.SIGINT
+        processes.start()
+        step = 1
+        while not stop.reached(step):
+            step += 1
+            processes.meet("update")
+        processes.close()
+        return step, stop.number
+
+    found = in_each(work)
+    assert len(set(found)) == 1
+    assert found[0][1] == signal.SIGINT
+
+
+def test_a_failure_ends_the_others_with_its_message(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    ended: list[int] = []
+
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        ended.append(code)
+        raise Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+
+    def work(processes: Processes) -> str | None:
+        if processes.process == 2:
+            return processes.explain(UserError("The file is not there."))
+        processes.start()
+        processes._watcher.join()
+        return None
+
+    assert in_each(work) == [None] * 3
+    assert ended == [1, 1]
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 2
+    for line in said:
+        assert line.startswith("t5xpg: error: Process 2 of 3 (")
+        assert line.endswith(") has ended: The file is not there.")
+
+
+def test_what_only_follows_from_another_failure_is_explained_by_it() -> None:
+    broken = ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer [10.0.0.2]:4242")
+
+    def work(processes: Processes) -> str | None:
+        return processes.explain(RuntimeError("no such thing") if processes.process == 2 else broken)
+
+    found = in_each(work)
+    assert found[2] is None, "its own error is shown"
+    for said in found[:2]:
+        assert said.startswith("Process 2 of 3 (")
+        assert said.endswith("has ended: RuntimeError: no such thing")
+
+
+def test_a_process_that_was_lost_without_a_word() -> None:
+    store = Store(1)
+    said = Processes(store, 0, 2).explain(ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"))
+    assert said is not None
+    assert said.startswith("The connection to another process was lost, which has probably ended: UNKNOWN: Gloo")
+    (told,) = store.values.values()
+    assert b"Process 0 of 2 (" in told
+
+
+def test_a_process_that_gives_no_sign_of_life(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv(group.LOST_VARIABLE, "1")
+    store, ended = Store(2), threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    store.key_value_set("t5xpg/alive/1", json.dumps([3, "node7"]))
+    first = Processes(store, 0, 2)
+    first.start()
+    assert ended.wait(60)
+    first._ended.set()
+    expected = "Process 1 of 2 (node7) has given no sign of life for 1 s: it was killed"
+    assert f"t5xpg: error: {expected}" in capfd.readouterr().err
+    assert expected in store.values["t5xpg/notice/failed/1"].decode()
+
+
+def test_the_service_may_be_gone() -> None:
+    store = Store(2)
+    store.gone = True
+    assert Processes(store, 1, 2).explain(KeyboardInterrupt()) is None
+    assert b"it was interrupted." in store.values["t5xpg/notice/failed/1"]
+
+
+def test_what_cannot_be_joined(tmp_path: Path) -> None:
+    from t5xpg.base.requested_hosts import RequestedHosts
+
+    with (
+        pytest.raises(UserError, match="The other processes cannot be joined at nowhere"),
+        join(RequestedHosts("nowhere", 2, 5)),
+    ):
+        pass

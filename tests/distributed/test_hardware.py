@@ -1,0 +1,117 @@
+"""Published and measured peaks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.base import environment
+from t5xpg.base.files import read_json, write_text
+from t5xpg.distributed import MeshConfig, hardware, make_mesh
+from t5xpg.distributed.hardware import (
+    PEAK_TERAFLOPS,
+    best_peak_flops,
+    device_memory,
+    measured_peak_flops,
+    peak_flops,
+    peak_flops_of_mesh,
+    share_of_peak,
+)
+
+
+def device(kind: str, platform: str = "gpu") -> SimpleNamespace:
+    return SimpleNamespace(device_kind=kind, platform=platform)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tera"),
+    [
+        ("NVIDIA H200", "bfloat16", 989.4),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),
+        ("NVIDIA H100 PCIe", "bfloat16", 756.0),
+        ("NVIDIA A100-SXM4-40GB", "float32", 156.0),
+        ("NVIDIA L4", "bfloat16", 121.0),
+        ("NVIDIA L40S", "bfloat16", 362.0),
+        ("Tesla T4", "float16", 65.0),
+        ("Tesla T4", "bfloat16", None),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", None),
+        ("TPU v5 lite", "bfloat16", 197.0),
+        ("TPU v4", "float32", 275.0),
+    ],
+)
+def test_published_peaks(kind, dtype, tera):
+    expected = None if tera is None else tera * 1e12
+    assert peak_flops(device(kind), dtype) == expected
+
+
+def test_cpus_have_no_published_peak():
+    assert peak_flops(device("L4", "cpu"), "float32") is None
+    assert peak_flops(jax.devices("cpu")[0], "float32") is None
+
+
+def test_no_entry_hides_a_later_one():
+    for name, table in PEAK_TERAFLOPS:
+        dtype = next(iter(table))
+        assert peak_flops(device(f"NVIDIA {name} 80GB"), dtype) == table[dtype] * 1e12
+
+
+def test_measured_peak():
+    assert measured_peak_flops("float32", size=64, seconds=0.0) > 1e6
+
+
+def test_the_best_measurement_of_a_machine_is_remembered(tmp_path, monkeypatch):
+    memory = tmp_path / "folder" / "peaks.json"
+    measured = iter([3e9, 2e9, 5e9, 4e9, 1e9])
+    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: next(measured))
+    assert best_peak_flops("float32", memory=memory) == 3e9
+    assert best_peak_flops("float32", memory=memory) == 3e9
+    assert best_peak_flops("float32", memory=memory) == 5e9
+    assert best_peak_flops("bfloat16", memory=memory) == 4e9
+    monkeypatch.setattr(environment, "cpu_model", lambda: "another")
+    assert best_peak_flops("float32", memory=memory) == 1e9
+    assert sorted(read_json(memory).values()) == [1e9, 4e9, 5e9]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"a": "b"}', "", '{"x": NaN}'])
+def test_what_is_remembered_may_be_anything(tmp_path, monkeypatch, text):
+    memory = tmp_path / "peaks.json"
+    write_text(memory, text)
+    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: 3e9)
+    assert best_peak_flops("float32", memory=memory) == 3e9
+    assert best_peak_flops("float32", memory=tmp_path / "peaks.json" / "below a file") == 3e9
+
+
+def test_a_share_is_never_above_the_whole():
+    assert share_of_peak(1.04e9, 1e9) == 1.0
+    assert share_of_peak(5e8, 1e9) == 0.5
+    assert share_of_peak(1.0, None) is None
+
+
+def test_memory():
+    of_cpu = device_memory(jax.devices("cpu")[0])
+    assert 2**28 < of_cpu <= environment.host()["memory_bytes"]
+    gpu = SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 80 * 2**30})
+    assert device_memory(gpu) == 80 * 2**30
+    assert device_memory(SimpleNamespace(platform="gpu", memory_stats=lambda: None)) is None
+
+
+def test_the_peak_of_a_mesh(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    mesh = SimpleNamespace(devices=np.array([[device("NVIDIA H200"), device("NVIDIA H200")]]))
+    assert peak_flops_of_mesh(mesh, "bfloat16") == pytest.approx(2 * 989.4e12)
+    unknown = SimpleNamespace(devices=np.array([[device("Fast Thing", "gpu")]]))
+    assert peak_flops_of_mesh(unknown, "bfloat16") is None
+    cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
+    assert peak_flops_of_mesh(cpu, "float32") > 1e8
+
+
+def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = iter([1e9, 3e9])
+    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: next(measured))
+    cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
+    assert peak_flops_of_mesh(cpu, "float32") == peak_flops_of_mesh(cpu, "float32") == 1e9
+    assert peak_flops_of_mesh(cpu, "float32", again=True) == peak_flops_of_mesh(cpu, "float32") == 3e9

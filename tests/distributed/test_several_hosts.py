@@ -1,0 +1,159 @@
+"""Real runs of two processes over loopback: one is killed, one is asked to stop, and one process goes on alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.data.recording.format import StreamWriter
+from t5xpg.data.recording.manifest import Recording, StreamRecord, files_of, write_recording
+from t5xpg.distributed.group import LOST_VARIABLE
+from t5xpg.experiment import config
+from t5xpg.experiment.identity import data_config
+from t5xpg.study.proofs.comparison import read_checkpoint
+from t5xpg.study.proofs.kills import WatchedRun
+from t5xpg.train import training
+from tests.data.recording_samples import DESCRIPTION, batches, identity
+from tests.workplace import REPOSITORY, Workplace
+
+STEPS, KILLED, STOPPED = 96, 15, 45
+SETTINGS = [
+    "--gin_file=gin/partitioning/data_parallel.gin",
+    f"--gin.TRAIN_STEPS={STEPS}",
+    "--gin.NUM_VIRTUAL_SHARDS=4",
+    "--gin.CHECKPOINT_PERIOD=12",
+    "--gin.EVAL_PERIOD=48",
+]
+DEVICES = 2
+
+
+@pytest.fixture(scope="module")
+def recording(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up batches of the workplace's experiment: these runs need no TensorFlow."""
+    loaded = config.load(str(workplace.experiment), *config.split_overrides(" ".join(SETTINGS)))
+    experiment, folder = loaded.experiment, tmp_path_factory.mktemp("recording")
+    described = dataclasses.asdict(DESCRIPTION) | {"vocabulary": DESCRIPTION.vocabulary.to_json()}
+    records = {}
+    for name, dataset, count in (
+        ("train", experiment.train_dataset, STEPS),
+        ("validation", experiment.eval_dataset, 2),
+    ):
+        dataset = data_config(dataset, experiment.random_seed)
+        with StreamWriter(folder, name, dataset.batch_spec(vocab_size=384)) as writer:
+            for batch in batches(dataset, count):
+                writer.write(batch)
+        records[name] = StreamRecord(identity(dataset), count, count, False, json.loads(json.dumps(described)))
+    source = {"data": {"task": "small_span_corruption"}, "cache": None, "manifest": None}
+    write_recording(folder, Recording("small", records, source, {"seqio": "0.0.20"}, files_of(folder)))
+    return folder
+
+
+class Start:
+    """One start of a run on some processes, each with its share of the devices."""
+
+    def __init__(self, workplace: Workplace, recording: Path, run: Path, count: int) -> None:
+        self.outputs = [workplace.folder / f"{run.name}_{process}.log" for process in range(count)]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.runs = []
+        self._stack = ExitStack()
+        for process in range(count):
+            several = [f"--coordinator=127.0.0.1:{port}", f"--processes={count}", f"--process={process}"]
+            arguments = [str(workplace.experiment), *SETTINGS, f"--recorded={recording}", f"--run={run}", *several]
+            self.outputs[process].unlink(missing_ok=True)
+            command = workplace.command("train", *arguments)
+            own = {
+                **workplace.environment,
+                "JAX_NUM_CPU_DEVICES": str(DEVICES // count),
+                "PYTHONPATH": str(REPOSITORY),
+                LOST_VARIABLE: "10",
+            }
+            watched = WatchedRun(command, run / "checkpoints", self.outputs[process], own)
+            self.runs.append(self._stack.enter_context(watched))
+
+    def end(self, number: int | None = None, at: int = 0, saved: Path | None = None) -> list[int | None]:
+        """Wait for all the processes and return their exit codes.
+
+        number: a signal that the last of them is sent at the step `at`, or as soon after it as `saved` is there.
+        """
+        with self._stack:
+            while not all(run.ended for run in self.runs):
+                for run in self.runs:
+                    run.listen(0.005)
+                arrived = any((step or 0) >= at for step in self.runs[-1].steps["step"])
+                if number is not None and arrived and (saved is None or saved.exists()):
+                    self.runs[-1].send(number)
+                    number = None
+            assert number is None, self.said(-1)
+            return [run.exit_code for run in self.runs]
+
+    def said(self, process: int) -> str:
+        return self.outputs[process].read_text()
+
+
+def losses(run: Path) -> dict[tuple[int, str], float]:
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {(record["step"], record["split"]): record["loss"] for record in records}
+
+
+def distance(one: Path, other: Path, items: Sequence[str] = ("params", "optimizer")) -> float:
+    ours, theirs = (read_checkpoint(run / "checkpoints" / str(STEPS)) for run in (one, other))
+    pairs = [(ours[item][name], theirs[item][name]) for item in items for name in ours[item]]
+    assert all(ours[item].keys() == theirs[item].keys() for item in items)
+    squares = [(np.sum(np.square(a - b, dtype=np.float64)), np.sum(np.square(a, dtype=np.float64))) for a, b in pairs]
+    return float(np.sqrt(sum(each[0] for each in squares) / sum(each[1] for each in squares)))
+
+
+def alone(workplace: Workplace, recording: Path, run: Path) -> None:
+    """The rest of the run, in this process and on one device."""
+    loaded = config.load(str(workplace.experiment), *config.split_overrides(" ".join(SETTINGS)))
+    assert training.train(loaded, run, recorded=recording) == 0
+
+
+def test_a_run_is_the_same_on_two_hosts_on_one_and_after_a_loss(
+    workplace: Workplace, recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in workplace.environment.items():
+        if name.startswith("T5XPG_"):
+            monkeypatch.setenv(name, value)
+    one, two = workplace.folder / "runs" / "on_one_host", workplace.folder / "runs" / "on_two_hosts"
+    alone(workplace, recording, one)
+    lost = Start(workplace, recording, two, 2)
+    # an asynchronous save may end many of these short steps after it began
+    first, last = lost.end(signal.SIGKILL, KILLED, saved=two / "checkpoints" / "12")
+    assert last == -signal.SIGKILL
+    assert first not in (0, None), lost.said(0)
+    assert re.search(
+        r"Process 1 of 2 .* has given no sign of life|connection to another process was lost", lost.said(0)
+    )
+    assert 12 <= max(int(path.name) for path in (two / "checkpoints").iterdir() if path.name.isdecimal()) < STEPS
+
+    stopped = Start(workplace, recording, two, 2)
+    assert stopped.end(signal.SIGTERM, STOPPED) == [128 + signal.SIGTERM] * 2, stopped.said(0)
+    found = re.search(r"stopped after step (\d+), which is saved", stopped.said(0))
+    assert found is not None
+    assert STOPPED <= int(found[1]) < STEPS
+    assert (two / "checkpoints" / found[1] / "SHA256SUMS").exists()
+    assert "2 simulated devices of 2 processes" in stopped.said(0)
+    assert "device: CPU" not in stopped.said(1)  # one of them prints
+
+    capsys.readouterr()
+    alone(workplace, recording, two)
+    assert f"continues after step {found[1]}" in capsys.readouterr().out
+
+    assert (two / "batches.sha256").read_bytes() == (one / "batches.sha256").read_bytes()
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    assert distance(one, two) < 1e-4
+    assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()} | {"hosts"}
+    starts = json.loads((two / "run.json").read_text())["starts"]
+    assert [start["devices"].get("processes") for start in starts] == [2, 2, None]

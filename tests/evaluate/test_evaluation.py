@@ -1,0 +1,255 @@
+"""`make eval`: that it measures the run that it says; a user's own task with its cache and its metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import sha256_of_file
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.trained_model import check_same_vocabulary
+from t5xpg.experiment import prepare
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import read_jsonl
+from t5xpg.run.results import collect
+from t5xpg.run.results_page import block
+from tests.workplace import Workplace, assert_same_run, checkpoint_arrays
+
+MODULE = """
+import functools
+import os
+import numpy as np
+import seqio
+import t5.data
+from t5xpg.data import metrics
+
+FOLDER = os.path.dirname(__file__)
+FEATURE = seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True)
+
+
+def as_floats(targets, predictions):
+    assert all(isinstance(text, str) for text in [*targets, *predictions])
+    return {"exact": sum(map(str.__eq__, targets, predictions)) / len(targets), "predicted": len(predictions)}
+
+
+def as_values(targets, predictions):
+    lengths = seqio.metrics.Histogram(np.array([len(text) for text in targets]), bins=2)
+    picture = seqio.metrics.Image(np.full((1, 2, 3, 1), 128, np.uint8))
+    first = seqio.metrics.Text("| " + targets[0])
+    shortest = seqio.metrics.Scalar(min(map(len, targets)))
+    return {"shortest": shortest, "first": first, "lengths": lengths, "picture": picture}
+
+
+seqio.TaskRegistry.add(
+    "user_repeat",
+    source=seqio.TextLineDataSource({s: os.path.join(FOLDER, "user", s + ".txt") for s in ("train", "validation")}),
+    preprocessors=[
+        functools.partial(t5.data.preprocessors.parse_tsv, field_names=["inputs", "targets"]),
+        seqio.preprocessors.tokenize,
+        seqio.CacheDatasetPlaceholder(),
+        seqio.preprocessors.append_eos,
+    ],
+    output_features={"inputs": FEATURE, "targets": FEATURE},
+    metric_fns=[as_floats, as_values, metrics.bleu, metrics.perplexity],
+)
+import t5xpg.tasks
+seqio.MixtureRegistry.add("user_blend", [("user_repeat", 1), ("small_span_corruption", 1)])
+"""
+BLEND = [
+    "--gin.MIXTURE_OR_TASK_NAME=user_blend",
+    "--gin.MODULE_IMPORT=user_tasks",
+    "--gin.spec.DatasetConfig.objective=None",
+    "--gin.TRAIN_STEPS=2",
+    "--gin.WARMUP_STEPS=1",
+    "--gin.CHECKPOINT_PERIOD=1",
+    "--gin.EVAL_PERIOD=1",
+    "--gin.INFER_EVAL_PERIOD=1",
+    "--gin.INFER_EVAL_STEPS=2",
+    "--run=blend",
+]
+
+
+@pytest.fixture(scope="module")
+def blend(workplace: Workplace) -> RunDirectory:
+    """A run on a mixture of a user's task, which nobody has cached, and one of the table."""
+    (workplace.folder / "user").mkdir()
+    (workplace.folder / "user_tasks.py").write_text(MODULE)
+    for split, count in (("train", 40), ("validation", 10)):
+        lines = (f"line {n} of {split}\tline {n}\n" for n in range(count))
+        (workplace.folder / "user" / f"{split}.txt").write_text("".join(lines))
+    assert "validation, no cache yet (`make train` makes it first" in workplace.run(
+        "check", str(workplace.experiment), *BLEND[:-1]
+    )
+    printed = workplace.run("train", str(workplace.experiment), *BLEND)
+    assert "user_repeat is cached\n" in printed
+    assert re.search(r"^step 1: validation loss by task: small_span_corruption \d\.\d+, user_repeat", printed, re.M)
+    assert re.search(r"^step 1: user_repeat: exact 0, predicted 8, shortest 6, bleu .* \(8 examples\)$", printed, re.M)
+    assert re.search(r"^metrics +8 examples +in [\d.]+ s", printed, re.M)
+    return RunDirectory(workplace.folder / "runs" / "blend")
+
+
+def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunDirectory) -> None:
+    assert (workplace.folder / "cache" / "user_repeat" / "COMPLETED").exists()
+    identity = blend.read()["identity"]
+    assert set(identity["data"]["sources"]) == set(identity["cache"]) == {"user_repeat", "small_span_corruption"}
+    assert set(identity["data"]["sources"]["user_repeat"]["sha256"]) == {"train", "validation"}
+    small = json.loads((workplace.folder / "data" / "small" / "manifest.json").read_text())
+    assert identity["data"]["sources"]["small_span_corruption"]["sha256"] == {
+        split: record["sha256"] for split, record in small["splits"].items()
+    }
+
+
+def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDirectory) -> None:
+    blend.data_log.write_text("a training still writes here\n")
+    printed = workplace.run("eval", str(workplace.experiment), *BLEND)
+    assert re.search(r"^  user_repeat +10 +shortest +6$", printed, re.M)
+    assert re.search(r"^  user_repeat +10 +lengths +histogram of 10$", printed, re.M)
+    assert re.search(r"^  small_span_corruption( +\d+\.?\d*){4} +[\d,]+$", printed, re.M)
+    assert "warning" not in printed.lower(), printed
+    measured = json.loads(blend.evaluation_json.read_text())
+    assert measured["task"] == "user_blend"
+    assert measured["step"] == 2
+    assert set(measured["metrics"]) == {"user_repeat"}  # the other has none
+    found = measured["metrics"]["user_repeat"]
+    assert {name: found[name] for name in ("exact", "predicted", "shortest", "first")} == {
+        "exact": 0.0, "predicted": 10, "shortest": 6, "first": "| line 7",
+    }  # fmt: skip
+    assert found["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:intl|")
+    assert found["lengths"] == {"histogram": {"counts": [0, 10], "edges": [5.5, 6.0, 6.5]}}
+    assert found["picture"]["image"]["shape"] == [1, 2, 3, 1]
+    # two ways to the same number: scores that SeqIO hands to a metric, and the loss of the task's own split
+    assert set(measured["tasks"]) == {"small_span_corruption", "user_repeat"}
+    # the texts have the same bytes as the targets, but for the end token, which stands for none
+    assert found["nats_per_byte"] == pytest.approx(measured["tasks"]["user_repeat"]["nats_per_byte"], rel=1e-5)
+    lines = (blend.evaluation / "predictions" / "user_repeat.jsonl").read_text().split("\n")
+    said = [json.loads(line) for line in lines[:-1]]
+    assert (said[0]["inputs"], said[0]["target"]) == ("line 7 of validation", "line 7")
+    assert len(said) == 10
+    assert all(line["score"] < 0 and isinstance(line["prediction"], str) for line in said)
+    history = read_jsonl(blend.evaluation / "metrics.jsonl")
+    assert [(line["step"], line["split"], line.get("task")) for line in history] == [
+        (2, "validation", None), (2, "validation", "small_span_corruption"), (2, "validation", "user_repeat"),
+        (2, "infer_eval", "user_repeat"),
+    ]  # fmt: skip
+    assert history[-1]["metrics"] == found
+    assert list((blend.tensorboard / "evaluation").iterdir())
+    assert blend.data_log.read_text() == "a training still writes here\n"
+    assert blend.evaluation_log.exists()
+
+
+def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
+    lines = read_jsonl(blend.metrics_jsonl)
+    of_step = ["validation None", "validation small_span_corruption", "validation user_repeat"]
+    metrics = ["infer_eval user_repeat"]
+    measured = [f"{line['split']} {line.get('task')}" for line in lines]
+    assert measured == [*of_step, *of_step, *metrics, "train None", *of_step, *metrics]
+    assert {line["examples"] for line in lines if line["split"] == "infer_eval"} == {8}  # two batches of four
+    assert [line["step"] for line in read_jsonl(blend.timing_jsonl) if "infer_eval_seconds" in line] == [1, 2]
+    results = collect(blend)
+    assert results["curves"]["validation"]["step"] == [0, 1, 2]
+    assert results["tasks"]["validation"]["user_repeat"]["step"] == [0, 1, 2]
+    curves = results["tasks"]["infer_eval"]["user_repeat"]["metrics"]
+    assert curves["predicted"] == [8, 8]
+    assert curves["bleu_signature"].startswith("nrefs:1")
+    assert "| user_repeat / bleu_signature | 2 | nrefs:1&#124;case:mixed" in block(results)
+    saved = json.loads((blend.checkpoints / "2" / "metrics" / "metrics").read_text())
+    assert saved["validation/loss"] == results["final"]["validation"]["loss"]
+    assert saved["user_repeat/predicted"] == 8
+    assert saved["validation/user_repeat/loss"] == results["tasks"]["validation"]["user_repeat"]["loss"][-1]
+
+
+def test_a_run_that_goes_on_measures_the_same(workplace: Workplace, blend: RunDirectory) -> None:
+    again = workplace.folder / "runs" / "blend_again"
+    shutil.copytree(blend.path, again)
+    shutil.rmtree(again / "checkpoints" / "2")
+    printed = workplace.run("train", str(workplace.experiment), *BLEND[:-1], "--run=blend_again")
+    assert "continues after step 1" in printed
+    assert_same_run(again, blend.path, 2)
+
+
+def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Workplace, blend: RunDirectory) -> None:
+    folder = workplace.folder / "recording"
+    workplace.run("record", str(workplace.experiment), *BLEND[:-1], "--steps=2", f"--output={folder}")
+    command = ["train", str(workplace.experiment), *BLEND[:-1], f"--recorded={folder}"]
+    printed = workplace.run(*command, "--run=refused", code=1)
+    assert "INFER_EVAL_PERIOD is set, and a recording holds no metrics of tasks" in printed
+    workplace.run(*command, "--gin.INFER_EVAL_PERIOD=None", "--gin.INFER_EVAL_STEPS=None", "--run=by_recording")
+    recorded = RunDirectory(workplace.folder / "runs" / "by_recording")
+    live = [line for line in blend.metrics_jsonl.read_text().splitlines() if '"infer_eval"' not in line]
+    assert recorded.metrics_jsonl.read_text().splitlines() == live
+    ours, theirs = (checkpoint_arrays(run.checkpoints, 2) for run in (recorded, blend))
+    assert all(array.tobytes() == theirs[name].tobytes() for name, array in ours.items())
+
+
+def test_another_experiments_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
+    before = blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None
+    printed = workplace.run("eval", str(workplace.experiment), "--run=blend", code=1)
+    assert re.search(r'mixture_or_task_name +"user_blend" in the run, "small_span_corruption" now', printed)
+    assert "Traceback" not in printed
+    assert before == (blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None)
+
+
+def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirectory) -> None:
+    prompt = "--prompt=the <extra_id_0> sees"
+    more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
+    printed = workplace.run("infer", str(workplace.experiment), prompt, *more, code=1)
+    assert "model.config.relative_attention_max_distance" in printed
+    assert "mixture_or_task_name" not in printed
+    # what decides nothing may differ: the dataset, dropout
+    printed = workplace.run("infer", str(workplace.experiment), prompt, "--run=blend", "--gin.DROPOUT_RATE=0.0")
+    assert "small after step 2" in printed
+
+
+def test_a_cache_that_others_made_is_left_as_it_is(
+    workplace: Workplace, blend: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in workplace.environment.items():
+        monkeypatch.setenv(name, value)
+    folder = workplace.folder / "cache" / "user_repeat"
+    text = workplace.folder / "user" / "train.txt"
+    identity, content = (folder / "t5xpg_identity.json").read_bytes(), text.read_bytes()
+    (folder / "t5xpg_identity.json").unlink()  # as SeqIO's own script leaves it
+    text.unlink()
+    before = {path.name: path.stat().st_size for path in folder.iterdir()}
+    try:
+        source = prepare.prepare(DatasetConfig("user_repeat", {}, module_import=("user_tasks",)))
+    finally:
+        text.write_bytes(content)
+        after = {path.name: path.stat().st_size for path in folder.iterdir()}
+        files = {name: sha256_of_file(folder / name) for name in before if not name.startswith(".")}
+        (folder / "t5xpg_identity.json").write_bytes(identity)
+    assert after == before
+    assert source == prepare.Source({"task": "user_repeat"}, {"task": "user_repeat", "files": files})
+    assert "was made by SeqIO itself, and its text is not here to compare it" in capsys.readouterr().out
+
+
+def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
+    exported: list[str] = []
+
+    def cache_task(task: str, **options: object) -> dict[str, object]:
+        if "wikitext" not in exported or task == "never":
+            raise prepare.caching.MissingTextError("The text is not there.", ["pydocs", "wikitext"])
+        return {"task": task}
+
+    monkeypatch.setattr(prepare.caching, "cache_task", cache_task)
+    monkeypatch.setattr(prepare.export, "export_dataset", lambda name, **options: exported.append(name))
+    assert prepare.cache("blend", log=lambda line: None) == {"task": "blend"}
+    assert exported == ["pydocs", "wikitext"]
+    with pytest.raises(UserError, match=r"The text is not there\."):
+        prepare.cache("never", log=lambda line: None)
+
+
+def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "mine")
+    check_same_vocabulary(Vocabulary(), Vocabulary(), run)
+    with pytest.raises(
+        UserError, match=r"mine was trained with another vocabulary .* sentinels transformers in the run"
+    ):
+        check_same_vocabulary(Vocabulary(), Vocabulary(sentinels="transformers"), run)

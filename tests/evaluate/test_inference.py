@@ -1,0 +1,216 @@
+"""Prediction files and what a terminal shows, with a predictor that answers without a model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.objectives import SpanCorruption
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate import infer
+from t5xpg.evaluate.infer import Answer
+
+
+class Echo:
+    """Fills the first blank with a character that terminals act on."""
+
+    vocabulary = Vocabulary()
+    batch_size = 2
+    lengths: ClassVar = {"inputs": 64, "targets": 32}
+    longest_input = 64
+    identity: ClassVar[dict[str, Any]] = {"step": 3}
+    more: ClassVar[list[str]] = []  # what else is answered, less probable
+    asked = 0
+    stops_at = 1_000  # as if Ctrl-C were typed before the answer to this row
+
+    def ids(self, text: str) -> list[int]:
+        return [*self.vocabulary.encode(text), 1]
+
+    def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
+        return np.zeros((rows or len(texts), 4), np.int32)
+
+    def answers(self, tokens: np.ndarray, first_row: int = 0) -> list[Answer]:
+        if first_row >= self.stops_at:
+            raise KeyboardInterrupt
+        self.asked += len(tokens)
+        scores = [-float(place) for place in range(1 + len(self.more))]
+        first = "<extra_id_0>\x9b1m\x1b"
+        return [
+            Answer([first, *(f"{text} {first_row + row}" for text in self.more)], scores) for row in range(len(tokens))
+        ]
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
+    found = Echo()
+    monkeypatch.setattr(infer.Predictor, "from_run", lambda loaded, path, step=None: (found, 3))
+    return found
+
+
+def predict(folder: Path, lines: Sequence[str]) -> bytes:
+    source, target = folder / "in.jsonl", folder / "out.jsonl"
+    source.write_text("\n".join(lines), encoding="utf-8")
+    loaded: Any = None
+    infer.predict_file(loaded, folder, source, target)
+    return target.read_bytes()
+
+
+def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> None:
+    lines = [
+        '{"inputs": "a <extra_id_0> \\ud800 b", "id": "\\\\\\udc00 é"}',
+        "",
+        '{"text": "<extra_id_00>"}',
+        '{"text": ""}',
+    ]
+    written = predict(tmp_path, lines)
+    assert not set(written.decode("utf-8")) & {"\x1b", "\x9b"}
+    records = [json.loads(line) for line in written.splitlines()]
+    prediction = "<extra_id_0>\x9b1m\x1b"
+    assert records == [
+        {
+            "inputs": "a <extra_id_0> \ud800 b",
+            "id": "\\\udc00 é",
+            "prediction": prediction,
+            "filled": "a \x9b1m\x1b \ud800 b",
+        },
+        {"text": "<extra_id_00>", "prediction": prediction, "filled": "<extra_id_00>"},
+        {"text": "", "prediction": prediction, "filled": ""},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"inputs": "<extra_id_125>"}', r"in\.jsonl:4: <extra_id_125> has no id: .* 125 sentinels"),
+        (json.dumps({"inputs": "é" * 32}), r"in\.jsonl:4: has 65 tokens with its end, .* trained on at most 64"),
+        ("{", r"in\.jsonl:4 is not JSON \(Expecting property name"),
+        ("[" * 100_000, r"in\.jsonl:4 is not JSON \(maximum recursion"),
+        ('{"a": ' + "[" * 200 + "]" * 200 + "}", r"in\.jsonl:4 is nested more than 100 deep"),
+        ('{"inputs": 3}', r'in\.jsonl:4: "inputs" is int, expected a string'),
+        ('{"prompt": "a"}', r'in\.jsonl:4 has no "inputs"\. Known: prompt'),
+        ("[]", r"in\.jsonl:4 holds a JSON list\. Expected one {\"inputs\""),
+    ],
+)
+def test_a_bad_record_is_named_before_the_first_prediction(tmp_path: Path, echo: Echo, line: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        predict(tmp_path, ['{"text": "<extra_id_124>"}', "", '{"text": "b"}', line])
+    assert echo.asked == 0
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_only_a_file_is_written_over(tmp_path: Path, echo: Echo) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a <extra_id_0>"}')
+    os.mkfifo(tmp_path / "pipe")
+    loaded: Any = None
+    for name, message in ((".", "is a folder"), ("pipe", "is no regular file"), ("/dev/null", "is no regular file")):
+        with pytest.raises(UserError, match=f"OUTPUT=.*{message}"):
+            infer.predict_file(loaded, tmp_path, source, tmp_path / name)
+    (tmp_path / "link.jsonl").symlink_to("linked.jsonl")
+    infer.predict_file(loaded, tmp_path, source, tmp_path / "link.jsonl")
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len((tmp_path / "linked.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_is_no_input_file_is_refused(tmp_path: Path, echo: Echo) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling.jsonl").symlink_to("gone.jsonl")
+    loaded: Any = None
+    for name, message in (("gone.jsonl", "not there"), ("dangling.jsonl", "not there"), ("pipe", "no regular file")):
+        with pytest.raises(UserError, match=f"INPUT: .*{name} is {message}"):
+            infer.predict_file(loaded, tmp_path, tmp_path / name, None)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "The prompt has no blank"),
+        ("no blank", "The prompt has no blank: write <extra_id_0>"),
+        ("<extra_id_1>", "numbered 1: the first is <extra_id_0>"),
+        ("<extra_id_0><extra_id_0>", "numbered 0, 0"),
+        (
+            "<extra_id_0>" + 63 * "a",
+            r"The prompt has 65 tokens with its end, .* at most 64\. .*{'inputs': 65, 'targets': 32}",
+        ),
+        ("".join(f"<extra_id_{i}>" for i in range(126)), "The prompt <extra_id_125> has no id"),
+    ],
+)
+def test_prompts_are_checked(tmp_path: Path, echo: Echo, prompt: str, message: str) -> None:
+    dataset = SimpleNamespace(objective=SpanCorruption())
+    loaded: Any = SimpleNamespace(experiment=SimpleNamespace(eval_dataset=dataset))
+    with pytest.raises(UserError, match=message):
+        infer.fill_in(loaded, tmp_path, prompt)
+    assert echo.asked == 0
+
+
+def test_what_a_byte_model_says_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    infer.print_filled("the\n<extra_id_0>", "<extra_id_0>\x1b]0;title\x07")
+    infer.print_sample("the <extra_id_0>", "<extra_id_0>\x1b[2J", "<extra_id_0>\udc80\r\n")
+    assert capsys.readouterr().out.splitlines() == [
+        "input       the⏎<extra_id_0>",
+        "prediction  <extra_id_0>�]0;title�",
+        "filled in   the⏎[�]0;title�]",
+        "",
+        "filled in  the [�[2J]",
+        "was        the [�⏎]",
+    ]
+
+
+def test_all_that_was_decoded_is_written_and_shown(
+    tmp_path: Path, echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(echo, "more", ["<extra_id_0>b"], raising=False)
+    written = predict(tmp_path, ['{"text": "<extra_id_0>"}'] * 3).splitlines()
+    assert [json.loads(line)["predictions"][1] for line in written] == [f"<extra_id_0>b {row}" for row in range(3)]
+    assert json.loads(written[2])["scores"] == [0.0, -1.0]
+    assert json.loads(written[2])["prediction"] == json.loads(written[2])["predictions"][0]
+    infer.print_filled("a <extra_id_0>", "<extra_id_0>b", "<extra_id_0>c")
+    assert capsys.readouterr().out.splitlines()[1::2] == ["prediction  <extra_id_0>b", "prediction  <extra_id_0>c"]
+
+
+@pytest.mark.parametrize("stops_at", [0, 2, 4, 5])
+def test_an_interrupted_file_is_gone_on_with(
+    tmp_path: Path, echo: Echo, stops_at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"text": f"{row} <extra_id_0>"}) for row in range(5)]
+    whole = predict(tmp_path, lines)
+    (tmp_path / "out.jsonl").unlink()
+    echo.asked, echo.stops_at = 0, stops_at
+    partial = tmp_path / "out.jsonl.partial"
+    if stops_at == 5:
+        assert predict(tmp_path, lines) == whole
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            predict(tmp_path, lines)
+        assert not (tmp_path / "out.jsonl").exists()
+        assert partial.exists() == (stops_at > 0)
+        if stops_at:
+            assert len(partial.read_bytes().splitlines()) == 1 + stops_at
+            assert "out.jsonl.partial keeps what is done" in capsys.readouterr().err
+        echo.asked, echo.stops_at = 0, 1_000
+        assert predict(tmp_path, lines) == whole
+        assert echo.asked == 6 - stops_at  # the last batch is filled up
+        if stops_at:
+            assert f"{stops_at} records are done" in capsys.readouterr().err
+    assert not partial.exists()
+
+
+def test_other_inputs_are_not_gone_on_with(tmp_path: Path, echo: Echo) -> None:
+    lines = [json.dumps({"text": f"{row} <extra_id_0>"}) for row in range(5)]
+    echo.stops_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        predict(tmp_path, lines)
+    kept = (tmp_path / "out.jsonl.partial").read_bytes()
+    with pytest.raises(
+        UserError, match=r"(?s)partial holds the first .*\n  input\.sha256: \w+… there, .* to start over"
+    ):
+        predict(tmp_path, lines[:4])
+    assert (tmp_path / "out.jsonl.partial").read_bytes() == kept

@@ -1,0 +1,98 @@
+"""The training process's side of the metrics of tasks: what the model is asked, and in which order it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t5xpg.base.metric_values import Histogram
+from t5xpg.data.batch import Batch, BatchSpec, with_targets
+from t5xpg.data.stream.client import EvaluatedTask
+from t5xpg.evaluate.predicting import InferEval, ModelOutputs, TaskMetrics
+
+S, T = 4, 3
+SPEC = BatchSpec(2, {"inputs": S, "targets": T})
+
+
+def batch_of(numbers: list[int]) -> Batch:
+    """Rows told apart by their first input token; rows of 0 fill up."""
+    inputs = np.zeros((2, S), np.int32)
+    targets = np.zeros((2, T), np.int32)
+    inputs[: len(numbers), 0] = numbers
+    targets[: len(numbers), 0] = numbers
+    return with_targets({"encoder_input_tokens": inputs}, targets, SPEC)
+
+
+class Evaluator:
+    """Two tasks, of three examples and of two."""
+
+    tasks = (EvaluatedTask("a", 3, ("prediction", "score")), EvaluatedTask("b", 2, ("prediction_with_aux",)))
+
+    spec = SPEC
+
+    def __init__(self) -> None:
+        self.measured: list[tuple[Mapping[str, Any], int, Path | None]] = []
+
+    def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
+        for numbers in ([1, 2], [3]) if task == "a" else ([4, 5],):
+            yield batch_of(numbers), len(numbers)
+
+    def measure(self, outputs: Mapping[str, Any], step: int, inferences: Path | None) -> dict[str, Any]:
+        self.measured.append((outputs, step, inferences))
+        return {"a": {"exact": 50.0, "note": "text"}, "b": {"lengths": Histogram(np.ones(2))}}
+
+
+def predict(params: Any, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
+    return np.stack([params * batch["encoder_input_tokens"][:, 0], row_numbers, row_numbers + 1], axis=1)
+
+
+def score(params: Any, batch: Batch) -> np.ndarray:
+    return -(batch["decoder_target_tokens"] * batch["decoder_loss_weights"]).sum(axis=1).astype(np.float32)
+
+
+def test_outputs_of_every_task_in_the_order_of_its_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluator = Evaluator()
+    opened: list[int] = []
+
+    def open_it() -> Any:
+        opened.append(1)
+        return evaluator
+
+    infer_eval = InferEval(open_it, ModelOutputs(predict, score))
+    for step in (3, 6):
+        found = infer_eval.measure(10, step)
+    assert len(opened) == 1  # the first time
+    outputs, step, inferences = evaluator.measured[-1]
+    assert (step, inferences) == (6, None)
+    assert outputs["a"]["prediction"].tolist() == [[10, 0, 1], [20, 1, 2], [30, 2, 3]]
+    assert outputs["a"]["score"].tolist() == [-1, -2, -3]
+    assert set(outputs["b"]) == {"prediction", "prediction_scores"}
+    assert outputs["b"]["prediction"].tolist() == [[40, 0, 1], [50, 1, 2]]
+    assert outputs["b"]["prediction_scores"].tolist() == [-41, -53]  # of what was predicted
+    assert [(one.task, one.examples) for one in found] == [("a", 3), ("b", 2)]
+    assert "metrics  5 examples" in capsys.readouterr().err
+
+
+def test_a_line_of_the_records_and_one_for_people() -> None:
+    one = TaskMetrics("a", 1234, {"exact": 50.0, "f1": 12.3456, "note": "text", "none": None})
+    assert one.to_record(9) == {
+        "step": 9,
+        "split": "infer_eval",
+        "task": "a",
+        "examples": 1234,
+        "metrics": {"exact": 50.0, "f1": 12.3456, "note": "text", "none": None},
+    }
+    assert str(one) == "a: exact 50, f1 12.35 (1,234 examples)"
+    assert str(TaskMetrics("b", 1, {"note": "text"})) == "b: no numbers (1 examples)"
+
+
+def test_targets_are_shifted_and_weighted() -> None:
+    batch = with_targets(batch_of([7]), np.array([[5, 6, 1], [8, 1, 0]], np.int32), SPEC)
+    assert batch["decoder_input_tokens"].tolist() == [[0, 5, 6], [0, 8, 1]]
+    assert batch["decoder_loss_weights"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch["encoder_input_tokens"][0, 0] == 7
+    assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}

@@ -1,0 +1,125 @@
+"""Checkpoints that real T5X wrote are read as T5X reads them, and those that are not whole are named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+from flax import serialization
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.t5x_files import T5X, TENSORFLOW, holds_checkpoint, open_checkpoint
+from tests.t5x_goldens import CASES, CONTENTS, described, unpack
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "mesh_tensorflow"])
+def test_every_array_is_what_t5x_reads(case: str, tmp_path: Path) -> None:
+    found = open_checkpoint(unpack(case, tmp_path))
+    assert found.kind == T5X
+    assert CONTENTS[case].keys() <= found.arrays.keys()
+    for name, stored in found.arrays.items():
+        array = stored.read()
+        assert stored.shape == array.shape
+        if name in CONTENTS[case]:
+            assert described(array) == CONTENTS[case][name], name
+        else:  # what T5X keeps of an accumulator that it does not use
+            assert array.shape == (1,)
+
+
+def test_the_last_of_several_is_taken_and_any_can_be_named(tmp_path: Path) -> None:
+    folder = unpack("t5_1_1", tmp_path)
+    shutil.copytree(folder / "checkpoint_5", folder / "checkpoint_40")
+    assert open_checkpoint(folder).path == folder / "checkpoint_40"
+    for named in (folder / "checkpoint_5", folder / "checkpoint_5" / "checkpoint"):
+        assert open_checkpoint(named).path == folder / "checkpoint_5"
+    orbax = unpack("t5_1_1_orbax", tmp_path) / "checkpoint_5"
+    assert open_checkpoint(orbax).path == open_checkpoint(orbax / "state").path == orbax / "state"
+    tensorflow = unpack("mesh_tensorflow", tmp_path)
+    shutil.copy(tensorflow / "model.ckpt-5.index", tensorflow / "model.ckpt-40.index")
+    for named in (tensorflow, tensorflow / "model.ckpt-5", tensorflow / "model.ckpt-5.index"):  # `checkpoint` says 5
+        found = open_checkpoint(named)
+        assert (found.kind, found.path) == (TENSORFLOW, tensorflow / "model.ckpt-5")
+    (tensorflow / "checkpoint").unlink()
+    with pytest.raises(UserError, match=r"lacks model.ckpt-40.data-00000-of-00001"):
+        open_checkpoint(tensorflow)
+
+
+def test_what_is_no_checkpoint_of_theirs(tmp_path: Path) -> None:
+    assert not holds_checkpoint(tmp_path / "nowhere")
+    assert not holds_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert not holds_checkpoint(tmp_path)
+    assert not holds_checkpoint(tmp_path / "config.json")
+    with pytest.raises(UserError, match="holds no checkpoint of T5X or Mesh-TensorFlow"):
+        open_checkpoint(tmp_path)
+
+
+def write(folder: Path, tree: object) -> None:
+    (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(tree))
+
+
+def pointing_at(path: str) -> dict[str, object]:
+    spec = {"driver": "zarr", "kvstore": {"driver": "gfile", "path": path}, "metadata": {"shape": [2]}}
+    return {"version": 3, "optimizer": {"target": {"a": spec}}}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "checkpoint").write_bytes(b""), "is not whole, or of no layout that is known"),
+        (lambda folder: (folder / "checkpoint").write_bytes(b"\xff\x00nonsense"), "is not whole, or of no layout"),
+        (lambda folder: (folder / "checkpoint").write_bytes(msgpack.packb([1, 2])), "it is no mapping"),
+        (lambda folder: write(folder, {"version": 9, "optimizer": {}}), "version 9"),
+        (lambda folder: write(folder, pointing_at("../../else/")), r"is said to be in '../../else/'"),
+        (lambda folder: write(folder, pointing_at("/etc")), "is said to be in '/etc'"),
+        (lambda folder: shutil.rmtree(folder / "target.decoder.relpos_bias.rel_embedding"), "cannot be read"),
+        (lambda folder: (folder / "target.token_embedder.embedding" / "0.0").write_bytes(b"short"), "is not whole"),
+    ],
+)  # fmt: skip
+def test_damage_is_said(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    folder = unpack("t5_1_1", tmp_path) / "checkpoint_5"
+    damage(folder)
+    with pytest.raises(UserError, match=message):
+        [stored.read() for stored in open_checkpoint(folder).arrays.values()]
+
+
+def test_a_damaged_orbax_checkpoint_is_said(tmp_path: Path) -> None:
+    folder = unpack("t5_1_1_orbax", tmp_path) / "checkpoint_5" / "state"
+    (folder / "manifest.ocdbt").write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match="cannot be read"):
+        open_checkpoint(folder)
+    (folder / "_METADATA").write_text('{"tree_metadata": {"a": {"key_metadata": [{"key": "../b"}]}}}')
+    with pytest.raises(UserError, match="is not whole, or of no layout that is known"):
+        open_checkpoint(folder)
+
+
+def test_the_ways_of_older_versions(tmp_path: Path) -> None:
+    """Paths at the top of a specification, bfloat16 as 16-bit numbers, arrays in the message, orbax's placeholders."""
+    import jax.numpy as jnp
+    import tensorstore
+
+    numbers = np.asarray([1.5, -3.0], np.float32)
+    bits = numbers.astype(jnp.bfloat16).view(np.uint16)
+    for name, array in (("target.a", bits), ("target.b", numbers)):
+        store = {"driver": "file", "path": f"{tmp_path / name}/"}
+        tensorstore.open(
+            {"driver": "zarr", "kvstore": store, "metadata": {"dtype": array.dtype.str}},
+            create=True, dtype=array.dtype, shape=array.shape,
+        ).result().write(array).result()  # fmt: skip
+    old = {
+        "driver": "zarr",
+        "kvstore": {"driver": "gcs", "bucket": "b"},
+        "path": "target.a",
+        "metadata": {"shape": [2]},
+    }
+    target = {"a": old, "b": "PLACEHOLDER://target.b", "c": numbers, "d": None}
+    write(tmp_path, {"version": 2, "optimizer": {"target": target, "state": {"step": np.int32(7)}}})
+    found = open_checkpoint(tmp_path).arrays
+    assert sorted(found) == ["state/step", "target/a", "target/b", "target/c"]
+    for name in "abc":
+        np.testing.assert_array_equal(found[f"target/{name}"].read().astype(np.float32), numbers)
+    assert int(found["state/step"].read()) == 7

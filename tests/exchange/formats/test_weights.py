@@ -1,0 +1,225 @@
+"""Files of tensors: one or several, safetensors or PyTorch's own, and what is said of those that are not whole."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.torch_files import TorchFile
+from t5xpg.exchange.formats.weights import files_of, open_weights
+from tests.workplace import REPOSITORY
+
+FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
+EXPECTED = load_file(FAMILIES / "t5_1_1" / "model.safetensors")
+COPIES = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the checkpoint in parts."""
+    return Path(shutil.copytree(FAMILIES / "parts", tmp_path / "parts"))
+
+
+def check(found: Mapping[str, np.ndarray], rounded: bool = False) -> None:
+    assert set(found) - COPIES == set(EXPECTED)
+    assert len(found) == len(list(found))
+    for name, expected in EXPECTED.items():
+        assert found[name].shape == expected.shape
+        np.testing.assert_array_equal(found[name], expected.astype(np.float16) if rounded else expected)
+    with pytest.raises(KeyError):
+        found["no such tensor"]
+
+
+def test_one_file() -> None:
+    check(open_weights(FAMILIES / "t5_1_1"))
+
+
+def test_parts() -> None:
+    first, *parts = files_of(FAMILIES / "parts")
+    assert first.name == "model.safetensors.index.json"
+    assert len(parts) == 2
+    check(open_weights(FAMILIES / "parts"))
+
+
+@pytest.mark.parametrize(("layout", "rounded"), [("archive_bin", True), ("old_bin", False)])
+def test_files_of_pytorch(layout: str, rounded: bool) -> None:
+    found = open_weights(FAMILIES / layout)
+    assert found["shared.weight"].dtype == (np.float16 if rounded else np.float32)
+    check(found, rounded)
+
+
+@pytest.mark.parametrize("layout", ["archive_bin", "old_bin"])
+def test_tensors_that_do_not_lie_as_they_are_numbered(layout: str) -> None:
+    found = TorchFile(FAMILIES / layout / "small.bin")
+    np.testing.assert_array_equal(found["a"], [[0, 2], [1, 3]])
+    assert found["a"].flags["C_CONTIGUOUS"]
+
+
+def test_files_of_pytorch_in_parts(tmp_path: Path) -> None:
+    shutil.copy(FAMILIES / "old_bin" / "pytorch_model.bin", tmp_path / "pytorch_model-00001-of-00001.bin")
+    where = dict.fromkeys(EXPECTED, "pytorch_model-00001-of-00001.bin")
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
+    check(open_weights(tmp_path))
+
+
+def test_safetensors_come_first(tmp_path: Path) -> None:
+    shutil.copy(FAMILIES / "t5_1_1" / "model.safetensors", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"something else")
+    check(open_weights(tmp_path))
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no parameters: expected model\.safetensors or pytorch_model\.bin"):
+        open_weights(tmp_path)
+    (tmp_path / "flax_model.msgpack").touch()
+    with pytest.raises(UserError, match=r"in flax_model\.msgpack alone.*save_pretrained\('converted'\)"):
+        open_weights(tmp_path)
+
+
+def test_parts_that_are_missing_or_of_something_else(folder: Path) -> None:
+    _, second = sorted(folder.glob("*.safetensors"))
+    kept = load_file(second)
+    second.unlink()
+    with pytest.raises(UserError, match=f"names 2 files, and 1 of them are not there: {second.name}"):
+        open_weights(folder)
+    save_file({"another": np.zeros(1)}, second)
+    with pytest.raises(UserError, match="in a file that lacks it: the files are not of one checkpoint"):
+        open_weights(folder)
+    save_file(kept, second)
+    check(open_weights(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not an index of files"),
+        ("[]", "is not an index of files"),
+        ('{"weight_map": {}}', "names no files"),
+        ('{"weight_map": {"a": "../secret.safetensors"}}', "expected the name of a file beside it"),
+        ('{"weight_map": {"a": 3}}', "expected the name of a file beside it"),
+    ],
+)
+def test_indices_that_are_none(folder: Path, text: str, message: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        open_weights(folder)
+
+
+@pytest.mark.parametrize("size", [0, 5, 4_000, -1])
+def test_safetensors_that_end_too_early(tmp_path: Path, size: int) -> None:
+    data = (FAMILIES / "t5_1_1" / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(data[:size])
+    with pytest.raises(UserError, match=rf"is not a whole safetensors file .* {len(data[:size]):,} bytes are there"):
+        open_weights(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["archive_bin", "old_bin"])
+@pytest.mark.parametrize("size", [0, 3, 100, 5_000, -100])
+def test_files_of_pytorch_that_end_too_early(tmp_path: Path, layout: str, size: int) -> None:
+    (tmp_path / "a.bin").write_bytes((FAMILIES / layout / "pytorch_model.bin").read_bytes()[:size])
+    with pytest.raises(UserError, match="is not a whole file of tensors that PyTorch wrote"):
+        dict(TorchFile(tmp_path / "a.bin"))
+
+
+class Hostile:
+    """What would make a folder where it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> object:
+        return Path.mkdir, (self.target,)
+
+
+def archive(path: Path, description: object) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", pickle.dumps(description, protocol=2))
+    return path
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"shared.weight": one}], ids=["alone", "inside"])
+def test_nothing_is_run(tmp_path: Path, wrap: object) -> None:
+    bad = archive(tmp_path / "a.bin", wrap(Hostile(tmp_path / "made")))  # type: ignore[operator]
+    with pytest.raises(UserError, match="which is not run"):
+        TorchFile(bad)
+    (tmp_path / "b.bin").write_bytes(pickle.dumps(Hostile(tmp_path / "made"), protocol=2))
+    with pytest.raises(UserError, match="which is not run"):
+        TorchFile(tmp_path / "b.bin")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("value", [{}, [], 3, {"a": 3}, {3: "a"}])
+def test_what_is_no_dict_of_tensors(tmp_path: Path, value: object) -> None:
+    with pytest.raises(UserError, match=r"named tensors|instead of a dict|no dict of tensors needs"):
+        TorchFile(archive(tmp_path / "a.bin", value))
+
+
+class _Storage:
+    """Of four numbers, as a pickle of PyTorch refers to it."""
+
+
+class _Tensor:
+    def __init__(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.arguments = (_Storage(), offset, shape, strides, False, {})
+
+    def __reduce__(self) -> object:
+        return _rebuild_tensor_v2, self.arguments
+
+
+def _rebuild_tensor_v2(*_: object) -> None:
+    """Has the name that PyTorch's function has."""
+
+
+class FloatStorage:
+    """Has the name that PyTorch's class has."""
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: object) -> object:
+        return ("storage", FloatStorage, "0", "cpu", 4) if isinstance(value, _Storage) else None
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape", "strides", "is_whole"),
+    [
+        (0, (2, 2), (2, 1), True),
+        (0, (2, 2), (1, 2), True),
+        (3, (1,), (1,), True),
+        (1, (4,), (1,), False),
+        (0, (2, 2), (4, 1), False),
+        (0, (1 << 40, 1), (0, 0), False),
+        (-1, (1,), (1,), False),
+        (0, (2,), (-1,), False),
+        (0, (2, 2), (1,), False),
+    ],
+)
+def test_tensors_stay_in_their_numbers(
+    tmp_path: Path, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], is_whole: bool
+) -> None:
+    described = io.BytesIO()
+    _Pickler(described, protocol=2).dump({"a": _Tensor(offset, shape, strides)})
+    # it names this module where PyTorch's would name torch
+    named = described.getvalue().replace(f"c{__name__}\n_".encode(), b"ctorch._utils\n_")
+    named = named.replace(f"c{__name__}\nF".encode(), b"ctorch\nF")
+    path = tmp_path / "a.bin"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", named)
+        file.writestr("archive/data/0", np.arange(4, dtype=np.float32).tobytes())
+    found = TorchFile(path)
+    if is_whole:
+        numbers = np.arange(4, dtype=np.float32)
+        expected = np.lib.stride_tricks.as_strided(numbers[offset:], shape, [4 * stride for stride in strides])
+        np.testing.assert_array_equal(found["a"], expected)
+    else:
+        with pytest.raises(UserError, match=r"impossible shape|reaches beyond its numbers"):
+            found["a"]

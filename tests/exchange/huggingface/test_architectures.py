@@ -1,0 +1,156 @@
+"""What other architectures are in transformers computes what they compute: read back as what transformers has."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, TOKENS, Exported, in_transformers
+from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
+from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.decoding import greedy
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.model import Model
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+
+BYTES = Vocabulary("bytes", extra_ids=125)
+B, S, T = 3, 20, 12
+every_kind = pytest.mark.parametrize("every_layer", [False, True], ids=["t5", "umt5"])
+tied_and_untied = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+
+
+def made(kind: type[Model], every_layer: bool = False, tied: bool = False) -> tuple[Model, Any]:
+    """A small model, with position biases that count."""
+    model = kind(
+        T5Config(
+            vocab_size=390, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, num_encoder_layers=2, num_decoder_layers=2,
+            logits_via_embedding=tied, relpos_bias_in_every_layer=every_layer,
+        )
+    )  # fmt: skip
+    params = model.init(jax.random.key(0))
+    tables = functools.partial(jax.tree_util.tree_map_with_path, lambda path, x: 3 * x if "rel_" in str(path) else x)
+    return model, tables(params)
+
+
+def exported(model: Model, params: Any, **options: bool) -> Exported:
+    return in_transformers(model, params, BYTES, **{"prefix_sees_itself": False, **options})
+
+
+def read_back(found: Exported) -> tuple[EncoderDecoderModel, Any]:
+    own = has_own_head(found.tensors)
+    config = config_from_transformers(found.config, own)
+    factor = head_factor_from_transformers(found.config, own)
+    return EncoderDecoderModel(config), params_from_transformers(found.tensors, config, factor)
+
+
+def tokens(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(2, 384, (B, length)).astype(np.int32)
+
+
+def batch() -> dict[str, np.ndarray]:
+    targets = tokens(T, seed=1)
+    return {
+        "encoder_input_tokens": np.where(np.arange(S) < [[S], [9], [4]], tokens(S), 0),
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
+    }
+
+
+def logits(model: Model, params: Any, given: dict[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(jax.jit(model.logits)(params, given))
+
+
+def check(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, atol=2e-5 * float(np.abs(expected).max()), rtol=0)
+
+
+@every_kind
+@tied_and_untied
+@pytest.mark.parametrize("kind", [EncoderDecoderModel, SharedEncoderDecoderModel])
+def test_encoders_with_decoders(kind: type[Model], every_layer: bool, tied: bool) -> None:
+    model, params = made(kind, every_layer, tied)
+    found = exported(model, params)
+    assert found.auto_class == SEQ2SEQ
+    assert bool(found.notes) == (kind is SharedEncoderDecoderModel)
+    theirs, read = read_back(found)
+    check(logits(theirs, read, batch()), logits(model, params, batch()))
+
+
+@every_kind
+@tied_and_untied
+def test_a_decoder_alone(every_layer: bool, tied: bool) -> None:
+    model, params = made(DecoderOnlyModel, every_layer, tied)
+    found = exported(model, params)
+    assert (found.auto_class, found.prompted) == (SEQ2SEQ, True)
+    assert "decoder_input_ids" in found.notes[0]
+    theirs, read = read_back(found)
+    assert theirs.config.num_encoder_layers == 1
+    check(logits(theirs, read, batch()), logits(model, params, batch()))
+    # whatever the encoder reads
+    other = {**batch(), "encoder_input_tokens": np.ones((B, 1), np.int32)}
+    np.testing.assert_array_equal(logits(theirs, read, batch()), logits(theirs, read, other))
+
+
+def test_a_decoder_alone_continues_prompts() -> None:
+    """With the prompt as the decoder's own first inputs, position by position."""
+    model, params = made(DecoderOnlyModel)
+    theirs, read = read_back(exported(model, params))
+    prompts = tokens(5)
+    decode = jax.jit(functools.partial(greedy, model.for_decoding("LMFeatureConverter"), max_decode_length=6))
+    expected = np.asarray(decode(params, prompts))
+    ids = np.pad(prompts, ((0, 0), (1, 0)))
+    for _ in range(6):
+        targets = np.pad(ids[:, 1:], ((0, 0), (0, 1)), constant_values=2)
+        given = {"encoder_input_tokens": np.ones((B, 1), np.int32)}
+        given |= {"decoder_input_tokens": ids, "decoder_target_tokens": targets}
+        ids = np.concatenate([ids, np.argmax(logits(theirs, read, given)[:, -1:], axis=-1)], axis=1).astype(np.int32)
+    assert 1 not in expected
+    np.testing.assert_array_equal(ids[:, 6:], expected)
+
+
+@every_kind
+@tied_and_untied
+def test_an_encoder_alone(every_layer: bool, tied: bool) -> None:
+    model, params = made(EncoderOnlyModel, every_layer, tied)
+    found = exported(model, params)
+    assert found.auto_class == TOKENS
+    assert found.config["architectures"] == [f"{'UMT5' if every_layer else 'T5'}ForTokenClassification"]
+    labels = found.config["id2label"]
+    assert len(labels) == 390
+    assert (labels["0"], labels["1"], labels["100"]) == ("<pad>", "</s>", "<0x61>")
+    assert (labels["383"], labels["384"]) == ("<extra_id_0>", "#384")
+    assert found.config["label2id"] == {label: int(token) for token, label in labels.items()}
+    # the encoder is that of an encoder-decoder with a decoder of any kind
+    prefix = "transformer."
+    encoder = {name.removeprefix(prefix): x for name, x in found.tensors.items() if name.startswith(prefix)}
+    assert all(name.startswith(("encoder.", "shared.")) for name in encoder)
+    whole = EncoderDecoderModel(T5Config(**{**vars(model.config), "logits_via_embedding": True}))
+    other = exported(whole, whole.init(jax.random.key(1))).tensors
+    read = params_from_transformers({**other, **encoder}, whole.config)
+    inputs = batch()["encoder_input_tokens"]
+    encoded = jax.jit(whole.encode)(read, inputs)
+    found_logits = encoded @ found.tensors["classifier.weight"].T + found.tensors["classifier.bias"]
+    check(found_logits, logits(model, params, {"encoder_input_tokens": inputs}))
+
+
+def test_what_transformers_has_nothing_for() -> None:
+    model, params = made(DecoderOnlyModel)
+    with pytest.raises(UserError, match=r"no architecture that is equal .* inputs see all of themselves"):
+        exported(model, params, prefix_sees_itself=True)
+
+    class MyModel(EncoderDecoderModel):
+        pass
+
+    with pytest.raises(UserError, match=r"equal to MyModel: SharedEncoderDecoderModel, .* can be exported"):
+        exported(MyModel(model.config), params)
+    other = DecoderOnlyModel(T5Config(**{**vars(model.config), "mlp_activations": ("tanh",)}))
+    with pytest.raises(UserError, match="no MLP with the activations"):
+        exported(other, other.init(jax.random.key(0)))

@@ -1,0 +1,126 @@
+"""config.json of the families of T5: sizes as published, who divides the output by sqrt(D), and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.huggingface.config import (
+    config_from_transformers,
+    config_to_transformers,
+    head_factor_from_transformers,
+    head_factor_to_transformers,
+    scales_outputs,
+)
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+
+SMALL: dict[str, Any] = {"d_model": 16, "d_kv": 4, "d_ff": 20, "num_heads": 4, "num_layers": 2, "vocab_size": 48}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"vocab_size": 384, "num_decoder_layers": 4, "dropout_rate": 0.1},
+        {"vocab_size": 32128, "mlp_activations": ("relu",), "logits_via_embedding": True},
+        {"vocab_size": 99, "head_dim": 3, "relative_attention_max_distance": 64, "mlp_activations": ("silu", "linear")},
+        {"vocab_size": 99, "relpos_bias_in_every_layer": True},
+        {"vocab_size": 99, "relpos_bias_in_every_layer": True, "logits_via_embedding": True},
+    ],
+)
+def test_there_and_back(settings: dict[str, Any]) -> None:
+    config = T5Config(**settings)
+    written = json.loads(json.dumps(config_to_transformers(config)))
+    is_umt5 = config.relpos_bias_in_every_layer
+    assert written["model_type"] == ("umt5" if is_umt5 else "t5")
+    assert written["architectures"] == [f"{'UMT5' if is_umt5 else 'T5'}ForConditionalGeneration"]
+    assert written["tie_word_embeddings"] == config.logits_via_embedding
+    has_own_head = not config.logits_via_embedding
+    assert config_from_transformers(written, has_own_head) == config
+    factor = head_factor_to_transformers(config) * head_factor_from_transformers(written, has_own_head)
+    assert factor == pytest.approx(1.0)
+
+
+def test_sizes_as_published() -> None:
+    """google/mt5-small and google/umt5-small, and the numbers of parameters that their papers and cards name."""
+    mt5 = {
+        "model_type": "mt5", "d_ff": 1024, "d_kv": 64, "d_model": 512, "num_heads": 6, "num_layers": 8,
+        "num_decoder_layers": 8, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "vocab_size": 250112,
+    }  # fmt: skip
+    config = config_from_transformers(mt5, has_own_head=True)
+    assert not config.logits_via_embedding
+    assert EncoderDecoderModel(config).num_params == 300_176_768
+    umt5 = {**mt5, "model_type": "umt5", "vocab_size": 256384}
+    config = config_from_transformers(umt5, has_own_head=True)
+    assert config.relpos_bias_in_every_layer
+    # 6,272 rows more in two matrices, and 14 tables of 32 buckets and 6 heads more
+    assert EncoderDecoderModel(config).num_params == 300_176_768 + 2 * 6272 * 512 + 14 * 32 * 6
+
+
+@pytest.mark.parametrize(
+    ("model_type", "version", "tied", "said", "scales"),
+    [
+        ("t5", "4.30.0", True, None, True),
+        ("t5", "4.30.0", False, None, False),
+        ("t5", "5.23.0", True, False, False),
+        ("t5", "5.23.0", True, True, True),
+        ("mt5", "4.30.0", False, None, False),
+        ("mt5", "4.30.0", True, None, True),
+        ("mt5", "5.23.0", True, None, False),
+        ("umt5", "4.31.0", False, None, False),
+        ("umt5", "4.31.0", True, None, True),
+        ("umt5", "5.23.0", True, None, True),
+        ("umt5", None, False, True, True),
+    ],
+)
+def test_who_divides_outputs(model_type: str, version: str | None, tied: bool, said: bool | None, scales: bool) -> None:
+    given: dict[str, Any] = {"model_type": model_type, "tie_word_embeddings": tied, **SMALL}
+    given |= {} if version is None else {"transformers_version": version}
+    given |= {} if said is None else {"scale_decoder_outputs": said}
+    assert scales_outputs(given) == scales
+    # a matrix of its own behind a divided output becomes one behind an output that is not
+    expected = 1 / math.sqrt(16) if model_type == "umt5" and scales else 1.0
+    assert head_factor_from_transformers(given, has_own_head=True) == expected
+    assert head_factor_from_transformers(given, has_own_head=False) == 1.0
+    assert config_from_transformers(given, has_own_head=False).logits_via_embedding == scales
+
+
+def test_other_values_as_they_are_written() -> None:
+    assert config_from_transformers({**SMALL, "feed_forward_proj": "gated-gelu_new"}).mlp_activations[0] == "gelu"
+    assert config_from_transformers({**SMALL, "num_decoder_layers": None}).num_decoder_layers == 2
+    assert config_from_transformers({**SMALL, "model_type": "mt5"}).mlp_activations == ("gelu", "linear")
+    assert config_to_transformers(T5Config(vocab_size=9), eos_id=5)["eos_token_id"] == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model_type": "mt6"}, r"'mt6'; 't5', 'mt5', 'umt5' can be read .*Did you mean mt5"),
+        ({"model_type": "bert"}, r"'bert'; 't5', 'mt5', 'umt5' can be read \(T5, T5 1\.1, FLAN, ByT5, mT5, umT5\)\.$"),
+        ({"model_type": "longt5"}, "whose layers are not T5's"),
+        ({"feed_forward_proj": "gated-gelo"}, "Did you mean gated-gelu"),
+        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-05; T5's is 1e-6"),
+        ({"layer_norm_epsilon": "small"}, "expected a number"),
+        ({"pad_token_id": 3}, "pad_token_id is 3; here it is 0"),
+        ({"decoder_start_token_id": 2}, "decoder_start_token_id is 2; here it is 0"),
+        ({"vocab_size": "many"}, r"T5Config\.vocab_size is 'many'"),
+        ({"d_kv": 0}, r"T5Config\.head_dim is 0"),
+    ],
+)
+def test_what_cannot_be_read(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        config_from_transformers({**SMALL, **given})
+
+
+def test_sizes_that_are_missing() -> None:
+    for name in SMALL:
+        with pytest.raises(UserError, match=f"no '{name}'"):
+            config_from_transformers({key: value for key, value in SMALL.items() if key != name})
+
+
+def test_activations_that_transformers_lacks() -> None:
+    with pytest.raises(UserError, match="no MLP with the activations"):
+        config_to_transformers(T5Config(vocab_size=9, mlp_activations=("tanh",)))

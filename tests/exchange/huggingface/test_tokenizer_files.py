@@ -1,0 +1,138 @@
+"""Tokenizers that transformers reads have the ids of training: for any text, of every kind of vocabulary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.sentinels import NAMED_TOKENS
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, expected_ids, sample_texts, write_tokenizer
+from tests.small_tokenizers import LINES, byte_level, sentencepiece_model, with_spaces_in_pieces, word_pieces
+
+IDENTITY = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+FALLBACK = {"byte_fallback": True, "vocab_size": 400}
+_WORDS = [word for line in LINES[:20] for word in line.split()]
+_PARTS = [*_WORDS, " ", "  ", "\n", "\t", "<extra_id_0>", "<extra_id_3>", "é", "日", "[MASK]"]
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁\0"), max_size=30),
+    st.lists(st.sampled_from(_PARTS), max_size=8).map("".join),
+    st.lists(st.sampled_from(_PARTS), max_size=8).map(" ".join),
+)
+
+
+def pieces(folder: Path, **options: object) -> Vocabulary:
+    return vocabulary_of_file(Path(sentencepiece_model(folder / "a.model", **options)), 8)
+
+
+def named(vocabulary: Vocabulary) -> Vocabulary:
+    return dataclasses.replace(vocabulary, extra_ids=vocabulary.extra_ids + 5, named_tokens=NAMED_TOKENS)
+
+
+# how it is made in a folder, and the class that is to read it
+KINDS: dict[str, tuple[Callable[[Path], Vocabulary], str]] = {
+    "like_t5": (lambda folder: pieces(folder), "T5Tokenizer"),
+    "like_t5_with_names": (lambda folder: named(pieces(folder)), "T5Tokenizer"),
+    "bpe": (lambda folder: pieces(folder, model_type="bpe"), "PreTrainedTokenizerFast"),
+    "bytes_for_the_rest": (lambda folder: pieces(folder, **FALLBACK), "PreTrainedTokenizerFast"),
+    "lossless": (lambda folder: pieces(folder, **FALLBACK, **IDENTITY), "PreTrainedTokenizerFast"),
+    "lossless_bpe": (
+        lambda folder: pieces(folder, model_type="bpe", **FALLBACK, **IDENTITY),
+        "PreTrainedTokenizerFast",
+    ),
+    "byte_level": (lambda folder: vocabulary_of_file(byte_level(folder), 8), "PreTrainedTokenizerFast"),
+    "padding_elsewhere": (
+        lambda folder: named(vocabulary_of_file(byte_level(folder, ("</s>", "a b", "<pad>")), 8)),
+        "PreTrainedTokenizerFast",
+    ),
+    "no_padding": (
+        lambda folder: vocabulary_of_file(byte_level(folder, ("<|endoftext|>",)), 8),
+        "PreTrainedTokenizerFast",
+    ),
+    "own_sentinels": (lambda folder: vocabulary_of_file(with_spaces_in_pieces(folder, 5)), "PreTrainedTokenizerFast"),
+    "word_pieces": (
+        lambda folder: vocabulary_of_file(word_pieces(folder), 8, eos_token="##ger"),
+        "PreTrainedTokenizerFast",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_text_has_the_ids_of_training(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "written").mkdir()
+    make, tokenizer_class = KINDS[kind]
+    vocabulary = make(tmp_path / "made")
+    write_tokenizer(tmp_path / "written", vocabulary, longest=64)
+    check_tokenizer(tmp_path / "written", vocabulary, sample_texts(vocabulary))
+    config = json.loads((tmp_path / "written" / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == tokenizer_class
+    assert config["model_max_length"] == 64
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "written" / "tokenizer.json"))
+    assert written.get_vocab_size() == vocabulary.size
+    assert written.token_to_id(config["pad_token"]) == 0
+    assert written.token_to_id(config["eos_token"]) == vocabulary.eos_id
+    assert (tmp_path / "written" / "spiece.model").is_file() == (vocabulary.kind == "sentencepiece")
+
+    # of T5Tokenizer, which splits at every white space, without the one that T5's table of characters leaves as it is
+    texts = TEXTS.filter(lambda text: "\x85" not in text) if tokenizer_class == "T5Tokenizer" else TEXTS
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(texts)
+    def check(text: str) -> None:
+        assert written.encode(text).ids == expected_ids(vocabulary, text)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        Vocabulary("bytes", 125, "seqio"),
+        Vocabulary("bytes", 125, "transformers"),
+        Vocabulary("bytes", 0, "byt5_google"),
+        Vocabulary("bytes", 381, named_tokens=NAMED_TOKENS),
+    ],
+    ids=lambda one: f"{one.sentinels}_{one.extra_ids}",
+)
+def test_bytes_say_every_id_that_is_no_byte(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    """ByT5Tokenizer takes ids from `added_tokens_decoder`, and numbers nothing itself where `extra_ids` is 0."""
+    write_tokenizer(tmp_path, vocabulary, longest=64)
+    check_tokenizer(tmp_path, vocabulary, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer_config.json"]
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (config["tokenizer_class"], config["extra_ids"]) == ("ByT5Tokenizer", 0)
+    added = {int(token): one["content"] for token, one in config["added_tokens_decoder"].items()}
+    assert (added[0], added[1], added[2]) == ("<pad>", "</s>", "<unk>")
+    names = config["additional_special_tokens"]
+    assert sorted(names) == sorted(text for token, text in added.items() if token > 2)
+    for token, text in added.items():
+        if token > 2:
+            assert vocabulary.encode(text) == [token]
+    assert len(names) == vocabulary.num_sentinels + len(vocabulary.named_tokens)
+
+
+def test_what_cannot_be_said(tmp_path: Path) -> None:
+    words = vocabulary_of_file(Path(sentencepiece_model(tmp_path / "words.model", model_type="word", vocab_size=90)), 8)
+    with pytest.raises(UserError, match="it is of words or characters"):
+        write_tokenizer(tmp_path, words, longest=64)
+    behind = pieces(tmp_path, treat_whitespace_as_suffix=True)
+    with pytest.raises(UserError, match="does not write spaces before words"):
+        write_tokenizer(tmp_path, behind, longest=64)
+
+
+def test_a_file_with_other_ids_is_noticed(tmp_path: Path) -> None:
+    vocabulary = pieces(tmp_path)
+    write_tokenizer(tmp_path, vocabulary, longest=64)
+    other = dataclasses.replace(vocabulary, extra_ids=9)
+    with pytest.raises(UserError, match="this model cannot be exported for transformers"):
+        check_tokenizer(tmp_path, other, sample_texts(other))

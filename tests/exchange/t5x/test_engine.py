@@ -1,0 +1,140 @@
+"""ENGINE=t5x: which Python it runs in, what it is given, what is said of its log. A small program stands for T5X.
+
+With T5X itself it is tried by `python -m benchmarks.t5x_agreement`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.data.objectives import SpanCorruption
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.exchange.t5x import engine
+from t5xpg.experiment import config, prepare
+from tests.workplace import Workplace
+
+# It is started as `python -m t5x.train`, says what T5X says, and notes how it was called.
+PROGRAM = """
+import json, os, sys
+flags = dict(flag[2:].split("=", 1) for flag in sys.argv[1:] if "experiment.gin" not in flag)
+macros = next(flag for flag in sys.argv[1:] if flag.endswith("experiment.gin")).split("=", 1)[1]
+folder = os.path.dirname(macros)
+kept = {name: value for name, value in os.environ.items() if name.startswith("T5XPG")}
+json.dump({"flags": flags, "environment": kept}, open(os.path.join(folder, "called.json"), "w"))
+print("I1121 logging_writer.py:48] [10] collection=train accuracy=0.25, cross_ent_loss=2.5, learning_rate=0.01, "
+      "loss_per_nonpadding_target_token=0.1")
+print("I1121 logging_writer.py:48] [10] collection=training_eval/task accuracy=0.5, cross_ent_loss=2.25, "
+      "loss_per_nonpadding_target_token=0.2")
+print("[1] something else=3")
+if os.path.exists(os.path.join(folder, "fail")):
+    raise ValueError("the shapes do not fit")
+"""
+
+
+@pytest.fixture
+def t5x(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to train in, with a Python that can import the program above."""
+    package = tmp_path / "lib" / "t5x"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    monkeypatch.setenv("T5X_PYTHON", sys.executable)
+    monkeypatch.setattr(prepare, "prepare_all", lambda datasets: None)
+    return tmp_path / "run"
+
+
+def loaded(*overrides: str) -> config.LoadedConfig:
+    return config.load("byt5_tiny_demo", overrides, ["gin/optimizers/adafactor.gin"])
+
+
+def test_t5x_is_given_the_experiment(t5x: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine.train(loaded("NOISE_DENSITY=0.3"), t5x) == 0
+    called = json.loads((t5x / "called.json").read_text())
+    assert called["flags"] == {"gin_search_paths": str(paths.REPOSITORY), "gin_file": "gin/engines/t5x.gin"}
+    assert json.loads(called["environment"]["T5XPG_ENGINE_OBJECTIVE"]) == {
+        "noise_density": 0.3, "mean_noise_span_length": 20.0,
+    }  # fmt: skip
+    assert called["environment"]["T5XPG_DATA_DIR"] == str(paths.data_directory())
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "step 10  train  loss 2.5000  accuracy 0.2500  learning rate 0.01"
+    assert said[2] == "step 10  validation  loss 2.2500  accuracy 0.5000"
+    assert len(said) == 4
+    assert "make import CHECKPOINT=" in said[3]
+    assert "something else" in (t5x / "t5x.log").read_text()
+    record = json.loads((t5x / "t5xpg.json").read_text())
+    assert (record["vocabulary"]["extra_ids"], record["model"]["emb_dim"]) == (125, 128)
+
+
+def test_a_run_goes_on_with_its_own_settings_alone(t5x: Path) -> None:
+    engine.train(loaded(), t5x)
+    engine.train(loaded("TRAIN_STEPS=800"), t5x)
+    with pytest.raises(UserError, match=r"is of other settings: BATCH_SIZE = 8. Name another folder"):
+        engine.train(loaded("BATCH_SIZE=8"), t5x)
+    (t5x / "experiment.gin").unlink()
+    with pytest.raises(UserError, match="T5X has not trained in it by this program"):
+        engine.train(loaded(), t5x)
+
+
+def test_what_goes_wrong_in_t5x_is_said(t5x: Path) -> None:
+    engine.train(loaded(), t5x)
+    (t5x / "fail").write_text("")
+    with pytest.raises(UserError, match=r"T5X ended with code 1: ValueError: the shapes do not fit. All that it said"):
+        engine.train(loaded(), t5x)
+
+
+def test_sums_are_divided_by_the_tokens() -> None:
+    line = "x] [5] collection=train accuracy=0.1, cross_ent_loss=300.0, loss_per_nonpadding_target_token=6.0"
+    assert engine.summary(line, None) == "step 5  train  loss 6.0000  accuracy 0.1000"
+    assert engine.summary(line, 50) == "step 5  train  loss 6.0000  accuracy 0.1000"
+    assert engine.summary("[5] uptime=3", None) is None
+
+
+def test_where_t5x_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("T5X_PYTHON", raising=False)
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"T5X is not installed. .*T5X_PYTHON=/path/to/python"):
+        engine.train(loaded(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    for named in (str(tmp_path / "no python"), sys.executable):
+        monkeypatch.setenv("T5X_PYTHON", named)
+        with pytest.raises(UserError, match="is no Python that can import t5x"):
+            engine.python_with_t5x()
+
+
+def test_the_command_says_so_in_one_line(workplace: Workplace) -> None:
+    adafactor = "--gin_file=gin/optimizers/adafactor.gin"
+    said = workplace.run("train", str(workplace.experiment), "--engine=t5x", adafactor, code=1, T5X_PYTHON="")
+    assert said.startswith("t5xpg: error: ENGINE=t5x: T5X is not installed.")
+    assert len(said.splitlines()) == 1
+    said = workplace.run("train", str(workplace.experiment), "--engine=t5x", "--profile", code=1, T5X_PYTHON="")
+    assert "leave them out with ENGINE=t5x" in said
+
+
+def test_tasks_are_registered_as_the_experiment_has_them(workplace: Workplace) -> None:
+    """What T5X's process imports, in a process of its own."""
+    import subprocess
+
+    objective = SpanCorruption(noise_density=0.5, mean_noise_span_length=4.0)
+    config = DatasetConfig("small_span_corruption", {"inputs": 32, "targets": 32}, objective=objective)
+    program = (
+        "import seqio\n"
+        "from t5xpg.exchange.t5x.engine import t5x_tasks\n"
+        "task = seqio.get_mixture_or_task('small_span_corruption')\n"
+        "keywords = [step.keywords for step in task.preprocessors if hasattr(step, 'keywords')]\n"
+        "print([words['noise_density'] for words in keywords if 'noise_density' in words])\n"
+        "assert t5x_tasks.vocabulary('small_span_corruption') == task.output_features['inputs'].vocabulary\n"
+    )
+    told = {"T5XPG_ENGINE_OBJECTIVE": json.dumps(config.to_json()["objective"]), "T5XPG_ENGINE_MODULES": "json"}
+    environment = {**workplace.environment, **told}
+    environment["PYTHONPATH"] += os.pathsep + str(paths.REPOSITORY)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[0.5]"

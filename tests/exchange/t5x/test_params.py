@@ -1,0 +1,141 @@
+"""Parameters of T5X's layouts: what is computed with them is what T5X computes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.t5x_files import T5X, StoredArray, StoredCheckpoint, open_checkpoint
+from t5xpg.exchange.t5x.adafactor import accumulators_of, param_states
+from t5xpg.exchange.t5x.networks import in_t5x
+from t5xpg.exchange.t5x.params import StoredState, config_of, flat, of_mesh_tensorflow, params_of, state_of
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.t5x_goldens import CASES, CONTENTS, answers, described, unpack
+
+SIZES = {"emb_dim": 16, "num_heads": 3, "head_dim": 6, "mlp_dim": 24, "num_encoder_layers": 3, "num_decoder_layers": 2}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_model_computes_what_t5x_computes(case: str, tmp_path: Path) -> None:
+    state = state_of(open_checkpoint(unpack(case, tmp_path)))
+    config = config_of(state)
+    tied, scalable = "tied" in case, "scalable" in case
+    assert config == T5Config(
+        vocab_size=264 if case == "t5_1_1" else 48, **SIZES, logits_via_embedding=tied,
+        mlp_activations=("relu",) if tied else ("gelu", "linear"), relpos_bias_in_every_layer=scalable,
+    )  # fmt: skip
+    params = params_of(state, config)
+    expected = answers(case)
+    targets = expected["targets"]
+    batch = {
+        "encoder_input_tokens": expected["inputs"],
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
+    }
+    with jax.default_matmul_precision("highest"):
+        logits = np.asarray(jax.jit(EncoderDecoderModel(config).logits)(params, batch))
+    assert np.abs(logits - expected["logits"])[targets > 0].max() < 1e-4
+
+
+@pytest.mark.parametrize("case", ["t5_1_1", "t5_tied_bfloat16", "scalable_scanned"])
+def test_they_are_given_back_as_t5x_has_them(case: str, tmp_path: Path) -> None:
+    state = state_of(open_checkpoint(unpack(case, tmp_path)))
+    config = config_of(state)
+    target = in_t5x(EncoderDecoderModel(config), params_of(state, config))
+    assert {f"target/{name}": described(np.asarray(array)) for name, array in flat(target)} == {
+        name: said for name, said in CONTENTS[case].items() if name.startswith("target/")
+    }
+
+
+@pytest.mark.parametrize("case", ["t5_1_1", "mesh_tensorflow"])
+def test_adafactor_is_taken_and_given_back(case: str, tmp_path: Path) -> None:
+    state = state_of(open_checkpoint(unpack(case, tmp_path)))
+    params = params_of(state, config_of(state))
+    found = accumulators_of(state, params)
+    assert (found.step, found.min_dim_size_to_factor) == (5, 16)
+    states = {f"state/param_states/{name}": array for name, array in flat(param_states(found.trees))}
+    assert {name: described(array) for name, array in states.items() if array.shape != (1,)} == {
+        name: said for name, said in CONTENTS[case].items() if name.startswith("state/param_states")
+    }
+    assert len(states) == 4 * len(dict(flat(params)))
+
+
+def stored(arrays: Mapping[str, np.ndarray]) -> StoredCheckpoint:
+    def one(array: np.ndarray) -> StoredArray:
+        return StoredArray(array.shape, lambda: array)
+
+    return StoredCheckpoint(Path("given"), T5X, {name: one(array) for name, array in arrays.items()}, ())
+
+
+def a_model(**changes: Any) -> dict[str, np.ndarray]:
+    config = T5Config(vocab_size=48, **{**SIZES, **changes})
+    abstract = EncoderDecoderModel(config).abstract_params()
+    return {f"target/{name}": np.zeros(leaf.shape, np.float32) for name, leaf in flat(abstract)}
+
+
+def test_what_does_not_go_together_is_named() -> None:
+    def refused(arrays: dict[str, np.ndarray], message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            params_of(state := state_of(stored(arrays)), config_of(state))
+
+    given = a_model()
+    lacking = {name: array for name, array in given.items() if "layers_1/self_attention/key" not in name}
+    refused(lacking, r"lacks 1 of the arrays of such a model: decoder/layers_1/self_attention/key/kernel")
+    refused({**given, "target/encoder/adapter/kernel": np.zeros(2)}, "has 1 arrays that such a model lacks: encoder/ad")
+    refused({**given, "target/decoder/layers_0/mlp/wo/kernel": np.zeros((16, 16))}, r"mlp/wo/kernel is \(16, 16\), not")
+    alone = {f"target/decoder/{name.removeprefix('target/')}": array for name, array in given.items()}
+    refused(alone, "is a decoder alone: only encoder-decoders can be imported")
+    refused({"params/a": np.zeros(3)}, "has no target/token_embedder/embedding, which every T5 has")
+    refused({"target/token_embedder/embedding": np.zeros((48, 16))}, "has no layers of an encoder")
+    odd = {**given, "target/encoder/relpos_bias/rel_embedding": np.zeros((5, 32))}
+    refused(odd, "do not divide over 5 heads")
+    with pytest.raises(UserError, match=r"is gated, and \('relu',\) is not so"):
+        config_of(state_of(stored(given)), ("relu",))
+
+
+def test_layers_in_one_array_need_a_norm_of_the_width() -> None:
+    arrays = {
+        "target/token_embedder/embedding": np.zeros((48, 16)),
+        "target/encoder/encoder/pre_mlp_layer_norm/scale": np.zeros((5, 7)),
+    }
+    with pytest.raises(UserError, match=r"The norms of all layers are \(5, 7\)"):
+        state_of(stored(arrays))
+
+
+def test_optimisers_that_are_not_taken(tmp_path: Path) -> None:
+    def refused(state: StoredState, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            accumulators_of(state, params_of(state, config_of(state)))
+
+    refused(state_of(open_checkpoint(unpack("scalable_scanned", tmp_path))), "has the layers of a stack in one array")
+    refused(state_of(stored(a_model())), "has no optimiser")
+    state = state_of(open_checkpoint(unpack("t5_1_1", tmp_path)))
+    name = "state/param_states/token_embedder/embedding"
+    for slot, shape, message in (("m", (264, 16), "has momentum"), ("v_row", (3,), "is not Adafactor as T5 has it")):
+        wrong = {**state.arrays, f"{name}/{slot}": StoredArray(shape, lambda shape=shape: np.ones(shape))}
+        refused(dataclasses.replace(state, arrays=wrong), message)
+
+
+def test_names_of_mesh_tensorflow() -> None:
+    """Those that T5's released checkpoints have besides the fixture's."""
+    assert of_mesh_tensorflow("encoder/rms_norm/scale") == "target/encoder/encoder_norm/scale"
+    assert of_mesh_tensorflow("encoder/block_011/layer_001/rms_norm/scale_slot_v") == (
+        "state/param_states/encoder/layers_11/pre_mlp_layer_norm/scale/v"
+    )
+    assert of_mesh_tensorflow("decoder/block_000/layer_002/DenseReluDense/wi/kernel") == (
+        "target/decoder/layers_0/mlp/wi/kernel"
+    )
+    for name in (
+        "encoder/block_000/layer_000/EncDecAttention/q",
+        "encoder/block_000/layer_002/layer_norm/scale",
+        "a/b",
+    ):
+        assert of_mesh_tensorflow(name) is None

@@ -1,0 +1,181 @@
+"""Runs as folders for transformers, and what is left where transformers makes something else of one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.exchange import exporting
+from t5xpg.exchange.huggingface import transformers_check
+from t5xpg.exchange.huggingface.model_card import generation_config
+from t5xpg.exchange.huggingface.tokenizer_files import SAMPLES, expected_ids, tokenizer_type
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.experiment import config
+from t5xpg.models.decoding import DecodingConfig
+from tests.workplace import REPOSITORY
+
+FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
+NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, "0")
+    return paths.runs_directory()
+
+
+def export(runs: Path, name: str, output: Path | None = None) -> Path:
+    """What an import of a family's golden is as an export."""
+    if not (runs / name).exists():
+        import_checkpoint(str(FAMILIES / name), runs)
+    return exporting.export(config.load(name), runs / name, output)[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = export(runs, name)
+    assert folder == runs / name / "huggingface"
+    theirs = FAMILIES / name
+    written, expected = load_file(folder / "model.safetensors"), load_file(theirs / "model.safetensors")
+    assert sorted(written) == sorted(expected)
+    for key, value in expected.items():
+        assert written[key].dtype == value.dtype
+        np.testing.assert_array_equal(written[key], value)
+    with safe_open(folder / "model.safetensors", "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
+    generation = json.loads((folder / "generation_config.json").read_text())
+    theirs_generation = json.loads((theirs / "generation_config.json").read_text())
+    for key in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+        assert generation[key] == theirs_generation[key]
+    card = (folder / "README.md").read_text()
+    assert card.startswith('---\nlibrary_name: "transformers"\n')
+    assert "Nothing was measured in the run" in card
+    assert 'AutoTokenizer.from_pretrained("path/to/this/folder")' in card
+    assert not (folder / "results.json").exists()
+    assert transformers_check.NOT_CHECKED in capsys.readouterr().out
+
+
+def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5.23 would load the class of tokenizer.json, which bytes have not."""
+    assert tokenizer_type("umt5", Vocabulary()) == "byt5"
+    assert tokenizer_type("t5", Vocabulary()) is None
+    card_module = sys.modules["t5xpg.exchange.huggingface.model_card"]  # the package has a function of this name
+    monkeypatch.setattr(
+        card_module, "tokenizer_type", lambda model_type, vocabulary: tokenizer_type("umt5", vocabulary)
+    )
+    card = (export(runs, "byt5") / "README.md").read_text()
+    assert 'AutoTokenizer.from_pretrained("path/to/this/folder", tokenizer_type="byt5")' in card
+
+
+def test_an_export_is_imported_as_it_was(runs: Path) -> None:
+    """Of the family with the most in its way: the head is multiplied there and back."""
+    folder = export(runs, "umt5")
+    import_checkpoint(str(folder), runs, name="again")
+    again, _ = exporting.export(config.load("again"), runs / "again")
+    for name in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_only_exports_are_replaced(runs: Path, tmp_path: Path) -> None:
+    folder = export(runs, "t5", tmp_path / "out")
+    export(runs, "t5", folder)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("my thesis")
+    for target in (tmp_path / "mine", tmp_path / "mine" / "README.md"):
+        with pytest.raises(UserError, match="is there, and is no folder that an export wrote"):
+            export(runs, "t5", target)
+    assert (tmp_path / "mine" / "README.md").read_text() == "my thesis"
+
+
+class Transformers:
+    """Stands for transformers: answers as this program does, but for `wrong`: what is added, or the ids of a text."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wrong: dict[str, Any] = {}
+        self._right: dict[str, np.ndarray] = {}
+        self._ours = transformers_check._ours
+        monkeypatch.setattr(transformers_check, "_ours", self.ours)
+        monkeypatch.setattr(transformers_check, "_asked", self.asked)
+        monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, sys.executable)
+
+    def ours(self, *arguments: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        logits, generated = self._ours(*arguments)
+        assert generated is not None
+        self._right, self._vocabulary = {"logits": logits, "generated": generated}, arguments[3]
+        return logits, generated
+
+    def asked(self, python: Path, folder: Path, asked: Any, metadata: dict[str, str]) -> tuple[Any, dict[str, Any]]:
+        assert (folder / "config.json").is_file()
+        assert asked["inputs"].shape[0] == asked["decoder_inputs"].shape[0]
+        ids = [self.wrong.get(text, expected_ids(self._vocabulary, text)) for text in json.loads(metadata["texts"])]
+        said = {"ids": ids, "model": "T5", "tokenizer": "Tokens", "versions": {"torch": "1", "transformers": "2"}}
+        return {name: array + self.wrong.get(name, 0) for name, array in self._right.items()}, said
+
+
+def test_a_difference_is_an_error_and_nothing_is_left(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = Transformers(monkeypatch)
+    folder = export(runs, "byt5", tmp_path / "right")
+    said = capsys.readouterr().out
+    assert "compared: T5 and Tokens of transformers 2 (torch 1): logits differ by at most 0.0e+00" in said
+    assert "4 greedy answers are the same, the ids of 7 texts are the same" in said
+    assert "Compared when it was exported: T5 and Tokens" in (folder / "README.md").read_text()
+    for what, value, message in (
+        ("logits", 0.01, r"logits differ by up to 1\.0e-02"),
+        ("generated", 1, "greedy answers differ"),
+        (SAMPLES[3], [5], r"becomes \[5\], and in training \[35"),
+    ):
+        transformers.wrong = {what: value}
+        with pytest.raises(UserError, match=message):
+            export(runs, "byt5", tmp_path / "wrong")
+        assert not [path for path in tmp_path.iterdir() if "wrong" in path.name]
+
+
+def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, str(python))
+    with pytest.raises(UserError, match="is not there: expected a Python with torch and transformers"):
+        export(runs, "t5", tmp_path / "out")
+    python.write_text("#!/bin/sh\necho 'ImportError: no such module' >&2; exit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(
+        UserError, match=r"ImportError: no such module\. To export without asking it: T5XPG_TORCH_PYTHON=0"
+    ):
+        export(runs, "t5", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_methods_of_decoding() -> None:
+    vocabulary = Vocabulary("bytes", 125)
+
+    def options(**settings: object) -> dict[str, object]:
+        found = generation_config(DecodingConfig(**settings), vocabulary, 32)  # type: ignore[arg-type]
+        fixed = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+        assert {name: found.pop(name) for name in fixed} == fixed
+        return found
+
+    assert options() == {"max_new_tokens": 32}
+    assert options(max_decode_length=7) == {"max_new_tokens": 7}
+    beams = options(method="beam", num_decodes=3, length_penalty="transformers", alpha=1.0, return_all_decodes=False)
+    assert beams == {
+        "max_new_tokens": 32, "num_beams": 3, "num_return_sequences": 1, "length_penalty": 1.0, "early_stopping": False,
+    }  # fmt: skip
+    assert options(method="beam") == {"max_new_tokens": 32}
+    samples = options(method="sample", temperature=0.5, topk=7)
+    assert samples == {
+        "max_new_tokens": 32, "do_sample": True, "num_return_sequences": 1, "temperature": 0.5, "top_k": 7,
+        "top_p": 1.0,
+    }  # fmt: skip
+    assert options(method="sample", temperature=0.0) == {"max_new_tokens": 32}

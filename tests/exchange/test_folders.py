@@ -1,0 +1,103 @@
+"""Where checkpoints are found: folders, and the cache of the Hugging Face hub, which needs no network."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange import import_folders
+from t5xpg.exchange.import_folders import CheckpointFolder, find
+from tests.workplace import REPOSITORY
+
+FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the hub that holds google/byt5-small, and no network."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    repository = tmp_path / "hub" / "models--google--byt5-small"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    shutil.copytree(FAMILIES / "byt5", repository / "snapshots" / COMMIT)
+    return repository
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    found = find(str(FAMILIES / "byt5"))
+    assert found.path == FAMILIES / "byt5"
+    assert found.source == str((FAMILIES / "byt5").resolve())
+    assert found.name == "byt5"
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google" / "byt5-small.2").mkdir()
+    assert find(str(tmp_path / "google" / "byt5-small.2")).name == "byt5_small_2"
+
+
+def test_the_cache_of_the_hub(hub: Path) -> None:
+    found = find("google/byt5-small")
+    assert found.path == hub / "snapshots" / COMMIT
+    assert found.source == f"google/byt5-small@{COMMIT}"
+    assert found.name == "byt5_small"
+    assert find(f"google/byt5-small@{COMMIT}") == found
+
+
+def test_what_the_cache_lacks(hub: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"google/byt5-base cannot be had .* copy the folder .* CHECKPOINT=path"
+    ) as raised:
+        find("google/byt5-base")
+    assert "\n" not in str(raised.value)
+    (hub / "snapshots" / COMMIT / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="holds no parameters"):
+        find("google/byt5-small")
+
+
+def test_weights_of_pytorch_are_asked_for_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str] | None] = []
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str] | None, local_files_only: bool) -> str:
+        asked.append(allow_patterns)
+        if local_files_only:
+            raise OSError("not there")
+        (tmp_path / "config.json").touch()
+        if "pytorch_model*.bin" in (allow_patterns or []):
+            (tmp_path / "pytorch_model.bin").touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert find("google/byt5-small") == CheckpointFolder(tmp_path, f"google/byt5-small@{tmp_path.name}")
+    assert [patterns is not None and "*.safetensors" in patterns for patterns in asked] == [False, True, False]
+    assert all(patterns is None or import_folders.CONFIG in patterns for patterns in asked)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "message"),
+    [
+        ("./nowhere", "there is no such folder"),
+        ("/nowhere/at/all", "there is no such folder"),
+        ("a b", "or a name on the Hugging Face hub, such as google/byt5-small"),
+        ("a/b/c", "there is no such folder"),
+        ("", "Name a checkpoint: CHECKPOINT=google/byt5-small"),
+    ],
+)
+def test_what_is_no_checkpoint(checkpoint: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        find(checkpoint)
+
+
+def test_a_misspelt_folder_and_a_file(tmp_path: Path) -> None:
+    (tmp_path / "byt5_small").mkdir()
+    with pytest.raises(UserError, match="Did you mean byt5_small"):
+        find(str(tmp_path / "byt5_smal"))
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(UserError, match="is a file: name the folder that holds it"):
+        find(str(tmp_path / "model.safetensors"))

@@ -1,0 +1,131 @@
+"""Checkpoints of T5X and Mesh-TensorFlow as runs: what they compute, what their ids mean, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.exchange.t5x.params import flat
+from t5xpg.experiment import assembly, config
+from t5xpg.run.checkpoint import items
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from t5xpg.run.directory import RunDirectory
+from tests.small_tokenizers import sentencepiece_model
+from tests.t5x_goldens import CONTENTS, described, unpack
+from tests.workplace import REPOSITORY
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    return paths.runs_directory()
+
+
+def test_a_checkpoint_of_t5x_becomes_a_run(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = unpack("t5_1_1", tmp_path)
+    run = import_checkpoint(str(given), runs)
+    assert run == runs / "t5_1_1"
+    assert "T5X, 22,688 parameters, bytes, 259 ids, sentinels as byt5_google" in capsys.readouterr().out
+    loaded = config.load("t5_1_1")
+    directory = RunDirectory(run)
+    check_same_model(directory, loaded.experiment)
+    params, vocabulary, step = parameters_and_vocabulary(
+        directory, loaded.experiment, assembly.assemble(loaded.experiment)
+    )
+    assert (vocabulary.kind, vocabulary.sentinels, step) == ("bytes", "byt5_google", 0)
+    assert {f"target/{name}": described(np.asarray(array)) for name, array in flat(params)} == {
+        name: said for name, said in CONTENTS["t5_1_1"].items() if name.startswith("target/")
+    }
+    imported = directory.imported()
+    assert imported is not None
+    assert (imported["format"], imported["source"]) == ("t5x", str(given / "checkpoint_5"))
+    with pytest.raises(UserError, match="FORCE=1 replaces it"):
+        import_checkpoint(str(given / "checkpoint_5"), runs)
+    with pytest.raises(UserError, match="has 384 ids and the model 264"):
+        import_checkpoint(str(given), runs, sentinels="transformers", name="other")
+
+
+def test_a_checkpoint_of_mesh_tensorflow_becomes_a_run(runs: Path, tmp_path: Path) -> None:
+    given = unpack("mesh_tensorflow", tmp_path / "some model")
+    with pytest.raises(UserError, match=r"does not say what its 48 ids mean. Name the SentencePiece model"):
+        import_checkpoint(str(given), runs)
+    sentencepiece_model(given / "spiece.model", vocab_size=40)
+    with pytest.raises(UserError, match=r"has 140 ids and the model 48"):
+        import_checkpoint(str(given), runs)
+    (given / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+    run = import_checkpoint(str(given / "model.ckpt-5"), runs)
+    assert run == runs / "mesh_tensorflow"
+    said = json.loads((run / "run.json").read_text())["identity"]
+    assert (said["vocabulary"]["size"], said["imported"]["format"]) == (48, "mesh_tensorflow")
+    assert (run / "tokenizer" / "spiece.model").is_file()
+
+
+def test_what_gin_files_beside_it_say_of_the_mlp(runs: Path, tmp_path: Path) -> None:
+    given = unpack("t5_1_1", tmp_path)
+    (given / "config.gin").write_text("network.T5Config:\n  mlp_activations = ('silu', 'linear')\n")
+    import_checkpoint(str(given), runs)
+    assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("silu", "linear")
+    (given / "config.gin").write_text("decoder/DenseReluDense.activation = ['relu', 'linear']\n")
+    import_checkpoint(str(given), runs, force=True)
+    assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("relu", "linear")
+
+
+FINE_TUNING = """
+from __gin__ import dynamic_registration
+from t5xpg.optim import optimizers
+include 'gin/models/t5_1_1.gin'
+include '{model}'
+include 'gin/optimizers/adafactor.gin'
+include 'gin/partitioning/one_device.gin'
+include 'gin/runs/finetune.gin'
+MIXTURE_OR_TASK_NAME = 'small_span_corruption'
+TASK_FEATURE_LENGTHS = {{'inputs': 16, 'targets': 8}}
+TRAIN_STEPS = 2
+BATCH_SIZE = 4
+RANDOM_SEED = 0
+INITIAL_CHECKPOINT = 't5_1_1'
+RESET_OPTIMIZER = False
+optimizers.Adafactor.min_dim_size_to_factor = 16
+"""
+
+
+def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
+    run = import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs, optimizer=True)
+    file = tmp_path / "tuning.gin"
+    file.write_text(FINE_TUNING.format(model=run / "model.gin"))
+    experiment = config.load(str(file)).experiment
+    built = assembly.assemble(experiment)
+    with Checkpointer(run / "checkpoints", CheckpointConfig(), read_only=True) as checkpointer:
+        state, _, _ = checkpointer.restore(0, built.abstract_state)
+    assert int(state.step) == 5
+    optimizer = items.optimizer_tree(state)["state"]
+    assert (int(optimizer["0"]["count"]), int(optimizer["2"]["count"])) == (5, 5)
+    kept = {
+        f"state/param_states/{name}/{slot}": array
+        for slot in ("v_row", "v_col", "v")
+        for name, array in flat(optimizer["0"][slot])
+    }
+    assert {name: described(np.asarray(array)) for name, array in kept.items() if array.shape != (1,)} == {
+        name: said for name, said in CONTENTS["t5_1_1"].items() if name.startswith("state/param_states")
+    }
+
+
+def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="gcloud storage cp -r gs://t5-data/pretrained_models/small here"):
+        import_checkpoint("gs://t5-data/pretrained_models/small", runs)
+    families = REPOSITORY / "tests" / "goldens" / "families"
+    with pytest.raises(UserError, match="OPTIMIZER=1 is for checkpoints of T5X and Mesh-TensorFlow"):
+        import_checkpoint(str(families / "byt5"), runs, optimizer=True)
+    both = unpack("t5_1_1", tmp_path)
+    for file in (families / "byt5").iterdir():  # a folder with a config.json is one of transformers
+        shutil.copy(file, both)
+    run = import_checkpoint(str(both), runs)
+    assert json.loads((run / "run.json").read_text())["identity"]["imported"]["format"] == "huggingface"

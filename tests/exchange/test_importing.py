@@ -1,0 +1,217 @@
+"""Checkpoints of transformers as runs: what they compute, what they say of themselves, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.check.run import look_at
+from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.experiment import assembly, config
+from t5xpg.models.decoding import greedy
+from t5xpg.run.directory import RunDirectory
+from tests.small_tokenizers import sentencepiece_model
+from tests.workplace import REPOSITORY
+
+FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
+NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
+SOURCE = "t5_1_1"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    return paths.runs_directory()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of a checkpoint, to be changed."""
+    return Path(shutil.copytree(FAMILIES / SOURCE, tmp_path / "given"))
+
+
+def change(folder: Path, name: str = "config.json", **values: Any) -> None:
+    said = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**said, **values}))
+
+
+def read(run: Path) -> tuple[config.LoadedConfig, Any, Any]:
+    """The experiment that lies beside the checkpoint, found by its name; parameters and vocabulary."""
+    loaded = config.load(run.name)
+    directory = RunDirectory(run)
+    check_same_model(directory, loaded.experiment)
+    built = assembly.assemble(loaded.experiment)
+    params, vocabulary, step = parameters_and_vocabulary(directory, loaded.experiment, built)
+    assert step == 0
+    return loaded, params, vocabulary
+
+
+def logits_of(loaded: config.LoadedConfig, params: Any, answers: dict[str, np.ndarray]) -> np.ndarray:
+    targets = answers["targets"]
+    batch = {
+        "encoder_input_tokens": answers["inputs"],
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
+    }
+    with jax.default_matmul_precision("highest"):
+        return np.asarray(jax.jit(loaded.experiment.model.logits)(params, batch))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_computes_what_transformers_computes(runs: Path, name: str) -> None:
+    run = import_checkpoint(str(FAMILIES / name), runs)
+    assert run == runs / name
+    loaded, params, vocabulary = read(run)
+    answers = load_file(FAMILIES / name / "answers.safetensors")
+    assert np.abs(logits_of(loaded, params, answers) - answers["logits"]).max() < 1e-4
+    model, length = loaded.experiment.model, answers["generated"].shape[1]
+    decode = jax.jit(functools.partial(greedy, model, max_decode_length=length))
+    np.testing.assert_array_equal(decode(params, answers["inputs"]), answers["generated"])
+    with safe_open(FAMILIES / name / "answers.safetensors", "numpy") as file:
+        texts = json.loads(file.metadata()["texts"])
+    for text, ids in texts.items():
+        if name == "byt5" and "<extra_id_" in text:  # Google's models were trained with other ids
+            ids = [{259: 258, 260: 257}.get(token, token) for token in ids]
+        assert [*vocabulary.encode(text), vocabulary.eos_id] == ids
+
+
+@pytest.mark.parametrize("layout", ["parts", "old_bin"])
+def test_weights_in_other_files(runs: Path, layout: str) -> None:
+    run = import_checkpoint(
+        str(FAMILIES / layout), runs, tokenizer=str(FAMILIES / SOURCE / "tokenizer.json"), name="other"
+    )
+    answers = load_file(FAMILIES / SOURCE / "answers.safetensors")
+    loaded, params, _ = read(run)
+    assert np.abs(logits_of(loaded, params, answers) - answers["logits"]).max() < 1e-4
+
+
+def test_an_umt5_that_transformers_4_wrote(runs: Path, tmp_path: Path) -> None:
+    """It says that it is not tied, and then its outputs are not divided by sqrt(D): its logits are sqrt(D) as large."""
+    folder = Path(shutil.copytree(FAMILIES / "umt5", tmp_path / "umt5_of_4"))
+    change(folder, tie_word_embeddings=False, transformers_version="4.31.0")
+    loaded, params, _ = read(import_checkpoint(str(folder), runs))
+    answers = load_file(folder / "answers.safetensors")
+    assert np.abs(logits_of(loaded, params, answers) / 4 - answers["logits"]).max() < 1e-4
+
+
+def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = import_checkpoint(str(folder), runs, name="mine")
+    said = capsys.readouterr().out
+    assert "t5, 11,520 parameters, huggingface, 40 ids, sentinels as own" in said
+    assert "make infer EXP=mine" in said
+    directory = RunDirectory(run)
+    imported = directory.imported()
+    assert imported is not None
+    assert imported["source"] == str(folder.resolve())
+    assert list(imported["sha256"]) == ["model.safetensors"]
+    assert {"tokenizer", "model.gin", "mine.gin", "vocabulary.model"} <= {path.name for path in run.iterdir()}
+    # what it was imported from is not needed any more
+    shutil.rmtree(folder)
+    loaded, _, vocabulary = read(run)
+    assert vocabulary.model_file == str(run / "tokenizer" / "tokenizer.json")
+    assert loaded.experiment.model.config.dropout_rate == 0.1
+    (finding,) = look_at(loaded, directory)
+    assert finding.problem
+    assert "holds an imported checkpoint" in finding.text
+    with pytest.raises(UserError, match=r"not trained on where it is\. Start another run from it"):
+        directory.check("mine", {"seed": 0, "settings": {}})
+
+
+def test_an_imported_checkpoint_is_replaced_when_asked(runs: Path, folder: Path) -> None:
+    run = import_checkpoint(str(folder), runs)
+    with pytest.raises(UserError, match=r"holds an imported checkpoint already\. FORCE=1 replaces it"):
+        import_checkpoint(str(folder), runs)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: 2 * value for name, value in weights.items()}, folder / "model.safetensors")
+    import_checkpoint(str(folder), runs, force=True)
+    _, params, _ = read(run)
+    np.testing.assert_array_equal(params["token_embedder"]["embedding"], 2 * weights["shared.weight"])
+    (runs / "other").mkdir()
+    (runs / "other" / "thesis.txt").touch()
+    with pytest.raises(UserError, match="holds no imported checkpoint"):
+        import_checkpoint(str(folder), runs, name="other", force=True)
+    assert (runs / "other" / "thesis.txt").exists()
+
+
+def test_a_sentencepiece_model(runs: Path, folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    sentencepiece_model(folder / "spiece.model", vocab_size=40)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": 8}))
+    _, _, vocabulary = read(import_checkpoint(str(folder), runs, name="pieces"))
+    assert (vocabulary.kind, vocabulary.size, vocabulary.sentinel_id(0)) == ("sentencepiece", 48, 47)
+    text = (runs / "pieces" / "pieces.gin").read_text()
+    assert "make vocab DATASET=pydocs" in text
+    assert "spiece.model VOCAB=pieces EXTRA_IDS=8" in text
+    assert "MIXTURE_OR_TASK_NAME = 'pydocs_span_corruption_pydocs_pieces'" in text
+
+
+def test_names_of_folders_are_no_statements(runs: Path, tmp_path: Path) -> None:
+    """They stand in comments of gin files, which name Python functions otherwise."""
+    folder = Path(shutil.copytree(FAMILIES / SOURCE, tmp_path / "it's\nMODEL = @os.abort()"))
+    loaded, _, _ = read(import_checkpoint(str(folder), runs, name="harmless"))
+    assert loaded.experiment.model.config.emb_dim == 16
+    assert "\nMODEL = @" not in (runs / "harmless" / "harmless.gin").read_text()
+
+
+def remove(name: str) -> Any:
+    return lambda folder: (folder / name).unlink()
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "no config": (remove("config.json"), r"has no config\.json: expected a folder that `save_pretrained`"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is not JSON"),
+    "no object": (lambda folder: (folder / "config.json").write_text("[]"), "holds a list, expected an object"),
+    "no weights": (remove("model.safetensors"), "holds no parameters"),
+    "no tokenizer": (remove("tokenizer.json"), r"has no tokenizer: .*TOKENIZER=path, or TOKENIZER=bytes"),
+    "another family": (lambda folder: change(folder, model_type="mbart"), "'mbart'; 't5', 'mt5', 'umt5' can be read"),
+    "another class": (
+        lambda folder: change(folder, architectures=["T5EncoderModel"]),
+        "is a T5EncoderModel: only encoder-decoders can be imported",
+    ),
+    "another size": (
+        lambda folder: change(folder, d_ff=21),
+        r"The checkpoint and the configuration differ: .*wi_0\.weight is \(20, 16\), the configuration says \(21, 16\)",
+    ),
+    "more layers": (lambda folder: change(folder, num_layers=3), "The checkpoint lacks 9 of the tensors"),
+    "fewer layers": (lambda folder: change(folder, num_layers=1), "has 9 tensors that this configuration lacks"),
+    "a cut file": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{"),
+        "is not a whole safetensors file",
+    ),
+    "more ids": (lambda folder: change(folder, vocab_size=39), "has 40 ids and the model 39"),
+    "another end": (lambda folder: change(folder, eos_token_id=7), "is 7 by its config.json, and 1 by its tokenizer"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_checkpoints(runs: Path, folder: Path, what: str) -> None:
+    spoil, message = BAD[what]
+    spoil(folder)
+    with pytest.raises(UserError, match=message) as raised:
+        import_checkpoint(str(folder), runs)
+    assert "\n" not in str(raised.value)
+    assert not runs.exists() or not list(runs.iterdir())
+
+
+def test_bad_names(runs: Path, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"NAME=a/b: expected letters"):
+        import_checkpoint(str(folder), runs, name="a/b")
+    with pytest.raises(UserError, match="NAME=byt5_tiny_demo is an experiment"):
+        import_checkpoint(str(folder), runs, name="byt5_tiny_demo")
+    with pytest.raises(UserError, match=r"SENTINELS=sekio is no convention\. Did you mean seqio"):
+        import_checkpoint(str(folder), runs, sentinels="sekio")
+    with pytest.raises(UserError, match="SENTINELS=byt5_google is for bytes; this huggingface vocabulary"):
+        import_checkpoint(str(folder), runs, sentinels="byt5_google")

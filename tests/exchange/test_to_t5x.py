@@ -1,0 +1,168 @@
+"""Runs as checkpoints of T5X: what real T5X wrote, imported, is written again as T5X wrote it.
+
+That T5X restores what is written is tried with T5X itself by `python -m benchmarks.interop_t5x`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.exchange import to_t5x
+from t5xpg.exchange.formats.t5x_files import open_checkpoint
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.exchange.t5x.networks import in_t5x, network_of
+from t5xpg.exchange.t5x.params import config_of, flat, params_of, state_of, write_checkpoint
+from t5xpg.experiment import config
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+from tests.small_tokenizers import sentencepiece_model
+from tests.t5x_goldens import CONTENTS, described, unpack
+
+SIZES: dict[str, Any] = {
+    "emb_dim": 16, "num_heads": 3, "head_dim": 6, "mlp_dim": 24, "num_encoder_layers": 3, "num_decoder_layers": 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    return paths.runs_directory()
+
+
+def contents(folder: Path) -> dict[str, str]:
+    arrays = {name: stored.read() for name, stored in open_checkpoint(folder).arrays.items()}
+    return {name: described(array) for name, array in arrays.items() if array.shape != (1,)}
+
+
+def params_in(case: str) -> dict[str, str]:
+    return {name: said for name, said in CONTENTS[case].items() if name.startswith("target/")}
+
+
+@pytest.mark.parametrize("case", ["t5_1_1", "t5_tied_bfloat16", "scalable_scanned"])
+def test_what_t5x_wrote_is_written_again(case: str, runs: Path, tmp_path: Path) -> None:
+    given = unpack(case, tmp_path)
+    sentencepiece_model(given / "spiece.model", vocab_size=40)
+    (given / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+    import_checkpoint(str(given), runs)
+    folder = to_t5x.export(config.load(case), runs / case)
+    assert folder == runs / case / "t5x"
+    found = contents(folder)
+    assert {name: said for name, said in found.items() if name.startswith("target/")} == params_in(case)
+    # the accumulators that T5X's own optimiser of the usual settings begins with
+    assert open_checkpoint(folder).arrays.keys() >= CONTENTS[case].keys()
+    assert (int(open_checkpoint(folder).arrays["state/step"].read()), folder.name) == (0, "t5x")
+    assert (folder / "spiece.model").is_file()
+    # and taken back, with its vocabulary
+    import_checkpoint(str(folder), runs, name="again")
+    again = json.loads((runs / "again" / "run.json").read_text())["identity"]
+    assert again["vocabulary"] == json.loads((runs / case / "run.json").read_text())["identity"]["vocabulary"]
+    assert again["settings"] == json.loads((runs / case / "run.json").read_text())["identity"]["settings"]
+
+
+def test_accumulators_of_layers_in_one_array_have_t5x_shapes(tmp_path: Path) -> None:
+    """Those of the fixture, where T5X was told to factor small arrays, too: it factors matrices of layers always."""
+    state = state_of(open_checkpoint(unpack("scalable_scanned", tmp_path)))
+    model = EncoderDecoderModel(config_of(state))
+    states = dict(flat(to_t5x.new_param_states(model, params_of(state, model.config))))
+    shapes = {name: "x".join(map(str, array.shape)) for name, array in states.items() if array.shape != (1,)}
+    expected = {
+        name.removeprefix("state/param_states/"): said.split()[0]
+        for name, said in CONTENTS["scalable_scanned"].items()
+        if name.startswith("state/param_states/")
+    }
+    tables = ("token_embedder/embedding/", "decoder/logits_dense/kernel/")
+    assert {name: shape for name, shape in shapes.items() if not name.startswith(tables)} == {
+        name: shape for name, shape in expected.items() if not name.startswith(tables)
+    }
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_adafactor_goes_with_it(scanned: bool, runs: Path, tmp_path: Path) -> None:
+    import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs, optimizer=True)
+    file = tmp_path / "again.gin"
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "from t5xpg.optim import optimizers",
+        f"include '{runs / 't5_1_1' / 't5_1_1.gin'}'",
+        "optimizers.Adafactor.min_dim_size_to_factor = 16",
+        "from t5xpg.models import encoder_decoder",
+        f"encoder_decoder.T5Config.scan_layers = {scanned}",
+    ]
+    file.write_text("\n".join(lines))
+    folder = to_t5x.export(config.load(str(file)), runs / "t5_1_1", tmp_path / "out")
+    assert contents(folder) == CONTENTS["t5_1_1"]
+    assert (folder / "checkpoint_5").is_dir()
+
+
+def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
+    decoder = DecoderOnlyModel(T5Config(vocab_size=40, **SIZES))
+    params = jax.tree.map(np.asarray, decoder.init(jax.random.key(0)))
+    path = write_checkpoint(tmp_path, in_t5x(decoder, params), 3, to_t5x.new_param_states(decoder, params))
+    found = open_checkpoint(path).arrays
+    assert "target/decoder/token_embedder/embedding" in found
+    assert "state/param_states/decoder/token_embedder/embedding/v" in found
+    with pytest.raises(UserError, match="is a decoder alone"):
+        state_of(open_checkpoint(path))
+    shared = SharedEncoderDecoderModel(T5Config(vocab_size=40, **{**SIZES, "num_encoder_layers": 2}))
+    target = in_t5x(shared, jax.tree.map(np.asarray, shared.init(jax.random.key(0))))
+    batch = {
+        "encoder_input_tokens": np.asarray([[5, 6, 7, 1]]),
+        "decoder_target_tokens": np.asarray([[8, 9, 1]]),
+        "decoder_input_tokens": np.asarray([[0, 8, 9]]),
+    }
+    twice = EncoderDecoderModel(shared.config).logits(target, batch)
+    np.testing.assert_allclose(shared.logits(shared.init(jax.random.key(0)), batch), twice, atol=1e-5)
+
+
+def test_what_t5x_has_no_network_for() -> None:
+    usual = T5Config(vocab_size=40, **SIZES)
+    with pytest.raises(UserError, match="T5X has no network that is known to be equal to EncoderOnlyModel"):
+        network_of(EncoderOnlyModel(usual))
+    with pytest.raises(UserError, match="T5X has no decoder alone with tables"):
+        network_of(DecoderOnlyModel(dataclasses.replace(usual, relpos_bias_in_every_layer=True)))
+    fewer = dataclasses.replace(usual, relative_attention_num_buckets=16, relative_attention_max_distance=64)
+    with pytest.raises(UserError, match="this model has 16 up to 64"):
+        network_of(EncoderDecoderModel(fewer))
+
+
+def test_only_exports_are_replaced(runs: Path, tmp_path: Path) -> None:
+    import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs)
+    folder = to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", tmp_path / "out")
+    assert to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", folder) == folder
+    (folder / "events.out.tfevents.1").write_bytes(b"")
+    with pytest.raises(UserError, match="is a folder in which T5X has trained"):
+        to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", folder)
+    mine = tmp_path / "mine"
+    shutil.copytree(runs / "t5_1_1" / "tokenizer", mine)
+    (mine / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="is there, and is no folder that an export for T5X wrote"):
+        to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", mine)
+
+
+def test_the_gin_file_says_the_model(runs: Path, tmp_path: Path) -> None:
+    """Real T5X builds its model from it in benchmarks/interop_t5x.py."""
+    import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs)
+    folder = to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1")
+    text = (folder / "model.gin").read_text()
+    for line in (
+        "from t5x.examples.t5 import network",
+        "NETWORK = @network.Transformer()",
+        "  vocab_size = 264",
+        "  mlp_activations = ('gelu', 'linear')",
+        "seqio.ByteVocabulary.extra_ids = 0",
+        "MODEL = @models.EncoderDecoderModel()",
+    ):
+        assert line in text.splitlines()

@@ -1,0 +1,48 @@
+"""An imported checkpoint is evaluated, asked and exported as a run is, by its name."""
+
+from __future__ import annotations
+
+import json
+
+from safetensors.numpy import load_file
+
+from tests.workplace import REPOSITORY, Workplace
+
+BYT5 = REPOSITORY / "tests" / "goldens" / "families" / "byt5"
+TASK = "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption_byt5"
+LENGTHS = "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32}"
+
+
+def test_it_is_used_by_its_name(workplace: Workplace) -> None:
+    said = workplace.run("import", str(BYT5), "--name=taken")
+    assert "sentinels as byt5_google" in said
+    run = workplace.folder / "runs" / "taken"
+    # its own task is another one: any that has its vocabulary can be measured
+    assert "taken after step 0 on validation: loss " in workplace.run("eval", "taken", TASK, LENGTHS)
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert (evaluation["step"], evaluation["task"]) == (0, "small_span_corruption_byt5")
+    samples = json.loads((run / "samples.json").read_text())
+    assert all("<extra_id_0>" in sample["input"] for sample in samples)
+    said = workplace.run("eval", "taken", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption", LENGTHS, code=1)
+    assert "was trained with another vocabulary than the task has: size 259 in the run, 384 now, extra_ids 0" in said
+    for prompt in ("The <extra_id_0> sees", "without a blank"):
+        assert f"input       {prompt}" in workplace.run("infer", "taken", f"--prompt={prompt}")
+    assert "holds an imported checkpoint" in workplace.run("train", "taken", TASK, LENGTHS, code=1)
+    workplace.run("export", "taken", f"--output={workplace.folder / 'given back'}")
+    written, expected = (load_file(folder / "model.safetensors") for folder in (workplace.folder / "given back", BYT5))
+    assert {name: array.tobytes() for name, array in written.items()} == {
+        name: array.tobytes() for name, array in expected.items()
+    }
+
+
+def test_mistakes_are_said_in_one_line(workplace: Workplace) -> None:
+    for arguments, message in (
+        (["import", "./nowhere"], "there is no such folder"),
+        (["import", ""], "Name a checkpoint"),
+        (["export", str(workplace.experiment), "--run=never"], "holds no run"),
+        (["export", str(workplace.experiment), "--format=t6x"], "FORMAT=t6x is not known"),
+    ):
+        said = workplace.run(*arguments, code=1)
+        assert said.startswith("t5xpg: error: ")
+        assert message in said
+        assert len(said.splitlines()) == 1

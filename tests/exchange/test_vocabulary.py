@@ -1,0 +1,129 @@
+"""The vocabulary that a folder means: conventions of bytes, models of pieces, tokenizers; there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.sentinels import NAMED_TOKENS
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
+from t5xpg.exchange.imported import vocabulary_of_folder
+from tests.small_tokenizers import byte_level, sentencepiece_model
+
+BYTES = [
+    Vocabulary("bytes", 125, "seqio"),
+    Vocabulary("bytes", 30, "seqio"),
+    Vocabulary("bytes", 125, "transformers"),
+    Vocabulary("bytes", 0, "byt5_google"),
+    Vocabulary("bytes", 381, named_tokens=NAMED_TOKENS),
+]
+
+
+def found(folder: Path, rows: int = 1000, **options: Any) -> Vocabulary:
+    return vocabulary_of_folder(folder, {"vocab_size": rows, "eos_token_id": 1}, **options)
+
+
+def added(texts: dict[int, str]) -> dict[str, Any]:
+    return {"added_tokens_decoder": {str(token): {"content": text} for token, text in texts.items()}}
+
+
+def write(folder: Path, **settings: Any) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize("vocabulary", BYTES, ids=lambda one: f"{one.sentinels}_{one.extra_ids}")
+def test_bytes_there_and_back(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    write_tokenizer(tmp_path, vocabulary, longest=64)
+    assert found(tmp_path) == vocabulary
+
+
+def test_bytes_as_others_write_them(tmp_path: Path) -> None:
+    google = Vocabulary("bytes", 0, "byt5_google")
+    write(tmp_path, tokenizer_class="ByT5Tokenizer", extra_ids=125)
+    assert found(tmp_path) == google
+    assert found(tmp_path, sentinels="transformers") == Vocabulary("bytes", 125, "transformers")
+    assert found(tmp_path, sentinels="seqio") == Vocabulary("bytes", 125, "seqio")
+    # as transformers saves any of Google's
+    upwards = {259 + index: f"<extra_id_{index}>" for index in range(125)}
+    write(tmp_path, tokenizer_class="ByT5Tokenizer", **added({0: "<pad>", 1: "</s>", 2: "<unk>", **upwards}))
+    assert found(tmp_path) == google
+    assert found(tmp_path, sentinels="transformers") == Vocabulary("bytes", 125, "transformers")
+    downwards = {383 - index: f"<extra_id_{index}>" for index in range(125)}
+    write(tmp_path, tokenizer_class="ByT5Tokenizer", **added(downwards))
+    assert found(tmp_path) == Vocabulary("bytes", 125, "seqio")
+    write(tmp_path, tokenizer_class="ByT5Tokenizer", **added({300: "<extra_id_0>"}))
+    with pytest.raises(UserError, match="give <extra_id_0> the id 300, as no convention does"):
+        found(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert found(tmp_path, tokenizer="bytes") == google
+
+
+def test_pieces_there_and_back(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    made = vocabulary_of_file(Path(sentencepiece_model(tmp_path / "made" / "a.model")), 8)
+    names = dataclasses.replace(made, extra_ids=13, named_tokens=NAMED_TOKENS)
+    for number, vocabulary in enumerate((made, names)):
+        folder = tmp_path / f"written_{number}"
+        folder.mkdir()
+        write_tokenizer(folder, vocabulary, longest=64)
+        expected = dataclasses.replace(vocabulary, model_file=str(folder / "spiece.model"))
+        assert found(folder) == expected
+
+
+def test_pieces_as_others_write_them(tmp_path: Path) -> None:
+    sentencepiece_model(tmp_path / "spiece.model")
+    assert found(tmp_path).extra_ids == 100
+    write(tmp_path, extra_ids=300)
+    assert found(tmp_path).extra_ids == 300
+    write(tmp_path, extra_special_tokens=[f"<extra_id_{index}>" for index in range(7)])
+    assert found(tmp_path).extra_ids == 7
+    sentinels = ",".join(f"▁<extra_id_{index}>" for index in (2, 1, 0))
+    sentencepiece_model(tmp_path / "spiece.model", user_defined_symbols=sentinels)
+    write(tmp_path, extra_ids=0)
+    assert found(tmp_path).num_sentinels in (0, 3)
+
+
+def test_tokenizers_there_and_back(tmp_path: Path) -> None:
+    """Those that need nothing said besides: padding is 0, and the sentinels are tokens."""
+    made = vocabulary_of_file(byte_level(tmp_path / "made"), 8)
+    write_tokenizer(tmp_path, made, longest=64)
+    again = found(tmp_path)
+    assert (again.kind, again.size, again.sentinels) == ("huggingface", made.size, "own")
+    for text in ("bad bag", "<extra_id_0> and <extra_id_7>"):
+        assert again.encode(text) == made.encode(text)
+
+
+def test_a_tokenizer_with_more_than_its_pieces(tmp_path: Path) -> None:
+    """Tokens that someone has added are in tokenizer.json alone."""
+    (tmp_path / "made").mkdir()
+    made = vocabulary_of_file(Path(sentencepiece_model(tmp_path / "made" / "a.model")), 8)
+    write_tokenizer(tmp_path, made, longest=64)
+    assert found(tmp_path).kind == "sentencepiece"
+    definition = json.loads((tmp_path / "tokenizer.json").read_text())
+    definition["added_tokens"].append({**definition["added_tokens"][-1], "id": 72, "content": "Ærø", "special": False})
+    definition["model"]["vocab"].append(["Ærø", 0.0])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    assert found(tmp_path).kind == "huggingface"
+    assert 72 in found(tmp_path).encode("bad Ærø")
+
+
+def test_what_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no tokenizer"):
+        found(tmp_path)
+    write(tmp_path, tokenizer_class="ByT5Tokenizer")
+    with pytest.raises(UserError, match="has 259 ids and the model 100"):
+        found(tmp_path, rows=100)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer_config\.json is not JSON"):
+        found(tmp_path)
+    other = tmp_path / "other"
+    byte_level(other, ("</s>", "<pad>"))
+    with pytest.raises(UserError, match=r"The padding of the tokenizer in .* is 1, and that of the model 0"):
+        vocabulary_of_folder(other, {"vocab_size": 1000})

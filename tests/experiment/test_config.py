@@ -1,0 +1,439 @@
+"""Gin files, overrides, and what is said about mistakes in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.data.objectives import KINDS, IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.experiment import config
+from t5xpg.experiment.config import ConfigError
+from t5xpg.experiment.identity import deciding_settings
+from t5xpg.models.decoding import DecodingConfig
+from t5xpg.run.best import Selection
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
+
+LOGGER_MODULES = {"wandb": "weights_and_biases", "mlflow": "mlflow_tracking"}
+EXPERIMENTS = sorted(path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin"))
+BASE = """
+from __gin__ import dynamic_registration
+include 'gin/models/{model}.gin'
+include 'gin/optimizers/{optimizer}.gin'
+include 'gin/partitioning/{partitioning}.gin'
+include 'gin/runs/pretrain.gin'
+MIXTURE_OR_TASK_NAME = 'some_task'
+TASK_FEATURE_LENGTHS = {{'inputs': 64, 'targets': 32}}
+TRAIN_STEPS = 1000
+RANDOM_SEED = 3
+{more}
+"""
+
+
+def write_gin(
+    folder: Path,
+    *,
+    model: str = "byt5_tiny",
+    optimizer: str = "adafactor",
+    partitioning: str = "one_device",
+    more: str = "",
+) -> str:
+    file = folder / "an_experiment.gin"
+    file.write_text(BASE.format(model=model, optimizer=optimizer, partitioning=partitioning, more=more))
+    return str(file)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_builds(name: str) -> None:
+    loaded = config.load(name)
+    assert loaded.name == name
+    assert loaded.experiment.model.num_params > 1_000_000
+    assert "RANDOM_SEED" in loaded.full
+    assert "experiment.Experiment.total_steps" in loaded.operative
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (folder, path.stem)
+        for folder in ("models", "optimizers", "partitioning")
+        for path in sorted((paths.GIN / folder).glob("*.gin"))
+        if path.stem != "t5_1_1"  # the part that the sizes have in common
+    ],
+)
+def test_every_fragment_builds(tmp_path: Path, kind: str, name: str) -> None:
+    argument = {"models": "model", "optimizers": "optimizer", "partitioning": "partitioning"}[kind]
+    loaded = config.load(write_gin(tmp_path, **{argument: name}))
+    experiment = loaded.experiment
+    assert float(experiment.optimizer.learning_rate(100)) > 0
+    experiment.optimizer.transformation(experiment.model.logical_axes())
+
+
+def test_layers_and_meshes_make_no_other_run(tmp_path: Path) -> None:
+    """A run goes on, and is evaluated, with scanned layers, another policy and another mesh."""
+    file = write_gin(tmp_path)
+    plain = config.load(file).experiment
+    overrides = ["SCAN_LAYERS=True", "REMAT_POLICY='dots'", "MODEL_PARALLEL=4"]
+    other = config.load(file, overrides, ["gin/partitioning/fsdp_tensor.gin"]).experiment
+    assert other.model.config.scan_layers
+    assert other.model.config.remat_policy == "dots"
+    assert other.mesh.model == 4
+    assert ("embed", "data") in other.mesh.rules
+    assert deciding_settings(other) == deciding_settings(plain)
+    # a fragment behind another one takes its place as a whole
+    back = config.load(file, [], ["gin/partitioning/slices.gin", "gin/partitioning/one_device.gin"]).experiment
+    assert back.mesh == plain.mesh
+
+
+def test_fragments_of_decoding(tmp_path: Path) -> None:
+    assert {path.stem for path in (paths.GIN / "decoding").glob("*.gin")} == {"beam", "sample"}
+    file = write_gin(tmp_path)
+    assert config.load(file).experiment.decoding == DecodingConfig()
+    beam = config.load(file, gin_files=["gin/decoding/beam.gin"]).experiment
+    assert beam.decoding == DecodingConfig("beam", num_decodes=4, length_penalty="t5x", alpha=0.6)
+    assert not [name for name in deciding_settings(beam) if name.startswith("decoding")]
+    overrides = ["decoding.DecodingConfig.seed=5", "decoding.DecodingConfig.topk=40"]
+    sample = config.load(file, overrides, ["gin/decoding/sample.gin"]).experiment
+    assert sample.decoding == DecodingConfig("sample", num_decodes=1, topk=40, topp=0.95, seed=5)
+
+
+def test_fragments_of_loggers(tmp_path: Path) -> None:
+    file = write_gin(tmp_path)
+    assert config.load(file).experiment.loggers == ()
+    for name in sorted(path.stem for path in (paths.GIN / "loggers").glob("*.gin")):
+        overrides, files = config.chosen_loggers(name)
+        experiment = config.load(file, overrides, files).experiment
+        assert [type(each).__module__ for each in experiment.loggers] == [f"t5xpg.run.loggers.{LOGGER_MODULES[name]}"]
+        assert deciding_settings(experiment) == deciding_settings(config.load(file).experiment)
+    overrides, files = config.chosen_loggers("wandb, mlflow")
+    loaded = config.load(file, [*overrides, "WANDB_GROUP=tiny"], files)
+    assert [type(each).__name__ for each in loaded.experiment.loggers] == ["WeightsAndBiases", "MLflow"]
+    assert loaded.experiment.loggers[0].group == "tiny"  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"no logger 'wandbb': LOGGER is mlflow or wandb\. Did you mean wandb"):
+        config.chosen_loggers("wandbb")
+    with pytest.raises(UserError, match="LOGGERS holds 'wandb': loggers come in a tuple"):
+        config.load(file, ["LOGGERS=('wandb',)"])
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "adamw", "adamw_scale", "muon"])
+def test_fine_tuning_has_a_constant_rate_and_a_task_of_its_own(tmp_path: Path, optimizer: str) -> None:
+    file = write_fine_tuning(tmp_path, optimizer=optimizer)
+    experiment = config.load(file, ["INITIAL_CHECKPOINT=pretrained"]).experiment
+    assert experiment.initial == InitialCheckpoint("pretrained")
+    assert experiment.selection == Selection()
+    assert experiment.train_dataset.objective is None
+    assert [float(experiment.optimizer.learning_rate(step)) for step in (0, 10**6)] == pytest.approx([1e-3, 1e-3])
+    pretraining = config.load(write_gin(tmp_path, optimizer=optimizer)).experiment
+    assert (pretraining.initial, pretraining.selection) == (None, None)
+    assert float(pretraining.optimizer.learning_rate(10**6)) < float(pretraining.optimizer.learning_rate(500))
+
+
+def write_fine_tuning(folder: Path, **options: str) -> str:
+    file = Path(write_gin(folder, **options))
+    file.write_text(file.read_text().replace("runs/pretrain.gin", "runs/finetune.gin"))
+    return str(file)
+
+
+def test_macros_of_fine_tuning(tmp_path: Path) -> None:
+    overrides = [
+        "INITIAL_CHECKPOINT=runs/a/checkpoints/100", "RESET_OPTIMIZER=False", "SAME_VOCABULARY=False",
+        "BEST_METRIC=squad/em", "BEST_MODE=max", "INFER_EVAL_PERIOD=5", "EARLY_STOP_PATIENCE=3",
+    ]  # fmt: skip
+    experiment = config.load(write_fine_tuning(tmp_path), overrides).experiment
+    assert experiment.initial == InitialCheckpoint("runs/a/checkpoints/100", False, False)
+    assert experiment.selection == Selection("squad/em", "max", True, 3)
+    assert (experiment.checkpoints.keep_best, experiment.checkpoints.best_mode) == ("squad/em", "max")
+    experiment = config.load(write_fine_tuning(tmp_path), [*overrides, "KEEP_BEST=False"]).experiment
+    assert experiment.checkpoints.keep_best is None
+    # what a run was started from is known by its digest, and what it is selected by decides nothing but its end
+    names = {name for name in deciding_settings(experiment) if name.startswith(("initial", "selection"))}
+    assert names == {"initial", "initial.reset_optimizer"}
+    assert not [name for name in deciding_settings(config.load(write_gin(tmp_path)).experiment) if "initial" in name]
+    # an objective of this repository behind it, another optimizer over it: their own choices hold
+    more = "include 'gin/objectives/prefix_lm.gin'"
+    file = write_fine_tuning(tmp_path, model="byt5_tiny", more=more)
+    loaded = config.load(file, ["INITIAL_CHECKPOINT=a"], ["gin/optimizers/adamw.gin"])
+    assert isinstance(loaded.experiment.train_dataset.objective, PrefixLM)
+    assert float(loaded.experiment.optimizer.learning_rate(1000)) == 0.0, "its own cosine"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((), "INITIAL_CHECKPOINT has no value: set it in"),
+        (("INITIAL_CHECKPONT=a",), "knows INITIAL_CHECKPONT. Did you mean INITIAL_CHECKPOINT"),
+        (("INITIAL_CHECKPOINT=a", "BEST_METRIC=squad/em", "BEST_MODE=max"), "set INFER_EVAL_PERIOD, or select by"),
+        (("INITIAL_CHECKPOINT=a", "BEST_METRIC=validation/accurcy"), "Did you mean validation/accuracy"),
+        (("INITIAL_CHECKPOINT=a", "BEST_MODE=biggest"), "BEST_MODE is 'biggest': expected 'min' or 'max'"),
+        (("INITIAL_CHECKPOINT=a", "EARLY_STOP_PATIENCE=0"), "EARLY_STOP_PATIENCE is 0: expected None or a whole"),
+        (("INITIAL_CHECKPOINT=a", "EARLY_STOP_PATIENCE=often"), "EARLY_STOP_PATIENCE (Selection.patience) must be"),
+        (("INITIAL_CHECKPOINT=3",), "INITIAL_CHECKPOINT (InitialCheckpoint.checkpoint) must be a text, not 3"),
+        (("INITIAL_CHECKPOINT=a", "RESET_OPTIMIZER=maybe"), "RESET_OPTIMIZER (InitialCheckpoint.reset_optimizer) must"),
+        (("INITIAL_CHECKPOINT=a", "NOISE_DENSITY=0.2"), "NOISE_DENSITY is set, and nothing uses it"),
+    ],
+)
+def test_mistakes_of_fine_tuning(tmp_path: Path, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(write_fine_tuning(tmp_path), overrides)
+    assert message in str(caught.value)
+
+
+# Trainable parameters as published: T5 1.1 by the release notes of the checkpoints (77M, 250M, 800M, 3B, 11B), ByT5 by
+# table 1 of arXiv 2105.13626 (300M, 582M, 1.23B, 3.74B, 12.9B).
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("t5_1_1_small", 77),
+        ("t5_1_1_base", 248),
+        ("t5_1_1_large", 783),
+        ("t5_1_1_xl", 2850),
+        ("t5_1_1_xxl", 11135),
+        ("byt5_small", 300),
+        ("byt5_base", 582),
+        ("byt5_large", 1230),
+        ("byt5_xl", 3740),
+        ("byt5_xxl", 12900),
+    ],
+)
+def test_sizes_have_the_published_number_of_parameters(tmp_path: Path, name: str, millions: int) -> None:
+    experiment = config.load(write_gin(tmp_path, model=name)).experiment
+    assert experiment.model.num_params / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_overrides_need_no_quotes_and_the_last_one_wins(tmp_path: Path) -> None:
+    overrides, files = config.split_overrides(
+        "--gin.MIXTURE_OR_TASK_NAME=my task --gin.TASK_FEATURE_LENGTHS={'inputs': 8, 'targets': 4} --gin.BATCH_SIZE=8"
+        " --gin_file=gin/partitioning/tensor_parallel.gin --gin.BATCH_SIZE=4"
+    )
+    assert files == ["gin/partitioning/tensor_parallel.gin"]
+    experiment = config.load(write_gin(tmp_path), overrides, files).experiment
+    assert experiment.train_dataset.mixture_or_task_name == "my task"
+    assert experiment.train_dataset.task_feature_lengths == {"inputs": 8, "targets": 4}
+    assert experiment.train_dataset.batch_size == 4
+    assert experiment.eval_dataset.batch_size == 4
+    assert experiment.mesh.model == 2
+
+
+def test_parameters_can_be_bound_on_the_command_line(tmp_path: Path) -> None:
+    overrides = ["experiment.Experiment.eval_period=7", "train/spec.DatasetConfig.split=other"]
+    experiment = config.load(write_gin(tmp_path), overrides).experiment
+    assert experiment.eval_period == 7
+    assert (experiment.train_dataset.split, experiment.eval_dataset.split) == ("other", "validation")
+
+
+def test_another_optimizer_can_be_laid_over(tmp_path: Path) -> None:
+    experiment = config.load(write_gin(tmp_path), [], ["gin/optimizers/adamw.gin"]).experiment
+    assert type(experiment.optimizer).__name__ == "AdamW"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("TRAIN_STPES=3", "knows TRAIN_STPES. Did you mean TRAIN_STEPS"),
+        ("experiment.Experiment.eval_perod=4", "eval_perod'. Did you mean eval_period"),
+        ("schedules.InverseSquareRoot.warmup=4", "named 'warmup'. Did you mean warmup_steps"),
+        ("losses.LossConfigg.z_loss=1", "no LossConfigg. Did you mean LossConfig"),
+        ("loses.LossConfig.z_loss=1", "imports loses. Did you mean losses"),
+        ("OPTIMIZER=@optimizers.Adafacto()", "no Adafacto. Did you mean Adafactor"),
+        ("BATCH_SIZE=%BATCHSIZE", "%BATCHSIZE is used .* nowhere set. Did you mean BATCH_SIZE"),
+        ("RANDOM_SEED=%gin.REQUIRED", "RANDOM_SEED has no value"),
+        ("DTYPE=bf16", "Did you mean bfloat16"),
+        ("TRAIN_STEPS=many", "TRAIN_STEPS|total_steps .* not 'many'"),
+        ("TRAIN_STEPS=0", "total_steps must be a positive integer, not 0"),
+        ("NOISE_DENSITY=1.5", "noise_density is 1.5"),
+        ("optimizers.AdamW.b1=0.5", r"optimizers\.AdamW\.b1 is bound, and nothing"),
+        ("=3", "expected --gin.NAME=value"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.load(write_gin(tmp_path), [override])
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("TRAIN_STEP = 3", "TRAIN_STEP is set, and nothing uses it .*Did you mean TRAIN_STEPS"),
+        ("BATCH_SIZE = ", "gin cannot read .*an_experiment.gin, line"),
+        ("include 'gin/models/byt5_tinny.gin'", "no gin file gin/models/byt5_tinny.gin. Did you mean .*byt5_tiny.gin"),
+        ("from t5xpg import optimisers", "optimisers"),
+    ],
+)
+def test_mistakes_in_files_are_explained(tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.load(write_gin(tmp_path, more=more))
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("iid_denoising", ["NOISE_DENSITY=0.2"], IidDenoising(0.2)),
+        ("prefix_lm", ["PREDICTED_SHARE=0.25"], PrefixLM(0.25)),
+        ("lm", [], LanguageModel()),
+        ("mlm", ["NOISE_DENSITY=0.3", "MASK_SHARE=0.5"], MaskedLM(0.3, 0.5, 0.1)),
+        ("next_line", ["LINES=2"], NextLine(2)),
+        ("ul2", [], None),
+        ("none", [], None),
+    ],
+)
+def test_objectives(tmp_path: Path, name: str, values: list[str], expected: Objective | None) -> None:
+    assert {path.stem for path in (paths.GIN / "objectives").glob("*.gin")} == {*KINDS, "ul2", "none"} - {
+        "span_corruption"
+    }
+    experiment = config.load(write_gin(tmp_path, more=f"include 'gin/objectives/{name}.gin'"), values).experiment
+    for dataset in (experiment.train_dataset, experiment.eval_dataset):
+        # gin makes an object of a subclass, which is equal to none of another class
+        found = DatasetConfig.from_json(json.loads(json.dumps(dataset.to_json()))).objective
+        assert found == expected
+    told = config.settings(experiment)["train_dataset.objective"]
+    assert told == (None if expected is None else type(expected).__name__)
+
+
+def test_span_corruption_is_the_objective_where_none_is_named(tmp_path: Path) -> None:
+    loaded = config.load(write_gin(tmp_path), ["NOISE_DENSITY=0.2"])
+    assert {
+        name: value for name, value in config.settings(loaded.experiment).items() if "eval_dataset.obj" in name
+    } == {
+        "eval_dataset.objective": "SpanCorruption",
+        "eval_dataset.objective.noise_density": 0.2,
+        "eval_dataset.objective.mean_noise_span_length": 20.0,
+    }
+
+
+def test_unknown_experiments_are_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="Did you mean byt5_tiny_demo"):
+        config.load("byt5_tiny_dmeo")
+    with pytest.raises(UserError, match=re.escape("There is no gin file nowhere/x.gin")):
+        config.load("nowhere/x.gin")
+    with pytest.raises(UserError, match=r"expected --gin\.NAME=value"):
+        config.split_overrides("TRAIN_STEPS=3")
+
+
+def test_settings_are_flat_json_and_tell_experiments_apart(tmp_path: Path) -> None:
+    first = config.settings(config.load(write_gin(tmp_path)).experiment)
+    second = config.settings(config.load(write_gin(tmp_path), ["Z_LOSS=0.1"]).experiment)
+    assert json.loads(json.dumps(first)) == first
+    assert {name for name in first if first[name] != second[name]} == {"loss.z_loss"}
+    assert first["optimizer"] == "Adafactor"
+    assert first["optimizer.learning_rate.warmup_steps"] == 10000
+
+
+def test_the_operative_config_gives_the_same_experiment(tmp_path: Path) -> None:
+    loaded = config.load(write_gin(tmp_path))
+    again = tmp_path / "operative.gin"
+    again.write_text(loaded.operative)
+    assert config.settings(config.load(str(again)).experiment) == config.settings(loaded.experiment)
+
+
+def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
+    more = "\n".join(
+        [
+            "from t5xpg.models import losses",
+            "STPES = 3",
+            "BATCH_SIZE = 'x'",
+            "losses.LossConfig:",
+            "  label_smothing = 0.1",
+            "  z_loss = 'a'",
+        ]
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.load(write_gin(tmp_path, more=more), ["RANDOM_SEED=%gin.REQUIRED", "TRAIN_STPES=3", "NOISE_DENSITY=1.5"])
+    problems = caught.value.problems
+    for expected in (
+        r"no parameter named 'label_smothing'\. Did you mean label_smoothing\? \(.*an_experiment.gin, line 15\)",
+        r"knows TRAIN_STPES\. Did you mean TRAIN_STEPS",
+        r"RANDOM_SEED has no value",
+        r"STPES is set, and nothing uses it \(.*line 12\)",
+        r"BATCH_SIZE \(DatasetConfig.batch_size\) must be a whole number, not 'x' \(.*line 13\)",
+        r"LossConfig.z_loss must be a number, not 'a' \(.*line 16\)",
+        r"noise_density is 1.5",
+    ):
+        assert sum(bool(re.search(expected, problem)) for problem in problems) == 1, (expected, problems)
+    assert len(problems) == 7
+    assert str(caught.value).startswith("7 mistakes in the configuration of an_experiment:\n  ")
+
+
+def test_what_can_be_built_in_spite_of_a_mistake_is(tmp_path: Path) -> None:
+    loaded, problems = config.examine(write_gin(tmp_path), ["TRAIN_STPES=3", "BATCH_SIZE=8"])
+    assert loaded is not None
+    assert len(problems) == 1
+    assert loaded.experiment.train_dataset.batch_size == 8
+    assert config.examine(write_gin(tmp_path), ["BATCH_SIZE=x"])[0] is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "files", "message"),
+    [
+        (["spec.DatasetConfig.split=other"], [], r"^spec.DatasetConfig.split is bound, and nothing .* reads it"),
+        (["evl/spec.DatasetConfig.split=other"], [], r"^evl/spec.DatasetConfig.split is bound, and nothing"),
+        (["optimizers.Adafactor.decay_rate=0.5"], ["gin/optimizers/adamw.gin"], "decay_rate is bound, and nothing"),
+        (["MODEL=3"], [], "Experiment.model. must be a reference to Model"),
+        (["OPTIMIZER=@optimizers.Adafactor"], [], r"write @optimizers.Adafactor\(\)"),
+        (["TRAIN_STEPS=%TRAIN_STEPS"], [], "TRAIN_STEPS is a part of itself"),
+        (["TRAIN_STEPS=1.5"], [], "total_steps. must be a whole number, not 1.5"),
+        (["TRAIN_STEPS=True"], [], "must be a whole number, not True"),
+        (["DROPOUT_RATE=None"], [], "dropout_rate. must be a number, not None"),
+        (["TASK_FEATURE_LENGTHS=64"], [], "task_feature_lengths. must be a dict, not 64"),
+        (["USE_CACHED_TASKS=yes"], [], "use_cached. must be True or False, not 'yes'"),
+        (["TRAIN_STEPS=1\0"], [], "gin cannot read it"),
+        (["BATCH_SIZE=" + "(" * 3000], [], "must be a whole number"),
+        ([], ["gin/optimizers/adamww.gin"], "no gin file gin/optimizers/adamww.gin. Did you mean .*adamw.gin"),
+    ],
+)
+def test_what_would_do_nothing_or_cannot_be_is_refused(
+    tmp_path: Path, overrides: list[str], files: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(write_gin(tmp_path), overrides, files)
+    assert len(caught.value.problems) == 1, caught.value.problems
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_what_another_part_replaced_may_stay(tmp_path: Path) -> None:
+    """A whole optimizer laid over, a binding of a fragment that used a macro, datasets with values of their own."""
+    more = "from t5xpg.models import losses\nlosses.LossConfig.z_loss = 0.5"
+    own = ["train/spec.DatasetConfig.batch_size=4", "train_eval/spec.DatasetConfig.batch_size=8"]
+    experiment = config.load(write_gin(tmp_path, more=more), own, ["gin/optimizers/muon.gin"]).experiment
+    assert experiment.loss.z_loss == 0.5
+    assert (experiment.train_dataset.batch_size, experiment.eval_dataset.batch_size) == (4, 8)
+
+
+def test_files_that_cannot_be_read_are_named_alone(tmp_path: Path) -> None:
+    """What they would have said is not missed beside."""
+    for more, message in (
+        ("include '{file}'", "includes itself .*an_experiment.gin, line 11"),
+        ("BATCH_SIZE = (((", "gin cannot read .*an_experiment.gin, line"),
+        ("from t5xpg import optimisers\noptimisers.X.a = 1\noptimisers.Y.b = @optimisers.Z()", "optimisers.*line 11"),
+        ("OPTIMIZER = @nothing.Here()", "imports nothing.*line 11"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            config.load(write_gin(tmp_path, more=more.format(file=tmp_path / "an_experiment.gin")))
+        assert len(caught.value.problems) == 1, caught.value.problems
+        assert re.search(message, str(caught.value)), str(caught.value)
+
+
+def test_the_embedding_is_rounded_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(*overrides: str, files: tuple[str, ...] = ()) -> int:
+        return config.load(
+            write_gin(tmp_path, model="t5_1_1_tiny"), overrides, files
+        ).experiment.model.config.vocab_size
+
+    assert rows() == 32128
+    assert rows("VOCAB_SIZE=1000") == 1024
+    assert rows("VOCAB_SIZE=1000", "VOCAB_SIZE_MULTIPLE=1") == 1000
+    with pytest.raises(ConfigError, match="VOCAB_SIZE_MULTIPLE is 0"):
+        rows("VOCAB_SIZE_MULTIPLE=0")
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
+    follows = ("gin/vocabularies/of_task.gin",)
+    assert rows("MIXTURE_OR_TASK_NAME=any_span_corruption", files=follows) == 384
+    with pytest.raises(ConfigError, match="some_task is not known by its name: set VOCAB_SIZE"):
+        rows(files=follows)

@@ -1,0 +1,304 @@
+"""What has to be there before training: made where it is missing, refused where it is another, by the real programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base import files, locks
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import record as cache_memory
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.tasks import task_names
+from t5xpg.data.text.datasets import built_in
+from t5xpg.data.text.export import exported_name
+from t5xpg.data.text.manifest import read_manifest, write_manifest
+from t5xpg.data.text.sources import Selection
+from t5xpg.experiment import prepare
+from tests.workplace import sentences
+
+SMALL = DatasetConfig("small_span_corruption", {})
+MODULE = """
+import functools, json, os, pathlib
+import seqio
+
+HERE = pathlib.Path(__file__).parent
+SETTINGS = json.loads((HERE / "settings.json").read_text())
+FEATURE = seqio.Feature(seqio.ByteVocabulary(extra_ids=SETTINGS["extra_ids"]))
+
+
+def cut(dataset, length):
+    return dataset.map(lambda line: {"targets": line if length is None else seqio.tf.strings.substr(line, 0, length)})
+
+
+if "prepared_own" not in seqio.TaskRegistry.names():
+    seqio.TaskRegistry.add(
+        "prepared_own",
+        source=seqio.TextLineDataSource({split: str(HERE / f"{split}*.txt") for split in ("train", "validation")}),
+        preprocessors=[
+            functools.partial(cut, length=SETTINGS["length"]),
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+        ],
+        output_features={"inputs": FEATURE, "targets": FEATURE},
+    )
+    seqio.MixtureRegistry.add("prepared_mix", [("prepared_own", 1.0), ("small_span_corruption", 2.0)])
+"""
+MIX = DatasetConfig("prepared_mix", {}, module_import=("prepared_tasks",))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text, an export of it and the module of a user."""
+    folder = tmp_path_factory.mktemp("to prepare")
+    for split, count in (("train", 60), ("validation", 10)):
+        (folder / f"{split}.txt").write_text(sentences(count, seed=count))
+    (folder / "settings.json").write_text(json.dumps({"length": 50, "extra_ids": 125}))
+    (folder / "prepared_tasks.py").write_text(MODULE)
+    return folder
+
+
+def set_environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(place / "data"))
+    monkeypatch.setenv("T5XPG_CACHE_DIR", str(place / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    monkeypatch.syspath_prepend(str(place))
+
+
+@pytest.fixture(autouse=True)
+def environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_environment(place, monkeypatch)
+
+
+@pytest.fixture
+def exported(place: Path) -> Path:
+    """The export `small`, as it is made from the text."""
+    export(place)
+    return place / "data" / "small"
+
+
+def export(place: Path, **options: Any) -> None:
+    given: dict[str | None, list[Path]] = {split: [place / f"{split}.txt"] for split in ("train", "validation")}
+    prepare.export_dataset("small", given=given, log=lambda line: None, **options)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The processes that are started."""
+    found: list[Any] = []
+    start = subprocess.Popen
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        found.append(arguments[0])
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cached(place: Path) -> Iterator[prepare.Source]:
+    """What `prepare` gives for the mixture, whose tasks nobody had cached."""
+    with pytest.MonkeyPatch.context() as patch:
+        set_environment(place, patch)
+        export(place)
+        yield prepare.prepare(MIX)
+
+
+def test_what_is_missing_is_made_once(
+    place: Path, exported: Path, cached: prepare.Source, started: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cached.cache is not None
+    assert set(cached.cache) == set(cached.data["sources"]) == {"prepared_own", "small_span_corruption"}
+    capsys.readouterr()
+    assert prepare.prepare(MIX) == cached
+    assert (started, capsys.readouterr().out) == ([], "")
+    # what the mixture has cached of the table is not cached again
+    source = prepare.prepare(SMALL)
+    assert source.cache == cached.cache["small_span_corruption"]
+    assert len(started) == 1
+    assert prepare.prepare_all([SMALL, SMALL]) == source
+    assert len(started) == 1
+    assert prepare.missing(SMALL) == prepare.problems(SMALL) == prepare.problems(MIX) == []
+    assert {path.name for path in (place / "cache").iterdir()} == {
+        cache_memory.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ["environment", "listing", "module found elsewhere"])
+def test_what_a_module_read_is_looked_at_again(
+    place: Path,
+    exported: Path,
+    cached: prepare.Source,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    change: str,
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    path = next(
+        path
+        for path in (place / "cache" / cache_memory.FOLDER).glob("known-*")
+        if json.loads(path.read_text())["question"]["task"] == "prepared_mix"
+    )
+    kept = path.read_text()
+    known = json.loads(kept)
+    assert str(place / "settings.json") in known["seen"]["files"]
+    if change == "environment":
+        known["seen"]["variables"]["MADE_UP"] = "1"
+        path.write_text(json.dumps(known))
+    elif change == "listing":
+        (place / "train-more.txt").write_text("more\n")
+    else:
+        (tmp_path / "prepared_tasks.py").write_text(MODULE)
+        monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        with pytest.raises(AssertionError, match="a process was started"):
+            prepare.prepare(MIX)
+    finally:
+        path.write_text(kept)
+        (place / "train-more.txt").unlink(missing_ok=True)
+    if change != "module found elsewhere":
+        assert prepare.prepare(MIX) == cached
+
+
+def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.Source) -> None:
+    settings = place / "settings.json"
+    kept = settings.read_text()
+    settings.write_text(json.dumps({"length": 51, "extra_ids": 125}))
+    write_manifest(exported, read_manifest(exported))
+    (place / "train.txt").write_text(sentences(61, seed=61))
+    try:
+        export(place)
+        assert len(prepare.problems(SMALL)) == 1
+        with pytest.raises(UserError) as error:
+            prepare.prepare(MIX)
+    finally:
+        settings.write_text(kept)
+        (place / "train.txt").write_text(sentences(60, seed=60))
+        export(place)
+    said = str(error.value)
+    assert "the argument length of the preprocessor prepared_tasks.cut: 50, now 51" in said
+    assert "the code prepared_tasks.SETTINGS" not in said  # the code does not use it, its argument is
+    assert "type: make cache TASK=prepared_own MODULE_IMPORT=prepared_tasks FORCE=1" in said
+    assert said.count("the text of the split train") == 2
+    assert "type: make cache TASK=small_span_corruption MODULE_IMPORT=prepared_tasks FORCE=1" in said
+    assert prepare.prepare(MIX) == cached
+
+
+@pytest.mark.parametrize("change", ["edited", "cut off", "gone"])
+def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None:
+    path = exported / "train.jsonl"
+    content = path.read_bytes()
+    if change == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[: len(content) // 2] if change == "cut off" else content.replace(b"dog", b"cow"))
+    with pytest.raises(UserError, match=r"The text of small is not as it was exported: .*train\.jsonl") as error:
+        prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
+    assert prepare.problems(SMALL) == [str(error.value)]
+    with pytest.raises(UserError) as again:
+        prepare.cache("small_span_corruption")
+    assert str(again.value) == str(error.value)
+    assert 'type: make data DATASET=small FILES="train=' in str(error.value).replace("'", '"')
+    export(exported.parents[1])
+    assert path.read_bytes() == content
+
+
+def test_a_part_of_a_text_is_used_and_said(
+    place: Path, exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = DatasetConfig("small_span_corruption", {}, use_cached=False)
+    prepare.prepare(config)
+    assert capsys.readouterr().out == ""
+    export(place, limit=5)
+    prepare.prepare(config)
+    assert capsys.readouterr().out.startswith(
+        "data: small was exported with LIMIT=5; all of it: make data DATASET=small"
+    )
+    export(place)
+    # a name of the table
+    known = {**built_in(), "small": built_in()["wikitext"]}
+    monkeypatch.setattr(prepare, "built_in", lambda: known)
+    prepare.prepare(config)
+    assert capsys.readouterr().out == "data: small was exported from files that were given, not from its known source\n"
+    manifest = read_manifest(exported)
+    write_manifest(exported, type(manifest)(**{**vars(manifest), "source": {"kind": "hugging face"}}))
+    prepare.prepare(config)
+    assert "was exported from an earlier definition of its text" in capsys.readouterr().out
+    write_manifest(exported, type(manifest)(**{**vars(manifest), "max_bytes": 2_500_000, "source": {"streamed": True}}))
+    prepare.prepare(config)
+    assert capsys.readouterr().out == "data: small was exported with MAX_MB=2.5\n"
+    write_manifest(exported, manifest)
+
+
+def test_a_selection_lies_beside_the_whole_and_says_what_it_is(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {split: [place / f"{split}.txt"] for split in ("train", "validation")}
+    prepare.export_dataset("small", given=files, select=Selection.parse("[tv]*.txt"))
+    name = exported_name("small", Selection.parse("[tv]*.txt"))
+    capsys.readouterr()
+    prepare.prepare(DatasetConfig(f"{name}_span_corruption", {}, use_cached=False))
+    assert capsys.readouterr().out == f"data: {name} is a piece of small, the files [tv]*.txt\n"
+
+
+def test_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
+    config = DatasetConfig("pydocs_span_corruption", {})
+    commands = ["make data DATASET=pydocs", task_names.cache_command("pydocs_span_corruption")]
+    assert prepare.missing(config) == commands
+    (tmp_path / "cache" / "pydocs_span_corruption").mkdir(parents=True)  # not completed
+    assert prepare.missing(config) == commands
+    assert prepare.problems(config) == []
+
+
+def test_what_a_killed_export_left_is_removed(place: Path, exported: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    name = files.temporary_prefix("small").replace(f"-{os.getpid()}.", f"-{ended.pid}.") + "abc.tmp"
+    (exported.parent / name).mkdir()
+    prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
+    assert not (exported.parent / name).exists()
+
+
+def test_the_second_exporter_waits_for_the_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from t5xpg.base import locks\n"
+        "with locks.hold(Path(sys.argv[1]), doing='exporting small', instead=''):\n"
+        "    print('held', flush=True); time.sleep(600)\n"
+    )
+    lock = place / "data" / ".small.lock"
+
+    def end(seconds: float) -> None:
+        first.kill()
+        first.wait()
+
+    with subprocess.Popen([sys.executable, "-c", program, str(lock)], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        with pytest.MonkeyPatch.context() as patch:
+            # it goes while the second one sleeps
+            patch.setattr(time, "sleep", end)
+            export(place)
+    assert f"Process {first.pid} is exporting small, since " in capsys.readouterr().out
+    with locks.hold(lock, doing="", instead=""):
+        pass
+
+
+def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=r"no runner 'DaskRuner'.*Did you mean DaskRunner"):
+        prepare.cache("pydocs_span_corruption", runner="DaskRuner")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,179 @@
+"""What can happen to a run, and what is left of it: one message, a state to go on from, no litter, the same numbers.
+
+Each fault is made in a program that runs as a user's would. A full disk is in test_full_disk.py; damage to every file
+of a checkpoint in test_checkpoints.py; changing data in data/test_client.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.data.batch import hash_batch
+from t5xpg.run.batch_trail import read_trail
+from tests.workplace import Workplace, assert_same_run
+
+STEPS = 240
+LONG = [
+    f"--gin.TRAIN_STEPS={STEPS}",
+    "--gin.CHECKPOINT_PERIOD=40",
+    "--gin.EVAL_PERIOD=120",
+    "--gin.STATS_PERIOD=20",
+]
+LITTER = re.compile(r"\.tmp\b|\.old\b|orbax-checkpoint-tmp|\.unfinished|\.removed|^\.caching-")
+
+
+@pytest.fixture(scope="module")
+def unbroken(workplace: Workplace) -> Path:
+    """A run that nothing happened to."""
+    workplace.run("train", str(workplace.experiment), *LONG, "--run=long")
+    return workplace.folder / "runs" / "long"
+
+
+def litter(workplace: Workplace, run: str) -> list[str]:
+    """Temporary files of a run, and of the data and caches that all share."""
+    folders = [workplace.folder / "runs" / run, workplace.folder / "data", workplace.folder / "cache"]
+    return [str(path) for folder in folders for path in folder.rglob("*") if LITTER.search(path.name)]
+
+
+def saved_steps(run: Path) -> list[int]:
+    return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdecimal())
+
+
+def wait_until(process: subprocess.Popen[str], holds: object) -> None:
+    """Return when `holds()` is true, as long as the process runs."""
+    deadline = time.monotonic() + 200
+    while not holds():  # type: ignore[operator]
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def line_with(process: subprocess.Popen[str], text: str) -> str:
+    """Read what the process prints up to a line that holds `text`; all that was read."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return "".join(lines)
+    raise AssertionError("".join(lines))
+
+
+def data_process_of(process: subprocess.Popen[str]) -> int:
+    """The process id of a trainer's data process."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):  # it has ended
+            continue
+        if parent == process.pid and b"t5xpg.data.stream.worker" in command:
+            return int(folder.name)
+    raise AssertionError("no data process")
+
+
+def test_a_run_goes_on_after_its_data_process_was_killed(workplace: Workplace, unbroken: Path) -> None:
+    run = workplace.folder / "runs" / "without data"
+    with workplace.start("train", str(workplace.experiment), *LONG, "--run=without data") as process:
+        wait_until(process, lambda: 40 in saved_steps(run))
+        os.kill(data_process_of(process), signal.SIGKILL)
+        printed, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, printed
+    assert "was ended by signal 9" in printed
+    assert re.search(r"Step \d+ is saved: once that is mended, the same command goes on from there\.", printed)
+    assert "Traceback" not in printed
+    assert litter(workplace, "without data") == []
+    assert saved_steps(run)[-1] < STEPS, "it ended before its data process was killed"
+    workplace.run("train", str(workplace.experiment), *LONG, "--run=without data")
+    assert_same_run(run, unbroken, STEPS)
+
+
+def test_a_run_goes_on_from_the_last_good_checkpoint(workplace: Workplace, unbroken: Path) -> None:
+    run = workplace.folder / "runs" / "damaged"
+    with workplace.start("train", str(workplace.experiment), *LONG, "--run=damaged") as process:
+        wait_until(process, lambda: 80 in saved_steps(run))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.SIGTERM
+    *earlier, last = saved_steps(run)
+    assert earlier
+    largest = max((run / "checkpoints" / str(last) / "params").rglob("*"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    largest.write_bytes(content)
+    printed = workplace.run("train", str(workplace.experiment), *LONG, "--run=damaged")
+    assert largest.name in printed
+    assert f"continues after step {earlier[-1]}\n" in printed
+    assert_same_run(run, unbroken, STEPS)
+    assert litter(workplace, "damaged") == []
+
+
+def test_the_second_trainer_is_told_of_the_first_and_a_dead_one_is_forgotten(workplace: Workplace) -> None:
+    command = ("train", str(workplace.experiment), "--gin.TRAIN_STEPS=100000", "--run=two")
+    with workplace.start(*command) as first:
+        line_with(first, "device:")
+        printed = workplace.run(*command, code=1)
+        assert f"Process {first.pid} is working in" in printed
+        assert "RUN=" in printed
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    with workplace.start(*command) as second:
+        line_with(second, "device:")
+        second.send_signal(signal.SIGINT)
+        printed, _ = second.communicate(timeout=100)
+    assert second.returncode == 128 + signal.SIGINT, printed
+    assert "stopping after this step; once more stops at once" in printed
+    assert "stopped before the first step; the same command goes on from there" in printed
+    assert not (workplace.folder / "runs" / "two" / "metrics.jsonl").exists()
+
+
+def test_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:
+    with workplace.start("train", str(workplace.experiment), "--gin.TRAIN_STEPS=100000", "--run=twice") as process:
+        line_with(process, "device:")
+        process.send_signal(signal.SIGINT)
+        line_with(process, "stopping after this step")
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.SIGINT, printed
+    assert printed.strip() == "t5xpg: interrupted"
+    assert litter(workplace, "twice") == []
+
+
+def test_a_run_that_leaves_the_finite_numbers_says_where_and_keeps_the_batch(workplace: Workplace) -> None:
+    run = workplace.folder / "runs" / "not finite"
+    too_fast = ["--gin.LEARNING_RATE=1e30", "--gin.WARMUP_STEPS=1", "--gin.CHECKPOINT_PERIOD=1"]
+    printed = workplace.run("train", str(workplace.experiment), *too_fast, "--run=not finite", code=1)
+    found = re.search(r"of step (\d+) (is|are) not finite \((.*?)\)", printed)
+    assert found is not None, printed
+    step = int(found[1])
+    assert "gradients of decoder/" in found[3]
+    assert "Traceback" not in printed
+    assert "Lower LEARNING_RATE" in printed
+    assert saved_steps(run)[-1] == step - 1
+    assert f"Step {step - 1} is saved" in printed
+    kept = run / "nonfinite" / f"step_{step:08d}"
+    with np.load(kept / "batch.npz", allow_pickle=False) as arrays:
+        assert hash_batch(dict(arrays)) == read_trail(run / "batches.sha256")[step - 1]
+    record = json.loads((kept / "step.json").read_text())
+    assert record["parameters"]
+    assert litter(workplace, "not finite") == []
+
+    tolerant = [*too_fast, "--gin.SKIP_NONFINITE=2", "--run=tolerant"]
+    printed = workplace.run("train", str(workplace.experiment), *tolerant, code=1)
+    assert "skipped, 1 of 2" in printed
+    assert "skipped, 2 of 2" in printed
+    assert "SKIP_NONFINITE=2 such steps were passed over before it" in printed
+    lines = [json.loads(line) for line in (run.parent / "tolerant" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "skipped"] == [step, step + 1]
+    # what was counted is counted on: the next call stops at once, at the same step
+    again = workplace.run("train", str(workplace.experiment), *tolerant, code=1)
+    assert f"of step {step + 2} " in again

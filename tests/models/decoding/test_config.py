@@ -1,0 +1,85 @@
+"""The options of decoding: what is refused, what each method reads, and that `decode` gives it to the method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.models.decoding import DecodingConfig, Distribution, Rule, beam_search, decode, greedy, sample
+from tests.models.decoding.automaton import END, Automaton, rows, table
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "bean"}, "method is 'bean': Did you mean beam"),
+        (
+            {"method": "beam", "length_penalty": "transformer"},
+            "length_penalty is 'transformer': Did you mean transformers",
+        ),
+        ({"method": "beam", "num_decodes": 0}, "num_decodes is 0: it must be a whole number of at least 1"),
+        ({"method": "beam", "num_decodes": True}, "num_decodes is True"),
+        ({"max_decode_length": -1}, "max_decode_length is -1"),
+        ({"method": "beam", "alpha": -0.5}, "alpha is -0.5: it must be a number, and at least 0"),
+        ({"method": "beam", "alpha": float("nan")}, "alpha is nan"),
+        (
+            {"method": "beam", "length_penalty": "transformers", "early_stopping": "always"},
+            "early_stopping is 'always'",
+        ),
+        ({"method": "beam", "early_stopping": True}, "early_stopping is True: that is an option of length_penalty="),
+        ({"method": "sample", "temperature": -1.0}, "temperature is -1.0"),
+        ({"method": "sample", "topk": 2.5}, "topk is 2.5"),
+        ({"method": "sample", "topp": 1.5}, "topp is 1.5: it must be a probability"),
+        ({"method": "sample", "seed": -1}, "-1"),
+        ({"method": "sample", "return_all_decodes": 1}, "return_all_decodes is 1: it must be True or False"),
+        ({"temperature": 0.7}, "temperature is 0.7: that is an option of the method 'sample'; the method is 'greedy'"),
+        ({"method": "sample", "alpha": 1.0}, "alpha is 1.0: that is an option of the method 'beam'"),
+        ({"num_decodes": 2}, "num_decodes is 2: that is an option of the method 'beam' and 'sample'"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        DecodingConfig(**options)
+
+
+def test_settings_are_what_the_method_reads() -> None:
+    assert DecodingConfig().settings() == {"method": "greedy", "max_decode_length": None}
+    beam = DecodingConfig("beam", alpha=1)
+    assert (beam.decodes, beam.returned) == (4, 4)
+    assert set(beam.settings()) == {
+        "method", "max_decode_length", "num_decodes", "return_all_decodes", "length_penalty", "alpha", "early_stopping",
+    }  # fmt: skip
+    assert beam.settings()["num_decodes"] == 4
+    one = DecodingConfig("sample", num_decodes=5, return_all_decodes=False)
+    assert (one.decodes, one.returned) == (5, 1)
+    assert {"temperature", "topk", "topp", "seed", "rescale_log_probs"} < set(one.settings())
+    assert DecodingConfig("sample").decodes == 1
+
+
+def test_decode_is_the_method_with_its_options() -> None:
+    model, params, inputs = Automaton(), jnp.asarray(table(0)), jnp.asarray(rows(4))
+    answer = decode(model, params, inputs, DecodingConfig(), 6, eos_id=END)
+    np.testing.assert_array_equal(answer.tokens[:, 0], greedy(model, params, inputs, 6))
+    assert answer.scores is None
+    config = DecodingConfig(
+        "beam",
+        5,
+        num_decodes=3,
+        length_penalty="transformers",
+        alpha=1.0,
+        early_stopping=True,
+        return_all_decodes=False,
+    )
+    answer = decode(model, params, inputs, config, 6)
+    expected = beam_search(model, params, inputs, 5, 3, Rule("transformers", 1.0, True))
+    np.testing.assert_array_equal(answer.tokens, expected.tokens[:, :1])
+    np.testing.assert_array_equal(answer.scores, expected.scores[:, :1])
+    config = DecodingConfig("sample", num_decodes=2, temperature=0.5, topk=4, topp=0.9, seed=3, rescale_log_probs=False)
+    numbers = jnp.asarray([5, 6, 7, 8])
+    answer = decode(model, params, inputs, config, 6, numbers)
+    expected = sample(model, params, inputs, 6, 2, Distribution(0.5, 4, 0.9, False), 3, numbers)
+    np.testing.assert_array_equal(answer.tokens, expected.tokens)

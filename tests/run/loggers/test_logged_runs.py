@@ -1,0 +1,72 @@
+"""Loggers of a real run: that of the page, Weights & Biases, and one that fails. The run is the same without them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.run.loggers.standins import install_wandb, runs_of
+from tests.workplace import REPOSITORY, Workplace
+
+PAGE = (REPOSITORY / "docs" / "logging.md").read_text(encoding="utf-8")
+FAILING = """
+from t5xpg.run.loggers import Logger
+
+
+class Failing(Logger):
+    def record(self, step, values):
+        raise ConnectionError("nobody answers")
+"""
+# nothing of them depends on the number of steps, and each part of the run ends with a window
+OPTIONS = ["--gin_file=gin/optimizers/adafactor.gin", "--gin.STATS_PERIOD=3"]
+ALL_OF_THEM = "LOGGERS = (%WANDB, @my_logger.ValidationTable(), @failing_logger.Failing())\n"
+
+
+@pytest.fixture(scope="module")
+def variables(workplace: Workplace) -> dict[str, str]:
+    """The modules and the gin file of the page, and a stand-in for wandb, where a run finds them."""
+    folder = workplace.folder / "loggers"
+    install_wandb(folder)
+    (folder / "server").mkdir()
+    (folder / "failing_logger.py").write_text(FAILING)
+    (module,) = re.findall(r"^```python\n(# my_logger.py\n.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (folder / "my_logger.py").write_text(module)
+    (gin,) = re.findall(r"^```\n(# my_logger.gin\n.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (folder / "my_logger.gin").write_text(gin)
+    (folder / "all.gin").write_text(
+        gin.replace("import my_logger", "import my_logger\nimport failing_logger") + ALL_OF_THEM
+    )
+    path = os.pathsep.join([str(folder), workplace.environment["PYTHONPATH"]])
+    return {"PYTHONPATH": path, "WANDB_SERVER": str(folder / "server"), "WANDB_API_KEY": "a key", "WANDB_MODE": ""}
+
+
+def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
+    workplace: Workplace, variables: dict[str, str]
+) -> None:
+    """Its first half with one logger, its second with two more: one that has to be told what was before, and one that
+    fails."""
+    experiment, runs = str(workplace.experiment), workplace.folder / "runs"
+    workplace.run("train", experiment, *OPTIONS, "--run=not_logged")
+    options = [*OPTIONS, "--logger=wandb", "--run=logged"]
+    workplace.run("train", experiment, *options, "--gin.TRAIN_STEPS=6", **variables)
+    all_of_them = f"--gin_file={workplace.folder / 'loggers' / 'all.gin'}"
+    printed = workplace.run("train", experiment, *options, all_of_them, **variables)
+    assert printed.count("warning: the logger Failing ended before the first record") == 1
+    assert "ConnectionError: nobody answers" in printed
+    for record in ("metrics.jsonl", "batches.sha256"):
+        assert (runs / "logged" / record).read_bytes() == (runs / "not_logged" / record).read_bytes()
+    (rows,) = runs_of(Path(variables["WANDB_SERVER"]))
+    told = {row["step"]: row["values"] for row in rows if "step" in row}
+    assert [row["step"] for row in rows if "step" in row] == [0, 3, 6, 9, 12], "each step once"
+    assert set(told[12]) >= {"train/loss", "validation/loss", "validation/bits_per_byte", "timing/seconds_per_step"}
+    table = (runs / "logged" / "loggers" / "losses.tsv").read_text().splitlines()
+    assert table == [f"{step}\t{told[step]['validation/loss']:.4f}" for step in (0, 6, 12)]
+
+
+def test_check_asks_loggers(workplace: Workplace) -> None:
+    experiment = str(workplace.experiment)
+    printed = workplace.run("check", experiment, "--logger=wandb", "--gin.WANDB_MODE=off", code=1)
+    assert "WANDB_MODE is 'off': it must be online, offline, disabled or None." in printed

@@ -1,0 +1,158 @@
+"""Weights & Biases: rows and steps, with a stand-in for the package, and with the package itself, offline."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.run.loggers import StartedRun, weights_and_biases
+from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
+from tests.run.loggers.standins import install_wandb, runs_of
+from tests.workplace import REPOSITORY
+
+# A process with a teller that is told of some steps, and then is killed or closes.
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from t5xpg.run.loggers import StartedRun
+from t5xpg.run.loggers.exporter import Teller
+from t5xpg.run.loggers.exporter import Told
+from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
+
+folder, first, end, killed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "killed"
+told = Told(folder / "WeightsAndBiases.json")
+run = StartedRun("small", told.id, folder, folder, first, {"a": 1}, "", {"total_steps": 8})
+missed = [(step, {"train/loss": step / 2}) for step in range(first)]
+teller = Teller(WeightsAndBiases(), run, told, missed, print)
+for step in range(first, end):
+    teller.record(step, {"train/loss": step / 2})
+if killed:
+    while told.step < end - 1:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+teller.close()
+"""
+
+
+def started(folder: Path, step: int = 0) -> StartedRun:
+    folder.mkdir(exist_ok=True)
+    return StartedRun("small", "0123abcd", folder, folder, step, {"model": "T5"}, "", {"total_steps": 8})
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the stand-in keeps what it is told."""
+    install_wandb(tmp_path / "packages")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "server").mkdir()
+    monkeypatch.setenv("WANDB_SERVER", str(tmp_path / "server"))
+    monkeypatch.setenv("WANDB_API_KEY", "a key")
+    yield tmp_path / "server"
+    sys.modules.pop("wandb", None)
+
+
+def test_a_run_and_its_continuation_are_one(tmp_path: Path, server: Path) -> None:
+    logger = WeightsAndBiases(group="tiny", tags=("a", "b"))
+    logger.check()
+    assert logger.start(started(tmp_path / "a run")) == -1
+    logger.record(0, {"validation/loss": 5.0, "text": "said"})
+    logger.record(4, {"train/loss": 4.0})
+    again = WeightsAndBiases()
+    assert again.start(started(tmp_path / "a run", step=2)) == 4, "the server has steps behind the checkpoint"
+    again.record(6, {"train/loss": 3.0})
+    again.finish()
+    (rows,) = runs_of(server)
+    first, *rest = rows
+    assert first["init"] == {
+        "project": "t5xpg", "entity": None, "name": "a run", "group": "tiny", "tags": ["a", "b"], "resume": "allow",
+        "mode": None,
+    }  # fmt: skip
+    assert [row.get("step") for row in rest] == [0, 4, None, 6, None]
+    assert rest[0]["values"] == {"validation/loss": 5.0, "text": "said"}
+    assert rest[-1] == {"finish": True}
+
+
+def test_variables_name_project_and_run(tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    monkeypatch.setenv("WANDB_NAME", "from a variable")
+    WeightsAndBiases(name="from gin").start(started(tmp_path / "a run"))
+    ((first,),) = runs_of(server)
+    assert (first["init"]["project"], first["init"]["name"]) == ("mine", "from gin")
+
+
+def test_without_a_key_nobody_is_asked(tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY")
+    with pytest.raises(UserError, match="set WANDB_API_KEY, type `wandb login`, or use WANDB_MODE=offline"):
+        WeightsAndBiases().start(started(tmp_path / "a run"))
+
+
+def test_what_check_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"not installed: .venv/bin/python -m pip install wandb"):
+        WeightsAndBiases().check()
+    with pytest.raises(UserError, match="WANDB_MODE is 'of-line': it must be online, offline"):
+        WeightsAndBiases(mode="of-line").check()
+
+
+def framed(entry: bytes, at: int) -> bytes:
+    """An entry as LevelDB writes it from the position `at` on, in parts where it does not fit a block."""
+    parts, begun = b"", False
+    while True:
+        left = 32768 - (at + len(parts)) % 32768
+        if left < 7:
+            parts += bytes(left)
+            continue
+        piece, entry = entry[: left - 7], entry[left - 7 :]
+        kind = (3 if entry else 4) if begun else (2 if entry else 1)
+        parts += bytes(4) + len(piece).to_bytes(2, "little") + bytes([kind]) + piece
+        begun = True
+        if not entry:
+            return parts
+
+
+def test_entries_of_its_files() -> None:
+    draw = np.random.default_rng(0)
+    expected = [draw.bytes(size) for size in (10, 40_000, 1, 32768 - 7, 3, 70_000)]
+    data = b":W&B" + bytes(3)
+    for entry in expected:
+        data += framed(entry, len(data))
+    assert list(weights_and_biases.entries(data)) == expected
+    assert list(weights_and_biases.entries(data[:-1])) == expected[:-1], "cut off"
+    assert list(weights_and_biases.entries(b"something else")) == []
+
+
+def test_the_package_itself_offline_killed_and_continued(tmp_path: Path) -> None:
+    """No step twice and none missing, over two processes that were killed and one that was not."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    environment |= {"WANDB_MODE": "offline", "HOME": str(tmp_path)}
+    for first, end, how in ((0, 3, "killed"), (2, 5, "killed"), (4, 8, "closed")):
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(first), str(end), how]
+        # into a file: what is left of a killed program's own processes would hold a pipe open
+        with (tmp_path / "said.txt").open("w+", encoding="utf-8") as said:
+            done = subprocess.run(command, env=environment, cwd=REPOSITORY, stdout=said, stderr=said, timeout=300)
+            said.seek(0)
+            assert done.returncode == (-9 if how == "killed" else 0), said.read()
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    rows, runs = [], set()
+    for file in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
+        for entry in weights_and_biases.entries(file.read_bytes()):
+            record = Record.FromString(entry)
+            if record.WhichOneof("record_type") == "history":
+                values = {".".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+                rows.append((record.history.step.num, float(values["train/loss"])))
+            elif record.WhichOneof("record_type") == "run":
+                runs.add((record.run.run_id, record.run.project))
+    assert rows == [(step, step / 2) for step in range(8)]
+    assert len(runs) == 1

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t5xpg.base import kill_points
+from t5xpg.data.batch import Batch, hash_batch
+from t5xpg.run.batch_trail import LINE, UNKNOWN, BatchTrail, SharedTrail, read_trail
+
+BATCHES: list[Batch] = [{"decoder_target_tokens": np.full((2, 3), number, np.int32)} for number in range(6)]
+HASHES = [hash_batch(batch) for batch in BATCHES]
+
+
+def test_every_batch_is_passed_on_and_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "batches.sha256"
+    trail = BatchTrail(iter(BATCHES), path, step=0)
+    assert [batch is given for batch, given in zip(trail, BATCHES, strict=True)] == [True] * 6
+    trail.close()
+    assert path.read_text() == "".join(f"{line}\n" for line in HASHES)
+    assert path.stat().st_size == 6 * LINE
+    assert read_trail(path) == HASHES
+
+
+def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "batches.sha256"
+    path.write_text("\n".join([*HASHES[:2], "0" * 64, "0" * 64, "torn"]))
+    trail = BatchTrail(iter(BATCHES[2:]), path, step=2)
+    for _ in trail:
+        pass
+    trail.close()
+    assert read_trail(path) == HASHES
+
+
+@pytest.mark.parametrize("before", [None, "", HASHES[0] + "\n", HASHES[0][:10]])
+def test_a_run_from_before_there_were_trails(tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "batches.sha256"
+    if before is not None:
+        path.write_text(before)
+    trail = BatchTrail(iter(BATCHES[3:]), path, step=3)
+    next(trail)
+    trail.close()
+    known = HASHES[:1] if before == HASHES[0] + "\n" else []
+    assert read_trail(path) == [*known, *[UNKNOWN] * (3 - len(known)), HASHES[3]]
+
+
+def test_a_cut_line_is_no_hash(tmp_path: Path) -> None:
+    path = tmp_path / "batches.sha256"
+    path.write_text(HASHES[0] + "\n" + HASHES[1][:20])
+    assert read_trail(path) == HASHES[:1]
+
+
+def test_the_last_batches_can_be_asked_for(tmp_path: Path) -> None:
+    trail = BatchTrail(iter(BATCHES), tmp_path / "batches.sha256", step=10)
+    for _ in range(4):
+        next(trail)
+    assert trail.batch_of(14) is BATCHES[3]
+    assert trail.batch_of(13) is BATCHES[2]
+    assert trail.batch_of(12) is None
+    trail.close()
+
+
+@pytest.mark.parametrize(
+    ("owned", "shards"), [([[0], [1]], 2), ([[0, 2], [1, 3]], 4), ([[0, 1], [1, 2]], 3), ([[0], [0]], 1), ([[0, 1]], 2)]
+)
+def test_what_several_processes_read_has_the_lines_of_one(tmp_path: Path, owned: list[list[int]], shards: int) -> None:
+    draw = np.random.default_rng(3)
+    batches = [{name: draw.integers(0, 9, (2 * shards, 5)) for name in ("a", "b")} for _ in range(250)]
+    alone = BatchTrail(iter(batches), tmp_path / "one", 0, shards)
+    assert len(list(alone)) == 250
+    alone.flush()
+    alone.close()
+
+    said: list[list[bytes]] = []
+
+    def rows(own: list[int]) -> Iterator[Batch]:
+        places = np.concatenate([np.arange(2 * shard, 2 * shard + 2) for shard in own])
+        return ({name: array[places] for name, array in batch.items()} for batch in batches)
+
+    for process in reversed(range(len(owned))):  # the first one hears what the others have said
+        heard = iter(list(map(list, zip(*said, strict=True)))) if process == 0 else iter(())
+        own: list[bytes] = []
+
+        def gather(value: bytes, process: int = process, heard: Any = heard, own: list[bytes] = own) -> list[bytes]:
+            own.append(value)
+            return [value, *next(heard, [])] if process == 0 else []
+
+        path = tmp_path / "several" if process == 0 else None
+        trail = SharedTrail(rows(owned[process]), path, 0, shards, owned=owned, process=process, gather=gather)
+        for number, _ in enumerate(trail):
+            if number in (29, 30):
+                trail.flush()
+        trail.flush()
+        trail.flush()
+        trail.close()
+        said.insert(0, own)
+    assert (tmp_path / "several").read_bytes() == (tmp_path / "one").read_bytes()
+    assert read_trail(tmp_path / "one") == [hash_batch(batch, shards) for batch in batches]
+
+
+def test_a_watcher_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setenv(kill_points.VARIABLE, str(writing))
+    with pytest.raises(ValueError, match="inside"), kill_points.phase("restore", 7):
+        raise ValueError("inside")
+    with kill_points.phase("compile"):
+        pass
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read().splitlines() == ["begin restore 7", "end restore 7", "begin compile", "end compile"]
+    kill_points.tell("begin", "step", 8)  # nobody watches any more

@@ -1,0 +1,285 @@
+"""Checkpoints that are not what was written: found, named, moved aside, and never used."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.distributed import MeshConfig, make_mesh, replicated, with_shardings
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint import folders
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from t5xpg.run.checkpoint.folders import DIGESTS
+
+KEEP_ALL = CheckpointConfig(keep=9)
+
+
+def make_state(step: int) -> TrainState:
+    weights = jnp.asarray(np.random.default_rng(step).normal(size=(40, 30)), jnp.float32)
+    return TrainState(step=jnp.int32(step), params={"layer": {"kernel": weights}}, opt_state=(weights + 1,))
+
+
+def abstract(state: TrainState) -> TrainState:
+    sharding = replicated(make_mesh(MeshConfig(devices=1)))
+    return with_shardings(state, jax.tree.map(lambda leaf: sharding, state))
+
+
+def write(folder: Path, *steps: int) -> None:
+    with Checkpointer(folder, KEEP_ALL) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, make_state(step), {"p": np.arange(5)}, {"at": step}, {"validation/loss": 1 / step})
+
+
+@pytest.fixture(autouse=True)
+def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one process found whole, another has to look at."""
+    forget(monkeypatch)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_found_whole", {})
+
+
+def change(path: Path, content: bytes | None) -> None:
+    """As a disk changes a file: its times stay."""
+    stat = path.stat()
+    if content is None:
+        path.unlink()
+        return
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def ways_to_damage(content: bytes) -> list[tuple[str, bytes | None]]:
+    ways: list[tuple[str, bytes | None]] = [("removed", None)]
+    if content:
+        ways += [("emptied", b""), ("cut in half", content[: len(content) // 2]), ("grown", content + b"\0")]
+    for place in sorted({0, len(content) // 3, len(content) // 2, len(content) - 1} if content else set()):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 8)
+        ways.append((f"bit flipped at {place}", bytes(flipped)))
+    return ways
+
+
+def test_any_damage_to_any_file_is_found_and_named(tmp_path, capfd, monkeypatch):
+    write(tmp_path, 1, 2)
+    folder = tmp_path / "2"
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    assert {"_CHECKPOINT_METADATA", DIGESTS, "manifest.ocdbt", "metadata", "metrics"} <= {path.name for path in files}
+    assert len(files) > 20
+    with Checkpointer(tmp_path, KEEP_ALL, read_only=True) as checkpoints:
+        for path in files:
+            whole = path.read_bytes()
+            for way, content in ways_to_damage(whole):
+                forget(monkeypatch)
+                stat = path.stat()
+                change(path, content)
+                assert checkpoints.latest() == 1, f"{path}: {way}"
+                said = capfd.readouterr().err
+                assert said.startswith("The checkpoint of step 2 is damaged: "), said
+                assert path.relative_to(folder).as_posix() in said
+                assert said.endswith("Going on from step 1.\n")
+                path.write_bytes(whole)
+                os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        forget(monkeypatch)
+        assert checkpoints.latest() == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_that_was_not_written_with_it_is_found(tmp_path):
+    write(tmp_path, 1)
+    (tmp_path / "1" / "params" / "more").write_text("")
+    with (
+        Checkpointer(tmp_path, KEEP_ALL, read_only=True) as checkpoints,
+        pytest.raises(UserError, match="params/more was not written with it"),
+    ):
+        checkpoints.latest()
+
+
+def test_a_run_goes_on_from_the_last_whole_one(tmp_path, capfd, monkeypatch):
+    config = CheckpointConfig(keep=2)
+    write(tmp_path, 1, 2, 3, 4)
+    for step, name in ((4, "params/_METADATA"), (3, "meta/metadata")):
+        change(tmp_path / str(step) / name, b"x")
+    kept = {path.relative_to(tmp_path / "4"): path.read_bytes() for path in files_of(tmp_path / "4")}
+    with Checkpointer(tmp_path, config) as checkpoints:
+        assert checkpoints.latest() == 2
+        assert capfd.readouterr().err == (
+            "The checkpoint of step 4 is damaged: params/_METADATA is not as it was written. "
+            f"It was moved to {tmp_path}/damaged/4. Going on from step 2.\n"
+            "The checkpoint of step 3 is damaged: meta/metadata is not as it was written. "
+            f"It was moved to {tmp_path}/damaged/3. Going on from step 2.\n"
+        )
+        moved = {
+            path.relative_to(tmp_path / "damaged" / "4"): path.read_bytes() for path in files_of(tmp_path / "damaged/4")
+        }
+        assert moved == kept
+        assert checkpoints.steps() == [1, 2]
+        state, _, meta = checkpoints.restore(checkpoints.latest(), abstract(make_state(2)))
+        assert (int(state.step), meta) == (2, {"at": 2})
+        assert capfd.readouterr().err == ""  # said once
+        # The steps are reached again; those moved aside count for nothing.
+        assert checkpoints.save(3, make_state(3), {}, {"again": True})
+        assert checkpoints.save(4, make_state(4), {}, {"again": True})
+        assert checkpoints.steps() == [2, 3, 4]  # 2 is the best
+        assert checkpoints.best() == 2
+    forget(monkeypatch)
+    change(tmp_path / "4" / DIGESTS, None)
+    with Checkpointer(tmp_path, config) as checkpoints:
+        assert checkpoints.latest() == 3
+        assert f"is missing. It was moved to {tmp_path}/damaged/4-2." in capfd.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == ["3", "4", "4-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3", "damaged"]
+
+
+def files_of(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_where_none_is_whole_nothing_is_started_over(tmp_path, capfd, read_only):
+    write(tmp_path, 1, 2)
+    for step in (1, 2):
+        change(tmp_path / str(step) / "params" / "_METADATA", b"")
+    with Checkpointer(tmp_path, KEEP_ALL, read_only=read_only) as checkpoints:
+        with pytest.raises(UserError) as error:
+            checkpoints.latest()
+        assert str(error.value) == (
+            f"None of the checkpoints in {tmp_path} is whole:\n"
+            "  2: params/_METADATA is not as it was written\n"
+            "  1: params/_METADATA is not as it was written\n"
+            f"Put one back from a copy. To start over instead, name another run directory (RUN=…), or type: "
+            f"rm -r {tmp_path}"
+        )
+        with pytest.raises(UserError, match="None of the checkpoints"):
+            checkpoints.meta()
+        assert checkpoints.steps() == [1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_certain_step_that_is_damaged_is_refused(tmp_path):
+    write(tmp_path, 1, 2)
+    change(tmp_path / "1" / "data" / "_METADATA", b"{}")
+    like = abstract(make_state(1))
+    with Checkpointer(tmp_path, KEEP_ALL) as checkpoints:
+        for use in (
+            lambda: checkpoints.restore(1, like),
+            lambda: checkpoints.restore_params(1, like.params),
+            lambda: checkpoints.meta(1),
+        ):
+            with pytest.raises(UserError, match=r"1 is damaged: data/_METADATA is not .* there are: \[2\]\."):
+                use()
+        assert checkpoints.meta() == {"at": 2}
+    assert (tmp_path / "1").is_dir()
+
+
+def test_only_what_is_used_is_read_and_that_once(tmp_path, monkeypatch):
+    write(tmp_path, 1, 2, 3)
+    forget(monkeypatch)
+    hashed: list[Path] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path)
+        return digest(path)
+
+    digest = folders.sha256_of_file
+    monkeypatch.setattr(folders, "sha256_of_file", counted)
+    for _ in range(2):
+        with Checkpointer(tmp_path, KEEP_ALL) as checkpoints:
+            assert checkpoints.latest() == 3
+            checkpoints.restore(None, abstract(make_state(3)))
+            assert checkpoints.meta() == {"at": 3}
+    assert sorted(hashed) == sorted(path for path in files_of(tmp_path / "3") if path.name != DIGESTS)
+
+
+def test_one_without_digests_is_read(tmp_path, capfd):
+    # As earlier versions, and orbax alone, write them.
+    state = make_state(1)
+    write(tmp_path, 1)
+    with ocp.CheckpointManager(tmp_path / "orbax") as manager:
+        manager.save(
+            1,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(state.params),
+                optimizer=ocp.args.StandardSave({"step": state.step, "state": {"0": state.opt_state[0]}}),
+                data=ocp.args.StandardSave({"npz": np.frombuffer(packed(), np.uint8)}),
+                meta=ocp.args.JsonSave({"at": 1}),
+            ),
+        )
+    for step in (2, 3, 4, 5):
+        shutil.copytree(tmp_path / "orbax" / "1", tmp_path / str(step))
+    shutil.rmtree(tmp_path / "orbax")
+    change(tmp_path / "5" / "meta" / "metadata", b"{")
+    change(tmp_path / "4" / "optimizer" / "manifest.ocdbt", None)
+    for path in (tmp_path / "3" / "params").glob("**/d/*"):
+        change(path, path.read_bytes()[:-9])
+    with Checkpointer(tmp_path, KEEP_ALL) as checkpoints:
+        restored, data, meta = checkpoints.restore(None, abstract(state))
+        assert checkpoints.latest() == 2
+    assert (
+        np.asarray(restored.params["layer"]["kernel"]).tobytes()
+        == np.asarray(state.params["layer"]["kernel"]).tobytes()
+    )
+    assert (data["p"].tolist(), meta) == ([1], {"at": 1})
+    said = capfd.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in said] == [f"The checkpoint of step {step} is damaged" for step in (5, 4, 3)]
+    assert all("it cannot be read (" in line for line in said)
+
+
+def packed() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, p=np.array([1]))
+    return file.getvalue()
+
+
+def test_the_best_is_known_without_the_damaged(tmp_path):
+    write(tmp_path, 1, 2, 3)  # 3 has the lowest loss
+    change(tmp_path / "3" / "metrics" / "metrics", b"[")
+    change(tmp_path / "2" / "metrics" / "metrics", b'{"validation/loss": "x"}')
+    with Checkpointer(tmp_path, KEEP_ALL, read_only=True) as checkpoints:
+        assert checkpoints.best() == 1
+
+
+def test_foreign_things_are_left_alone(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "007").mkdir()
+    (tmp_path / "9").write_text("a file")
+    write(tmp_path, 1)
+    with Checkpointer(tmp_path, KEEP_ALL) as checkpoints:
+        assert checkpoints.latest() == 1
+        checkpoints.save(9, make_state(9), {}, {})
+        with pytest.raises(UserError, match=r"cannot be written into .*: Not a directory"):
+            checkpoints.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["007", "1", "9", "notes"]
+
+
+def test_a_folder_with_a_steps_name_that_holds_no_checkpoint(tmp_path, capfd):
+    write(tmp_path, 1)
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "mine").write_text("precious")
+    with Checkpointer(tmp_path, KEEP_ALL) as checkpoints:
+        assert checkpoints.latest() == 1
+    assert "The checkpoint of step 5 is damaged: it cannot be read (" in capfd.readouterr().err
+    assert (tmp_path / "damaged" / "5" / "mine").read_text() == "precious"
+
+
+def test_meta_that_is_no_object(tmp_path):
+    write(tmp_path, 1)
+    (tmp_path / "1" / "meta" / "metadata").write_text("[1, 2]")
+    (tmp_path / "1" / DIGESTS).unlink()
+    folders._seal(tmp_path / "1")
+    with (
+        Checkpointer(tmp_path, KEEP_ALL) as checkpoints,
+        pytest.raises(UserError, match=r"1/meta is none of a checkpoint: it holds no JSON object"),
+    ):
+        checkpoints.meta()

@@ -1,0 +1,124 @@
+"""A checkpoint of scanned layers goes on with plain ones, and the other way round."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.distributed import MeshConfig, jit_train_step, make_mesh, state_shardings, with_shardings
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.losses import LossConfig
+from t5xpg.optim import state as state_lib
+from t5xpg.optim.optimizers import Adafactor, Muon, Optimizer
+from t5xpg.optim.state import TrainState
+from t5xpg.optim.step import make_train_step
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
+
+CONFIG = T5Config(
+    vocab_size=32, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=2, num_decoder_layers=1, mlp_dim=16,
+    dropout_rate=0.1, relpos_bias_in_every_layer=True,
+)  # fmt: skip
+PLAIN = EncoderDecoderModel(CONFIG)
+SCANNED = EncoderDecoderModel(dataclasses.replace(CONFIG, scan_layers=True, remat_policy="dots"))
+MESH = make_mesh(MeshConfig(devices=1))
+OPTIMIZERS: dict[str, Optimizer] = {"Adafactor": Adafactor(0.01, min_dim_size_to_factor=8), "Muon": Muon(0.01)}
+
+
+def abstract(model: EncoderDecoderModel, optimizer: Optimizer) -> TrainState:
+    found = state_lib.abstract(model, optimizer)
+    return with_shardings(found, state_shardings(model.logical_axes(), found, MESH))
+
+
+def batch(step: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(step)
+    names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
+    tokens = {name: generator.integers(1, 32, (4, 6)).astype(np.int32) for name in names}
+    return tokens | {"decoder_loss_weights": np.ones((4, 6), np.int32)}
+
+
+@functools.cache
+def compiled(model: EncoderDecoderModel, optimizer: Optimizer) -> Any:
+    """The update, without LLVM's optimisations, which take most of the time here."""
+    state = abstract(model, optimizer)
+    step = make_train_step(model, optimizer, LossConfig(), seed=1, token_bytes=np.ones(32, np.int32))
+    jitted = jit_train_step(step, MESH, jax.tree.map(lambda leaf: leaf.sharding, state))
+    return jitted.lower(state, batch(0)).compile(compiler_options={"xla_backend_optimization_level": 0})
+
+
+def new(model: EncoderDecoderModel, optimizer: Optimizer) -> TrainState:
+    """A state with numbers that differ everywhere, of which none was computed."""
+    generator = np.random.default_rng(0)
+    like = abstract(model, optimizer)
+    return jax.tree.map(
+        lambda leaf: jax.device_put(generator.uniform(0.1, 1, leaf.shape).astype(leaf.dtype), leaf.sharding), like
+    )
+
+
+def trained(model: EncoderDecoderModel, optimizer: Optimizer, state: TrainState, steps: range) -> TrainState:
+    for number in steps:
+        state, _ = compiled(model, optimizer)(state, batch(number))
+    return state
+
+
+def saved(folder: Path, state: TrainState) -> None:
+    with Checkpointer(folder, CheckpointConfig()) as checkpoints:
+        checkpoints.save(int(state.step), state, {}, {})
+
+
+def restored(folder: Path, model: EncoderDecoderModel, optimizer: Optimizer) -> TrainState:
+    with Checkpointer(folder, CheckpointConfig(), read_only=True) as checkpoints:
+        return checkpoints.restore(None, abstract(model, optimizer))[0]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_there_and_back(tmp_path, name) -> None:
+    """Parameters and all statistics, bit for bit, under the names that they have on the other side."""
+    optimizer = OPTIMIZERS[name]
+    saved(tmp_path / "plain", new(PLAIN, optimizer))
+    plain, scanned = (restored(tmp_path / "plain", model, optimizer) for model in (PLAIN, SCANNED))
+    assert jax.tree.structure(scanned) == jax.tree.structure(abstract(SCANNED, optimizer))
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding), scanned)
+    assert shapes == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding), abstract(SCANNED, optimizer))
+    assert sha256_of_arrays(scanned.params) == sha256_of_arrays(plain.params)
+    assert sha256_of_arrays(optimizer_tree(scanned)) == sha256_of_arrays(optimizer_tree(plain))
+    saved(tmp_path / "scanned", scanned)
+    for ours, theirs in zip(
+        jax.tree.leaves(restored(tmp_path / "scanned", PLAIN, optimizer)), jax.tree.leaves(plain), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_run_goes_on_with_scanned_layers(tmp_path) -> None:
+    """After two updates with plain layers and two with scanned ones, it is where four with plain ones lead."""
+    optimizer = OPTIMIZERS["Adafactor"]
+    start = state_lib.of_parameters(PLAIN, optimizer, PLAIN.init(jax.random.key(0)))
+    half = trained(PLAIN, optimizer, start, range(2))
+    saved(tmp_path / "plain", half)
+    scanned = trained(SCANNED, optimizer, restored(tmp_path / "plain", SCANNED, optimizer), range(2, 4))
+    saved(tmp_path / "scanned", scanned)
+    ours = restored(tmp_path / "scanned", PLAIN, optimizer)
+    theirs = trained(PLAIN, optimizer, half, range(2, 4))
+    assert int(ours.step) == int(theirs.step) == 4
+    for found, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_parameters_alone_and_what_does_not_fit(tmp_path) -> None:
+    optimizer = OPTIMIZERS["Adafactor"]
+    state = new(SCANNED, optimizer)
+    saved(tmp_path, state)
+    with Checkpointer(tmp_path, CheckpointConfig(), read_only=True) as checkpoints:
+        params, _ = checkpoints.restore_params(None, abstract(PLAIN, optimizer).params)
+        assert sha256_of_arrays(params) == sha256_of_arrays(state.params)
+        deeper = EncoderDecoderModel(dataclasses.replace(CONFIG, num_encoder_layers=4))
+        with pytest.raises(UserError, match=r"encoder/layers/attention/key/kernel: expected float32\[4, 8, 8\]"):
+            checkpoints.restore_params(None, abstract(deeper, optimizer).params)

@@ -1,0 +1,377 @@
+"""Checkpoints: exact, safe against interruption, few, and clear about what does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from t5xpg.base import kill_points
+from t5xpg.base.errors import UserError
+from t5xpg.distributed import MeshConfig, make_mesh, replicated, with_shardings
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from tests.workplace import REPOSITORY
+
+ROOT = REPOSITORY
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+
+
+def make_state(step: int = 0, size: int = 4) -> TrainState:
+    """Odd values: denormal, infinite, not a number, negative zero."""
+    generator = np.random.default_rng(step)
+    params = {
+        "encoder": {"layers_0": {"kernel": jnp.asarray(generator.normal(size=(3, size)), jnp.float32)}},
+        "scale": jnp.asarray([1e-42, np.inf, np.nan, -0.0], jnp.float32),
+    }
+    return TrainState(step=jnp.int32(step), params=params, opt_state=OPTIMIZER.init(params))
+
+
+def abstract(state: TrainState) -> TrainState:
+    sharding = replicated(make_mesh(MeshConfig(devices=1)))
+    return with_shardings(state, jax.tree.map(lambda leaf: sharding, state))
+
+
+def save_and_wait(checkpoints: Checkpointer, step: int, state: TrainState) -> None:
+    checkpoints.save(step, state, {}, {})
+    checkpoints.wait()
+
+
+def bits(tree) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
+    state = make_state(7)
+    data = {
+        "iterator": np.frombuffer(bytes(range(256)), np.uint8),
+        "batch/encoder_input_tokens": np.arange(6, dtype=np.int32).reshape(2, 3),
+        "nothing": np.zeros((0, 4), np.int64),
+        "waited": np.float64(0.1),
+    }
+    meta = {"loss": 0.1 + 0.2, "names": ["ä", None, True], "window": {"steps": 3}}
+    with Checkpointer(tmp_path / "a folder" / "checkpoints", CheckpointConfig()) as checkpoints:
+        assert checkpoints.latest() is None
+        assert checkpoints.save(7, state, data, meta)
+        assert checkpoints.latest() == 7
+    with Checkpointer(tmp_path / "a folder" / "checkpoints", CheckpointConfig()) as checkpoints:
+        restored, data_back, meta_back = checkpoints.restore(None, abstract(state))
+        params, _ = checkpoints.restore_params(7, abstract(state).params)
+        assert checkpoints.meta() == meta
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    assert bits(restored) == bits(state)
+    assert bits(params) == bits(state.params)
+    assert [leaf.dtype for leaf in jax.tree.leaves(restored)] == [leaf.dtype for leaf in jax.tree.leaves(state)]
+    assert meta_back == meta
+    assert data_back.keys() == data.keys()
+    for name, array in data.items():
+        assert data_back[name].dtype == array.dtype
+        np.testing.assert_array_equal(data_back[name], array)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path):
+    # The arrays that are being written are given away to the next update.
+    state = jax.jit(lambda: make_state(1, size=400_000))()
+    expected = bits(jax.tree.map(lambda leaf: np.array(leaf, copy=True), state))
+    update = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+    like = abstract(state)
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, state, {}, {})
+        for _ in range(5):
+            state = jax.block_until_ready(update(state))
+        restored, _, _ = checkpoints.restore(1, like)
+    assert bits(restored) == expected
+
+
+def test_the_last_and_the_best_stay(tmp_path):
+    losses = {10: 3.0, 20: 1.0, 30: 2.0, 40: None, 50: 1.5, 60: float("nan")}
+    with Checkpointer(tmp_path, CheckpointConfig(keep=2)) as checkpoints:
+        for step, loss in losses.items():
+            metrics = None if loss is None else {"validation/loss": loss, "other": 0.0}
+            checkpoints.save(step, make_state(step), {}, {}, metrics)
+            assert checkpoints.latest() == step
+        assert checkpoints.steps() == [20, 50, 60]
+        assert checkpoints.best() == 20
+    with Checkpointer(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+        assert checkpoints.best() == 20
+        checkpoints.save(70, make_state(70), {}, {}, {"validation/loss": 0.5})
+        assert checkpoints.steps() == [70]
+        assert checkpoints.best() == 70
+
+
+def test_without_a_best(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig(keep=2, keep_best=None, asynchronous=False)) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": float(step)})
+        assert checkpoints.steps() == [2, 3]
+        assert checkpoints.best() is None
+
+
+def test_the_best_may_be_the_highest_and_is_the_first_of_equals(tmp_path):
+    config = CheckpointConfig(keep=1, keep_best="task/em", best_mode="max", asynchronous=False)
+    with Checkpointer(tmp_path, config) as checkpoints:
+        for step, value in enumerate((1.0, 3.0, 3.0, 2.0), start=1):
+            checkpoints.save(step, make_state(step), {}, {}, {"task/em": value, "validation/loss": -value})
+        assert checkpoints.best() == 2
+        assert checkpoints.steps() == [2, 4]
+    with pytest.raises(UserError, match="best_mode is 'highest'; it has to be 'min' or 'max'"):
+        CheckpointConfig(best_mode="highest")
+
+
+def test_a_passing_checkpoint_leaves_no_trace(tmp_path):
+    """Whether a run was stopped between its checkpoints or not, the same ones are there at the end."""
+    kept = []
+    for name, passing in (("unbroken", ()), ("stopped", (3, 5, 7))):
+        with Checkpointer(tmp_path / name, CheckpointConfig(keep=2, asynchronous=False)) as checkpoints:
+            for step in sorted({2, 4, 6, 8, *passing}):
+                metrics = {"validation/loss": 0.0 if step in passing else float(step)}
+                checkpoints.save(step, make_state(step), {}, {}, metrics, passing=step in passing)
+                assert checkpoints.latest() == step
+                assert checkpoints.best() == 2
+        kept.append(checkpoints.steps())
+    assert kept == [[2, 6, 8], [2, 6, 8]]
+
+
+def test_what_a_kill_kept_from_being_removed_goes(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig(keep=9, asynchronous=False)) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": float(step)})
+    with Checkpointer(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+        assert checkpoints.steps() == [1, 2, 3]
+        checkpoints.tidy()
+        assert checkpoints.steps() == [1, 3]
+
+
+def test_best_is_none_before_anything_was_measured(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.best() is None
+        checkpoints.save(1, make_state(1), {}, {})
+        assert checkpoints.best() is None
+
+
+def test_a_step_is_written_once(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.save(5, make_state(5), {}, {"first": True})
+        assert not checkpoints.save(5, make_state(6), {}, {"first": False})
+        assert checkpoints.meta(5) == {"first": True}
+
+
+def test_what_differs_is_named(tmp_path):
+    state = make_state(1)
+    other = make_state(1, size=5)
+    other.params["norm"] = jnp.zeros(2)
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, state, {}, {})
+        with pytest.raises(UserError) as error:
+            checkpoints.restore(None, abstract(other))
+        message = str(error.value)
+        assert "params/encoder/layers_0/kernel: expected float32[3, 5], found float32[3, 4]" in message
+        assert "params/norm: expected float32[2], found nothing" in message
+        assert "optimizer/state/1/0/mu/encoder/layers_0/kernel: expected float32[3, 5]" in message
+        assert "scale" not in message
+        with pytest.raises(UserError, match="params/norm: expected float32"):
+            checkpoints.restore_params(None, abstract(other).params)
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    state = make_state(1)
+    with pytest.raises(UserError, match=r"There is no checkpoint in .*missing\. Train first\."):
+        Checkpointer(tmp_path / "missing", CheckpointConfig(), read_only=True)
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        with pytest.raises(UserError, match="There is no checkpoint in"):
+            checkpoints.restore(None, abstract(state))
+        checkpoints.save(1, state, {}, {})
+        with pytest.raises(UserError, match=r"no checkpoint of step 3 in .*; there are: \[1\]"):
+            checkpoints.restore(3, abstract(state))
+    with pytest.raises(UserError, match=r"CheckpointConfig\.keep is 0"):
+        Checkpointer(tmp_path, CheckpointConfig(keep=0))
+    (tmp_path / "file").write_text("")
+    for folder in ("file", "file/checkpoints"):
+        with pytest.raises(UserError, match=r"A checkpoint cannot be written into .*: (Not a directory|File exists)\."):
+            Checkpointer(tmp_path / folder, CheckpointConfig())
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_disk_without_room_is_said(tmp_path, asynchronous, capfd):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Checkpointer(tmp_path, CheckpointConfig(asynchronous=asynchronous)) as checkpoints:
+        save_and_wait(checkpoints, 1, make_state(1))
+        try:
+            # Stands in for a full disk: no file may grow beyond a megabyte.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+            with pytest.raises(UserError, match=r"cannot be written into .*: File too large\. Earlier ones are whole"):
+                save_and_wait(checkpoints, 2, make_state(2, size=1_000_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.steps() == [1]
+        assert bits(checkpoints.restore(1, abstract(make_state()))[0]) == bits(make_state(1))
+        checkpoints.save(2, make_state(2), {}, {})
+        assert checkpoints.steps() == [1, 2]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_kill_while_writing_leaves_the_earlier_checkpoint(tmp_path):
+    command = [sys.executable, str(ROOT / "tests" / "killed_save.py"), str(tmp_path)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert done.stderr == ""
+    unfinished = [path.name for path in tmp_path.iterdir() if not path.name.isdecimal()]
+    assert unfinished, "the second checkpoint was not being written"
+    # Someone who looks on changes nothing.
+    with Checkpointer(tmp_path, CheckpointConfig(), read_only=True) as checkpoints:
+        assert checkpoints.meta() == {"at": 1}
+    assert [path.name for path in tmp_path.iterdir() if not path.name.isdecimal()] == unfinished
+    params = {"layer": {"kernel": jnp.zeros(100)}}
+    state = TrainState(step=jnp.int32(0), params=params, opt_state=(jnp.zeros(3),))
+    with Checkpointer(tmp_path, CheckpointConfig(keep=1, keep_best=None)) as checkpoints:
+        restored, data, meta = checkpoints.restore(None, abstract(state))
+        assert int(restored.step) == 1
+        assert meta == {"at": 1}
+        np.testing.assert_array_equal(data["position"], np.arange(3))
+        checkpoints.save(2, restored, data, {"at": 2})
+        assert checkpoints.steps() == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
+
+
+def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, make_state(1), {}, {})
+    left = ["2.unfinished", "2.unfinished.orbax-checkpoint-tmp", "3.orbax-checkpoint-tmp", "4.removed"]
+    for name in (*left, "notes", "5.mine"):
+        (tmp_path / name / "params").mkdir(parents=True)
+        (tmp_path / name / "params" / "file").write_text("x")
+    with Checkpointer(tmp_path, CheckpointConfig(), read_only=True) as checkpoints:
+        assert checkpoints.steps() == [1]
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "notes", "5.mine", *left}
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.latest() == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "notes", "5.mine"}
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_said_and_stays(tmp_path, monkeypatch, capfd):
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    config = CheckpointConfig(keep=1, keep_best=None)
+    with Checkpointer(tmp_path, config) as checkpoints:
+        save_and_wait(checkpoints, 1, make_state(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", refuse)
+            save_and_wait(checkpoints, 2, make_state(2))
+        assert capfd.readouterr().err == f"{tmp_path}/1.removed is of no use any more but cannot be removed: {REFUSED}"
+        rename = os.rename
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", lambda old, new: refuse() if str(new).endswith("removed") else rename(old, new))
+            save_and_wait(checkpoints, 3, make_state(3))
+        assert capfd.readouterr().err == (f"The checkpoint {tmp_path}/2 is superseded but cannot be removed: {REFUSED}")
+        assert checkpoints.steps() == [2, 3]
+        save_and_wait(checkpoints, 4, make_state(4))
+        assert checkpoints.steps() == [4]
+    with Checkpointer(tmp_path, config):
+        assert [path.name for path in tmp_path.iterdir()] == ["4"]
+
+
+REFUSED = "Permission denied.\n"
+
+
+def test_a_folder_without_permission(tmp_path):
+    folder = tmp_path / "checkpoints"
+    with Checkpointer(folder, CheckpointConfig()) as checkpoints:
+        save_and_wait(checkpoints, 1, make_state(1))
+        with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be written into .*: Permission denied"):
+            save_and_wait(checkpoints, 2, make_state(2))
+        with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be read from .*: Permission denied"):
+            checkpoints.latest()
+        assert checkpoints.latest() == 1
+        with (
+            as_a_user_without_rights(folder),
+            pytest.raises(UserError, match=r"be written into .*: Permission denied"),
+        ):
+            Checkpointer(folder / "more", CheckpointConfig())
+    assert [path.name for path in folder.iterdir()] == ["1"]
+
+
+@contextlib.contextmanager
+def as_a_user_without_rights(folder: Path) -> Iterator[None]:
+    """The block may do nothing in `folder`, also where the tests run as root, whom permissions do not bind."""
+    folder.chmod(0)
+    if root := os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def test_a_watcher_is_told_of_saving(tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    monkeypatch.setenv(kill_points.VARIABLE, str(writer))
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, make_state(1, size=100_000), {}, {})
+        while (told := os.read(reader, 100)) == b"begin save 1\n":
+            pass
+        assert told.endswith(b"end save 1\n")
+        assert (tmp_path / "1").is_dir()
+        checkpoints.save(1, make_state(1), {}, {})
+        checkpoints.wait()
+        os.write(writer, b"nothing more")
+        assert os.read(reader, 100) == b"nothing more"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
+    config = CheckpointConfig(keep=2)
+    with Checkpointer(tmp_path, config) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {}, {"at": step}, {"validation/loss": 4.0 - step})
+        assert checkpoints.steps() == [2, 3]
+    # What a deletion of step 2 can leave behind.
+    shutil.rmtree(tmp_path / "2" / "metrics")
+    shutil.rmtree(tmp_path / "2" / "params")
+    with Checkpointer(tmp_path, config) as checkpoints:
+        assert checkpoints.best() == 3
+        assert bits(checkpoints.restore(None, abstract(make_state()))[0]) == bits(make_state(3))
+        for step in (4, 5):
+            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": 4.0 - step})
+        assert checkpoints.steps() == [4, 5]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
+
+
+def test_nothing_is_printed_and_tensorflow_stays_out(tmp_path):
+    code = """
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from test_checkpoints import *
+state = make_state(1)
+with Checkpointer(Path(sys.argv[1]), CheckpointConfig()) as checkpoints:
+    for step in (1, 2, 3):
+        checkpoints.save(step, state, {"it": np.arange(3)}, {}, None if step == 1 else {"validation/loss": 1.0})
+    checkpoints.restore(None, abstract(state))
+assert "tensorflow" not in sys.modules
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.run.directory import RunDirectory, SharedRunDirectory, clean_runs, differing
+
+IDENTITY: dict[str, Any] = {
+    "seed": 0,
+    "settings": {"TRAIN_STEPS": 20, "lengths": (64, 32)},
+    "data": {"name": "pydocs", "splits": {"train": {"sha256": "ab"}}},
+}
+DEVICES = {"platform": "cpu", "kind": "cpu", "count": 1}
+
+
+def start(path: Path, identity: dict[str, Any] = IDENTITY, step: int = 0, experiment: str = "tiny") -> dict[str, Any]:
+    return RunDirectory(path).start(experiment, identity, step=step, command="t5xpg train", devices=DEVICES)
+
+
+def test_a_new_run_is_recorded(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "a folder" / "run")
+    assert not run.exists()
+    start(run.path)
+    assert run.exists()
+    record = run.read()
+    assert record["experiment"] == "tiny"
+    assert record["identity"] == json.loads(json.dumps(IDENTITY))
+    (first,) = record["starts"]
+    assert first["step"] == 0
+    assert first["command"] == "t5xpg train"
+    assert first["devices"] == DEVICES
+    assert first["host"]["cores"] >= 1
+    assert set(first["versions"]) >= {
+        "python", "t5xpg", "jax", "flax", "optax", "orbax", "seqio", "t5", "tensorflow",
+    }  # fmt: skip
+    assert first["versions"]["jax"]
+    run.write_config("a = 1\n")
+    run.write_operative("a = 1\n")
+    assert run.config_gin.read_text() == run.operative_gin.read_text() == "a = 1\n"
+
+
+def test_every_start_is_added_and_the_identity_stays(tmp_path: Path) -> None:
+    first = start(tmp_path / "run")
+    second = start(tmp_path / "run", step=10)
+    assert [one["step"] for one in second["starts"]] == [0, 10]
+    assert second["starts"][0] == first["starts"][0]
+    assert second["identity"] == first["identity"]
+    assert RunDirectory(tmp_path / "run").read() == second
+
+
+def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
+    before = start(tmp_path / "run")
+    other = {
+        "seed": 1,
+        "settings": {"TRAIN_STEPS": 20, "lengths": (64, 32), "OPTIMIZER": "x" * 100},
+        "data": {"name": "pydocs", "splits": {"train": {"sha256": "cd"}}},
+    }
+    with pytest.raises(UserError) as caught:
+        start(tmp_path / "run", other, experiment="small")
+    path = tmp_path / "run"
+    assert str(caught.value).splitlines() == [
+        f"{path} holds a run with other settings:",
+        '  experiment                "tiny" in the run, "small" now',
+        "  seed                      0 in the run, 1 now",
+        f'  settings.OPTIMIZER        not set in the run, "{"x" * 56}… now',
+        '  data.splits.train.sha256  "ab" in the run, "cd" now',
+        f"Set them back to continue it, name another run directory (RUN=run_2), or delete {path} to start over.",
+    ]
+    assert RunDirectory(path).read() == before
+
+
+def test_only_some_of_many_differences_are_shown(tmp_path: Path) -> None:
+    start(tmp_path / "run", {f"name{index:02}": 0 for index in range(30)})
+    with pytest.raises(UserError, match="  and 10 more") as caught:
+        start(tmp_path / "run", {f"name{index:02}": 1 for index in range(30)})
+    assert len(str(caught.value).splitlines()) == 23
+
+
+def test_differing_compares_leaves() -> None:
+    assert differing({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 1, "c": [1, 2]}}) == {}
+    assert differing({"a": {"b": 1}}, {"a": 2, "n": None}) == {"a": ({"b": 1}, 2), "n": ("not set", None)}
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("…", encoding="utf-8")
+    with pytest.raises(UserError, match=r"no run directory: it has no run.json and holds thesis.tex. Name another"):
+        start(tmp_path)
+
+
+def test_a_start_that_was_interrupted_before_it_was_recorded_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".run.json.1234.tmp").write_text("{", encoding="utf-8")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.gin").touch()
+    start(tmp_path)
+
+
+def test_what_is_not_known_yet_is_not_compared(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.check("tiny", {"seed": 0})
+    start(run.path)
+    run.check("tiny", {"seed": 0})
+    with pytest.raises(UserError, match=r"seed  0 in the run, 1 now"):
+        run.check("tiny", {"seed": 1})
+    with pytest.raises(UserError, match=r"settings +{.*} in the run, not set now"):
+        start(run.path, {"seed": 0})  # by the start all has to be known
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is not readable"), ('{"format": 99}', "another format")])
+def test_an_unreadable_record_says_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"{message}.*to start over"):
+        RunDirectory(tmp_path).read()
+
+
+def test_reading_what_is_no_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no run .* Train first"):
+        RunDirectory(tmp_path / "missing").read()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from t5xpg.base.errors import UserError; from t5xpg.run.directory import RunDirectory\n"
+        "try:\n"
+        "    with RunDirectory(Path(sys.argv[1])).lock(): print('held')\n"
+        "except UserError as error: print(error)\n"
+    )
+
+    def other() -> str:
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    with RunDirectory(tmp_path).lock():
+        assert re.search(rf"Process {os.getpid()} is working in .*, since \d{{4}}-", other())
+    assert other() == "held\n"
+
+
+def test_runs_are_listed_and_deleted_after_a_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs"
+    assert clean_runs(folder) == 0
+    assert "no run directories" in capsys.readouterr().out
+    start(folder / "one")
+    start(folder / "two")
+    (folder / "no run").mkdir()
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert clean_runs(folder) == 1
+    assert "nothing was deleted" in capsys.readouterr().out
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    with RunDirectory(folder / "two").lock():
+        assert clean_runs(folder) == 0
+    printed = capsys.readouterr().out
+    assert "  one  " in printed
+    assert f"kept: Process {os.getpid()} is working in" in printed
+    assert sorted(entry.name for entry in folder.iterdir()) == ["no run", "two"]
+    assert clean_runs(folder, yes=True) == 0
+    assert [entry.name for entry in folder.iterdir()] == ["no run"]
+
+
+def test_nobody_to_ask_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(tmp_path / "one")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert clean_runs(tmp_path) == 1
+    assert (tmp_path / "one").is_dir()
+
+
+def test_a_further_process_sees_the_run_and_writes_apart(tmp_path: Path) -> None:
+    run, shared = RunDirectory(tmp_path / "run"), SharedRunDirectory(tmp_path / "run", 2)
+    start(run.path)
+    assert run.written
+    assert not shared.written
+    assert shared.read() == run.read()
+    assert (shared.checkpoints, shared.metrics_jsonl) == (run.checkpoints, run.metrics_jsonl)
+    assert shared.data_log == run.path / "hosts" / "2" / "data.log"
+    assert shared.nonfinite == run.path / "hosts" / "2" / "nonfinite"
+
+
+def test_what_further_processes_wrote_before_a_first_start_is_no_stranger(tmp_path: Path) -> None:
+    shared = SharedRunDirectory(tmp_path / "run", 1)
+    shared.data_log.parent.mkdir(parents=True)
+    shared.data_log.write_text("")
+    with RunDirectory(tmp_path / "run").lock():
+        pass

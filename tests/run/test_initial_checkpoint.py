@@ -1,0 +1,70 @@
+"""How the checkpoint is named that a run starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, Place, find
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs: one with checkpoints, one without, below the place where the program is called."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    for step in ("4", "12", "8.unfinished", "damaged"):
+        (tmp_path / "runs" / "pretrained" / "checkpoints" / step).mkdir(parents=True)
+    (tmp_path / "runs" / "begun" / "checkpoints").mkdir(parents=True)
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    ("named", "step"),
+    [
+        ("pretrained", None),
+        ("runs/pretrained", None),
+        ("runs/pretrained/", None),
+        ("runs/pretrained/checkpoints", None),
+        ("runs/pretrained/checkpoints/4", 4),
+        ("pretrained/checkpoints/12", 12),
+        ("./runs/pretrained/checkpoints/12", 12),
+    ],
+)
+def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
+    place = find(InitialCheckpoint(named))
+    assert (place.run.resolve(), place.step) == (runs / "pretrained", step)
+    assert place.folder().resolve() == runs / "pretrained" / "checkpoints" / str(step or 12)
+    assert find(InitialCheckpoint(str(place.run.resolve()))) == Place(runs / "pretrained", None)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("pretraind", "there is no run runs/pretraind. Did you mean pretrained?"),
+        ("runs/pretraind", "there is no run runs/pretraind. Did you mean pretrained?"),
+        ("elsewhere/pretrained", "there is no run elsewhere/pretrained."),
+        ("begun", "runs/begun holds no checkpoint. Train it first. Known: pretrained."),
+        ("runs/pretrained/checkpoints/8", "runs/pretrained has no checkpoint of step 8; there are: [4, 12]."),
+    ],
+)
+def test_what_is_not_there(named: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find(InitialCheckpoint(named))
+    assert str(caught.value).startswith(f"INITIAL_CHECKPOINT: {message}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint": " "}, "INITIAL_CHECKPOINT is ' ': expected the name or the folder of a run"),
+        ({"checkpoint": "a", "reset_optimizer": "no"}, "RESET_OPTIMIZER is 'no': it must be True or False"),
+        ({"checkpoint": "a", "same_vocabulary": 0}, "SAME_VOCABULARY is 0: it must be True or False"),
+    ],
+)
+def test_values_that_cannot_be(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        InitialCheckpoint(**options)  # type: ignore[arg-type]
+    assert message in str(caught.value)

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue
+from t5xpg.run import records as writers
+from t5xpg.run.records import JsonlWriter, TensorBoardWriter, read_jsonl, to_json
+
+
+def test_records_are_readable_at_once_and_exact(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "metrics.jsonl"
+    writer = JsonlWriter(path)
+    record = {"step": np.int32(3), "loss": np.float32(0.1), "exact": 0.1 + 0.2, "split": "train", "note": "é ⏎"}
+    writer.write(record)
+    (read,) = read_jsonl(path)  # not closed
+    assert read == {"step": 3, "loss": float(np.float32(0.1)), "exact": 0.1 + 0.2, "split": "train", "note": "é ⏎"}
+    writer.close()
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "m.jsonl") as writer:
+        writer.write({"step": 1, "loss": math.nan, "nested": [np.float32("inf"), {"x": -math.inf}]})
+    assert read_jsonl(tmp_path / "m.jsonl") == [{"step": 1, "loss": None, "nested": [None, {"x": None}]}]
+
+
+def test_what_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"ndarray cannot be written as JSON"):
+        to_json({"x": np.zeros(3)})
+    assert to_json((1, True, None, Path("a/b"))) == [1, True, None, "a/b"]
+
+
+def test_opening_again_appends(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    for step in (1, 2):
+        with JsonlWriter(path) as writer:
+            writer.write({"step": step})
+    assert [line["step"] for line in read_jsonl(path)] == [1, 2]
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 3, "lo', b'{"step": 3}', b"x" * 10_000, b"\x00\x00"])
+def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "m.jsonl"
+    whole = b'{"step": 1}\n{"step": 2}\n'
+    path.write_bytes(whole + torn)
+    assert [line["step"] for line in read_jsonl(path)] == [1, 2]
+    with JsonlWriter(path) as writer:
+        assert path.read_bytes() == whole
+        writer.write({"step": 3})
+    assert path.read_bytes() == whole + b'{"step": 3}\n'
+
+
+def test_a_file_with_nothing_but_a_torn_line_becomes_empty(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step"')
+    JsonlWriter(path).close()
+    assert path.read_bytes() == b""
+
+
+def test_truncation_keeps_the_lines_up_to_the_step_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    # written by an earlier process; spacing and order survive
+    path.write_bytes(
+        b'{"step":1}\n{"step": 2,  "a": 0.10}\n{"step": 2, "split": "validation"}\n{"step": 3}\n{"step": 4'
+    )
+    with JsonlWriter(path) as writer:
+        writer.truncate_after(2)
+        writer.write({"step": 3, "again": True})
+    assert path.read_bytes() == (
+        b'{"step":1}\n{"step": 2,  "a": 0.10}\n{"step": 2, "split": "validation"}\n{"step": 3, "again": true}\n'
+    )
+    with JsonlWriter(path) as writer:
+        writer.truncate_after(-1)
+    assert path.read_bytes() == b""
+
+
+def test_a_failing_truncation_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    writer = JsonlWriter(path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("t5xpg.base.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        writer.truncate_after(1)
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.jsonl"]
+
+
+@pytest.mark.parametrize("line", ["no json", "[1]", '{"loss": 1.0}', '{"step": "1"}'])
+def test_a_whole_line_that_is_no_record_is_an_error(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"m\.jsonl, line 2: expected a JSON object .* Delete that line"):
+        read_jsonl(path)
+
+
+def test_no_file_has_no_records(tmp_path: Path) -> None:
+    assert read_jsonl(tmp_path / "missing.jsonl") == []
+
+
+def events(directory: Path) -> list[bytes]:
+    """The payloads of all event files: TFRecords of length, its checksum, data, its checksum."""
+    found = []
+    for path in sorted(directory.iterdir()):
+        data, position = path.read_bytes(), 0
+        while position < len(data):
+            (length,) = struct.unpack_from("<Q", data, position)
+            found.append(data[position + 12 : position + 12 + length])
+            position += 16 + length
+    return found
+
+
+def test_tensorboard_events(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.scalars(10, {"loss": np.float32(2.5), "split": "train", "steps": 3, "gone": None}, prefix="train")
+        writer.text(10, "config", "a = 1")
+    with TensorBoardWriter(tmp_path, after_step=10) as writer:
+        writer.scalars(11, {"loss": 2.25})
+    read = [Event.FromString(payload) for payload in events(tmp_path)]
+    values = [
+        (event.step, value.tag, value.simple_value)
+        for event in read
+        for value in event.summary.value
+        if value.WhichOneof("value") == "simple_value"
+    ]
+    assert sorted(values) == [(10, "train/loss", 2.5), (10, "train/steps", 3.0), (11, "loss", 2.25)]
+    assert [event.step for event in read if event.session_log.status == 1] == [11]  # hides steps from 11 on
+    assert any("config" in value.tag for event in read for value in event.summary.value)
+
+
+def test_metrics_of_all_kinds_as_events(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
+    plugin = Summary.Value(tag="replaced")
+    plugin.tensor.dtype = 1
+    plugin.tensor.float_val.append(0.5)
+    plugin.metadata.plugin_data.plugin_name = "mine"
+    values: dict[str, MetricValue] = {
+        "bleu": 12.5,
+        "none": None,
+        "signature": "nrefs:1",
+        "lengths": Histogram(np.array([1.0, 2.0, 2.0, math.nan]), bins=2),
+        "no_lengths": Histogram(np.zeros(0)),
+        "picture": Image(np.zeros((1, 4, 5, 3), np.uint8)),
+        "pictures": Image(np.ones((3, 4, 5, 1), np.float32), max_outputs=2),
+        "own": Generic(np.array([0.5], np.float32), plugin.SerializeToString()),
+        "array": Generic(np.ones(3)),
+    }
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.values(4, values, prefix="infer_eval/a_task")
+    found = {
+        value.tag.removeprefix("infer_eval/a_task/"): value
+        for payload in events(tmp_path)
+        for value in Event.FromString(payload).summary.value
+    }
+    assert set(found) == {
+        "bleu", "signature/text_summary", "lengths", "picture", "pictures/0", "pictures/1", "own",
+    }  # fmt: skip
+    assert found["bleu"].simple_value == 12.5
+    histogram = found["lengths"].histo
+    assert (histogram.num, histogram.sum, histogram.sum_squares) == (3, 5.0, 9.0)
+    assert list(histogram.bucket_limit) == [1.0, 1.5, 2.0]
+    assert list(histogram.bucket) == [0, 1, 2]
+    assert (found["picture"].image.height, found["picture"].image.width) == (4, 5)
+    assert (found["own"].metadata.plugin_data.plugin_name, list(found["own"].tensor.float_val)) == ("mine", [0.5])
+
+
+def test_records_of_a_task_are_not_of_the_whole_split() -> None:
+    records = [
+        {"step": 1, "split": "validation", "loss": 1.0},
+        {"step": 1, "split": "validation", "task": "a", "loss": 2.0},
+        {"step": 1, "split": "train", "loss": 3.0},
+        {"step": 1, "split": "infer_eval", "task": "a", "metrics": {}},
+    ]
+    assert writers.whole_split(records, "validation") == records[:1]
+    assert writers.whole_split(records, "train") == records[2:3]
+
+
+def test_numbers_are_numbers_of_python() -> None:
+    assert type(writers.to_json_number(np.float32(1))) is float
+    assert type(writers.to_json_number(np.int64(1))) is int
+    assert json.dumps(to_json(np.bool_(True))) == "true"

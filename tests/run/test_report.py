@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
+from t5xpg.base.page import code, escape
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import JsonlWriter
+from t5xpg.run.report import check_block, publish, write_report
+from t5xpg.run.results import collect, read_results
+from t5xpg.run.results_page import BEGIN, END
+
+LOG2 = math.log(2)
+SAMPLES = [
+    {"input": "The <extra_id_0> sat | on *it*\nand `more`", "prediction": "cat_", "target": "cat"},
+    {"input": "a", "prediction": "x" * 1000, "target": ""},
+]
+
+
+def measures(nats: float) -> dict[str, float]:
+    return {"loss": nats * 0.9, "nats_per_byte": nats, "bits_per_byte": nats / LOG2, "accuracy": 1 - nats / 8}
+
+
+def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: int = 1) -> RunDirectory:
+    """A run's records as training writes them, with a known curve."""
+    run = RunDirectory(path)
+    identity = {
+        "seed": 7,
+        "data": {
+            "name": "pydocs",
+            "source": {"kind": "packages", "revision": 1, "files": {"a": "b"}},
+            "splits": {
+                "train": {"documents": 12000, "bytes": 9_000_000, "sha256": "ab" * 32},
+                "validation": {"documents": 400, "bytes": 300_000, "sha256": "cd" * 32},
+            },
+        },
+        "settings": {"train_dataset.batch_size": 16, "train_dataset.pack": False},
+        "vocabulary": {"kind": "bytes", "size": 384, "extra_ids": 125, "sentinels": "seqio", "model_file": None},
+    }
+    for number in range(starts):
+        run.start(
+            experiment,
+            identity,
+            step=100 * number,
+            command="make train EXP=tiny",
+            devices={"platform": "cpu", "kind": "cpu", "count": 1 + number},
+            facts={"num_params": 1_800_000, "total_steps": 1000},
+        )
+    started = run.read()["starts"][0]["time"]
+    with JsonlWriter(run.metrics_jsonl) as metrics, JsonlWriter(run.timing_jsonl) as timing:
+        for step in range(0, steps + 1, 2):
+            if step:
+                tokens = {"target_tokens": 500, "target_bytes": 450}
+                metrics.write({"step": step, "split": "train", **measures(2 + 80 / (20 + step)), **tokens})
+                seconds = 2.0 if step == 2 else 0.25
+                timing.write(
+                    {"step": step, "time": started + step, "seconds_per_step": seconds, "tokens_per_second": 16000}
+                )
+            if step % 100 == 0:
+                metrics.write({"step": step, "split": "validation", **measures(2.1 + 80 / (20 + step))})
+    write_json(run.samples_json, SAMPLES)
+    write_json(run.evaluation_json, {"step": steps})
+    return run
+
+
+def test_a_report_holds_results_block_and_curve(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    folder = tmp_path / "a report"
+    readme = write_report(run, folder)
+    assert readme == folder / "README.md"
+    assert sorted(entry.name for entry in folder.iterdir()) == ["README.md", "curve.svg", "results.json"]
+    assert check_block(folder) == []
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith("# tiny\n\n## Results\n\n" + BEGIN)
+    for line in (
+        "![Validation loss in nats per target byte: 6.100 at step 0, 2.229 at step 600](curve.svg)",
+        "| validation, last | 600 | 2.229 | 3.216 | 2.006 | 0.721 |",
+        "| training, last steps | 600 | 2.129 | 3.072 | 1.916 | 0.734 |",
+        "| command | `make train EXP=tiny` |",
+        "| seed | 7 |",
+        "| target tokens | 150,000 |",
+        "| data | pydocs: kind packages, revision 1 |",
+        "| pydocs | train | 12,000 | 9,000,000 | abababababab… |",
+        "| vocabulary | kind bytes, size 384, extra_ids 125, sentinels seqio |",
+        "| parameters | 1,800,000 |",
+        "| steps | 600 of 1,000 |",
+        "| The &lt;extra_id_0&gt; sat &#124; on &#42;it&#42;⏎and &#96;more&#96; | cat&#95; | cat |",
+        f"| a | {'x' * 239}… |  |",
+    ):
+        assert line in text.splitlines()
+    assert "ms a step" in text
+    assert "published" not in text
+    ElementTree.parse(folder / "curve.svg")
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in ("a", "b", "b"):
+        write_report(run, tmp_path / name)
+    for file in ("README.md", "curve.svg", "results.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_the_published_run_stands_beside(tmp_path: Path) -> None:
+    experiment = tmp_path / "tiny"
+    experiment.mkdir()
+    publish(make_run(tmp_path / "long"), experiment)
+    write_report(make_run(tmp_path / "short", steps=200), tmp_path / "report", experiment / "results.json")
+    text = (tmp_path / "report" / "README.md").read_text(encoding="utf-8")
+    assert "| validation, last | 200 | 2.464 | 3.554 | 2.217 | 0.692 |" in text
+    assert "| validation, last, as published | 600 | 2.229 | 3.216 | 2.006 | 0.721 |" in text
+    assert "published 2.229 at step 600" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
+    assert check_block(tmp_path / "report") == []
+    # one that is not there is nothing to compare with
+    write_report(make_run(tmp_path / "third", steps=100), tmp_path / "other", tmp_path / "missing" / "results.json")
+    assert "published" not in read_json(tmp_path / "other" / "results.json")
+
+
+def test_publishing_keeps_what_people_wrote(tmp_path: Path) -> None:
+    experiment = tmp_path / "tiny"
+    experiment.mkdir()
+    readme = experiment / "README.md"
+    readme.write_text(f"# Tiny\n\nWhy.\n\n{BEGIN}\nold\n{END}\n\n## After\n\nMore.\n", encoding="utf-8")
+    publish(make_run(tmp_path / "run"), experiment)
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"# Tiny\n\nWhy.\n\n{BEGIN}\n")
+    assert text.endswith(f"{END}\n\n## After\n\nMore.\n")
+    assert "\nold\n" not in text
+    assert check_block(experiment) == []
+
+
+def test_publishing_refuses_what_does_not_belong(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=100)
+    other = tmp_path / "other"
+    with pytest.raises(UserError, match=r"no experiment folder .*other"):
+        publish(run, other)
+    other.mkdir()
+    with pytest.raises(UserError, match=r"is a run of tiny; .* EXP=tiny"):
+        publish(run, other)
+    (other / "README.md").write_text(f"{END} {BEGIN}", encoding="utf-8")
+    with pytest.raises(UserError, match=r"README.md must hold .* once each, in this order"):
+        write_report(run, other)
+    assert [entry.name for entry in other.iterdir()] == ["README.md"]  # nothing half-written
+
+
+def test_the_check_finds_every_difference(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    assert check_block(folder) == []  # no results yet
+    publish(make_run(tmp_path / "run"), folder)
+    readme, results, curve = (folder / name for name in ("README.md", "results.json", "curve.svg"))
+    text, data, drawn = (path.read_text(encoding="utf-8") for path in (readme, results, curve))
+
+    readme.write_text(text.replace("| 2.229 |", "| 1.229 |"), encoding="utf-8")
+    assert check_block(folder) == [
+        f"{readme}: -| validation, last | 600 | 1.229 | 3.216 | 2.006 | 0.721 |",
+        f"{readme}: +| validation, last | 600 | 2.229 | 3.216 | 2.006 | 0.721 |",
+    ]
+    readme.write_text("# Tiny\n", encoding="utf-8")
+    assert "has no results block" in check_block(folder)[0]
+    readme.write_text(text, encoding="utf-8")
+
+    curve.write_text(drawn.replace("2.229", "1.229"), encoding="utf-8")
+    assert check_block(folder) == [f"{curve} is not the picture of results.json"]
+    curve.unlink()
+    assert check_block(folder) == [f"{curve} is missing"]
+    curve.write_text(drawn, encoding="utf-8")
+
+    results.write_text(data.replace('"steps": 600', '"steps": 601'), encoding="utf-8")
+    assert check_block(folder) == [
+        f"{readme}: -| steps | 600 of 1,000 |",
+        f"{readme}: +| steps | 601 of 1,000 |",
+    ]
+    results.unlink()
+    assert check_block(folder) == [
+        f"{readme} shows results, but there is no results.json",
+        f"{curve} is there, but there is no results.json",
+    ]
+
+
+def test_several_starts_are_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", starts=3)
+    results = collect(run)
+    assert results["starts"] == 3
+    assert "devices" in results["changed_between_starts"]
+    assert results["timing"]["wall_seconds"] is None  # unknown: the pauses count
+    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
+    assert "| started | 3 times, each going on from a checkpoint; what differed between them: devices" in text
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "title"),
+    [
+        (
+            {"task": "mine_span_corruption", "dataset": "mine", "sha256": {"train": "ef" * 32}},
+            ["| task | `mine_span_corruption` |", "| data | mine |", "| mine | train | efefefefefef… |"],
+            "tiny on mine",
+        ),
+        ({"task": "theirs"}, ["| task | `theirs` |"], "tiny"),
+        (
+            {"a": {"name": "a", "splits": {"train": {"bytes": 1}}}, "b": {"dataset": "b", "sha256": {"train": "x"}}},
+            ["| data | a; b |", "| a | train | 1 | - |", "| b | train | - | x |"],
+            "tiny on a, b",
+        ),
+        (None, ["| seed | 0 |"], "tiny"),
+    ],
+)
+def test_data_are_described_in_the_forms_they_have(
+    tmp_path: Path, data: dict[str, Any] | None, lines: list[str], title: str
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.start("tiny", {"seed": 0, "data": data}, step=0, command="t5xpg train")
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 0, "split": "validation", "loss": 6.25})
+    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if line in lines] == lines
+    assert f">{title}</text>" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
+
+
+def test_the_evaluation_is_shown(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=100)
+    summary = {"nats_per_byte": 2.5, "target_tokens": 12345, "metrics": {"squad": {"f1": 0.5, "table": [1]}}}
+    write_json(run.evaluation_json, {"step": 100, "split": "validation", "data": {"sha256": "x"}, **summary})
+    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
+    rows = text[text.index("| evaluation |") :].split("\n\n")[0].splitlines()[2:]
+    assert rows == [
+        "| step | 100 |",
+        "| split | validation |",
+        "| nats per target byte | 2.500 |",
+        "| target_tokens | 12,345 |",
+        "| metrics / squad / f1 | 0.5 |",
+    ]
+
+
+def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "report"
+    written = [f"report: {folder / name}" for name in ("README.md", "results.json", "curve.svg")]
+    run = make_run(tmp_path / "mine", steps=400)
+    for evaluation, said in (
+        ({"step": 400}, []),
+        (
+            {"step": 200},
+            ["without evaluation and samples: those are of step 200, and the run is at 400: "
+             "make eval EXP=tiny RUN=mine"],
+        ),
+        (None, ["without evaluation and samples, as the run was not evaluated: make eval EXP=tiny RUN=mine"]),
+    ):  # fmt: skip
+        if evaluation is None:
+            run.evaluation_json.unlink()
+        else:
+            write_json(run.evaluation_json, evaluation)
+        text = write_report(run, folder).read_text(encoding="utf-8")
+        assert capsys.readouterr().out.splitlines() == said + written
+        results = read_results(folder / "results.json")
+        assert results["evaluation"] == (None if said else evaluation)
+        assert results["samples"] == (None if said else SAMPLES)
+        assert ("| prediction |" in text) == (not said)
+
+
+def test_without_a_validation_loss_there_is_nothing_to_report(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.start("tiny", {"seed": 0}, step=0, command="t5xpg train")
+    with pytest.raises(UserError, match=r"has no validation loss: nothing to report"):
+        collect(run)
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 0, "split": "validation", "loss": math.nan})
+    with pytest.raises(UserError, match=r"has no finite validation loss"):
+        write_report(run, tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_little_is_enough_for_a_report(tmp_path: Path) -> None:
+    """No training step, no data description, no timing, no devices; a loss per token only."""
+    run = RunDirectory(tmp_path / "run")
+    run.start("tiny", {"seed": 0}, step=0, command="t5xpg train")
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 0, "split": "validation", "loss": 6.25, "accuracy": None})
+    readme = write_report(run, tmp_path / "report")
+    assert "| validation, first | 0 | 6.250 |" in readme.read_text(encoding="utf-8")
+    assert "loss, nats per target token" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
+    assert check_block(tmp_path / "report") == []
+
+
+def test_the_best_step_is_shown_where_it_is_not_the_last(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=200)
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 300, "split": "validation", **measures(4.0)})
+    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
+    assert "| validation, best | 200 | 2.464 |" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown"),
+    [
+        ("plain words, 1.5 (ok)!", "plain words, 1.5 (ok)!"),
+        ("snake_case _em_ __x__", "snake_case &#95;em&#95; &#95;&#95;x&#95;&#95;"),
+        ("a|b \\| `c`", "a&#124;b &#92;&#124; &#96;c&#96;"),
+        ("<extra_id_0> &amp; <b>", "&lt;extra_id_0&gt; &amp;amp; &lt;b&gt;"),
+        ("[x](y) $1$ ~~z~~", "&#91;x&#93;(y) &#36;1&#36; &#126;&#126;z&#126;&#126;"),
+        ("http://a.b www.c.d", "http&#58;//a.b www&#46;c.d"),
+        ("two\nlines\r\nmore\tx\x00", "two⏎lines⏎more x\N{REPLACEMENT CHARACTER}"),
+        ("  a   b ", "&nbsp;&nbsp;a &nbsp;&nbsp;b&nbsp;"),
+        ("", ""),
+        ("é 漢", "é 漢"),
+    ],
+)
+def test_predictions_are_escaped(text: str, markdown: str) -> None:
+    assert escape(text) == markdown
+
+
+def test_commands_are_code_where_code_can_show_them() -> None:
+    assert code("make train EXP=byt5_tiny") == "`make train EXP=byt5_tiny`"
+    assert code("t5xpg infer '`a|b`'") == "t5xpg infer '&#96;a&#124;b&#96;'"
+
+
+def test_the_page_has_no_facts_but_those_in_results_json(tmp_path: Path) -> None:
+    """The block is a function of results.json: reading it back gives the same block."""
+    from t5xpg.run.results_page import block, curve_svg
+
+    folder = tmp_path / "report"
+    write_report(make_run(tmp_path / "run"), folder)
+    results: dict[str, Any] = read_results(folder / "results.json")
+    assert block(results) in (folder / "README.md").read_text(encoding="utf-8")
+    assert curve_svg(results) == (folder / "curve.svg").read_text(encoding="utf-8")

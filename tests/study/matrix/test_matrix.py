@@ -1,0 +1,290 @@
+"""A whole matrix of a few steps: checked, trained, killed, gone on with, compared with its baselines, published."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.experiment import config
+from t5xpg.run.batch_trail import LINE
+from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.study import matrix
+from t5xpg.study.matrix import board, page, plan, reading
+from tests.workplace import Workplace, make_workplace
+
+PLAN = """
+dataset = "small"
+
+[architectures.encoder_decoder]
+title = "encoder-decoder"
+
+[architectures.decoder_prefix_lm]
+title = "prefix LM"
+gin_files = ["gin/architectures/decoder_only.gin"]
+bindings = ["FEATURE_CONVERTER=PrefixLMFeatureConverter", "PACK=True"]
+
+[objectives.span_corruption]
+title = "span corruption"
+
+[objectives.prefix_lm]
+title = "prefix LM"
+gin_files = ["gin/objectives/prefix_lm.gin"]
+bindings = ["TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 32}"]
+
+[vocabularies.bytes]
+title = "bytes"
+
+[vocabularies.bpe]
+title = "BPE"
+gin_files = ["gin/vocabularies/pieces.gin"]
+train = { model = "bpe", size = 80 }
+
+[trained]
+encoder_decoder = ["span_corruption"]
+decoder_prefix_lm = ["prefix_lm"]
+
+[[left_out]]
+architectures = ["encoder_decoder"]
+objectives = ["prefix_lm"]
+reason = "It could."
+
+[[left_out]]
+architectures = ["decoder_prefix_lm"]
+objectives = ["span_corruption"]
+reason = "So could this."
+"""
+CELLS = [
+    "encoder_decoder,span_corruption,bytes",
+    "decoder_prefix_lm,prefix_lm,bytes",
+    "encoder_decoder,span_corruption,bpe",
+    "decoder_prefix_lm,prefix_lm,bpe",
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    made = make_workplace(tmp_path_factory.mktemp("matrix"))
+    text = made.experiment.read_text(encoding="utf-8")
+    made.experiment.write_text(text.replace("TRAIN_STEPS = 12", "TRAIN_STEPS = 6"), encoding="utf-8")
+    (made.experiment.parent / plan.FILE_NAME).write_text(PLAN, encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def done(place: Workplace) -> dict[str, str]:
+    """What the commands printed; the matrix was stopped once in the middle of a cell and called again."""
+    before = place.run("check", str(place.experiment))
+    command = ("sweep", str(place.experiment), "--jobs=2")
+    folder = place.folder / "runs" / place.experiment.stem
+    with place.start(*command) as process:
+        end = time.monotonic() + 120
+        while not list(folder.glob("*/run.json")) and time.monotonic() < end:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    return {"before": before, "sweep": place.run(*command), "after": place.run("check", str(place.experiment))}
+
+
+def records(place: Workplace, cell: str) -> list[dict[str, Any]]:
+    return read_jsonl(place.folder / "runs" / place.experiment.stem / cell / "metrics.jsonl")
+
+
+def test_check_says_what_is_there_and_what_is_made_first(place: Workplace, done: dict[str, str]) -> None:
+    assert "2 architectures, 2 objectives, 2 vocabularies, 4 cells; 2 pairs left out" in done["before"]
+    assert "bpe_80 is trained first: make vocab DATASET=small SIZE=80 MODEL=bpe" in done["before"]
+    for cell in CELLS:
+        assert f"{cell}: " in done["before"]
+        assert f"{cell}: " in done["after"]
+    assert done["before"].count(", new") == 4
+    assert "is trained first" not in done["after"]
+    assert done["after"].count("has been trained for 6 steps") == 4
+    assert done["after"].endswith("it can be trained\n")
+
+
+def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[str, str]) -> None:
+    folder = place.folder / "runs" / place.experiment.stem
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(CELLS)
+    for cell in CELLS:
+        assert f"{cell}: " in done["sweep"]
+        train, held_out = (whole_split(records(place, cell), split) for split in ("train", "validation"))
+        assert held_out[-1]["step"] == 6
+        compared = json.loads((folder / f"{cell}.comparison.json").read_text(encoding="utf-8"))
+        # of the same targets: as many in training as on the held-out batches
+        assert compared["training_tokens"] == sum(line["target_tokens"] for line in train) > 0
+        assert compared["unigram"]["target_tokens"] == held_out[-1]["target_tokens"] > 0
+        assert 1.0 < compared["unigram"]["loss"] < math.log(640)
+        of_text = compared["of_text"]
+        assert of_text["unigram"]["target_tokens"] == of_text["model"]["target_tokens"] < held_out[-1]["target_tokens"]
+        # what is left out is the difference between the sums
+        assert of_text["model"]["loss"] * of_text["model"]["target_tokens"] < (
+            held_out[-1]["loss"] * held_out[-1]["target_tokens"]
+        )
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.suffix in (".jsonl", ".json")}
+    printed = place.run("sweep", str(place.experiment), "--cells=*,bytes")  # nothing is left to do
+    assert [cell for cell in CELLS if f"{cell}: " in printed] == CELLS[:2]
+    assert "of 2 cells have learned" in printed
+    after = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.suffix in (".jsonl", ".json")}
+    assert after == before
+
+
+def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str]) -> None:
+    place.run("report", str(place.experiment))
+    folder = place.experiment.parent
+    found = json.loads((folder / matrix.BOARD_FILE).read_text(encoding="utf-8"))
+    assert (found["runs"], found["runs_done"]) == (4, 4)
+    for cell in found["cells"]:
+        name = ",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary"))
+        last = whole_split(records(place, name), "validation")[-1]
+        assert cell["loss"] == pytest.approx(last["loss"], abs=1e-6)
+        assert cell["bits_per_byte"] == pytest.approx(last["bits_per_byte"], abs=1e-6)
+        lower = [one["loss"] < one["unigram"]["loss"] for one in (cell, cell["of_text"])]
+        assert cell["learned"] == all(lower)
+        assert cell["packed"] == (cell["architecture"] == "decoder_prefix_lm")
+        assert cell["ids"] == (384 if cell["vocabulary"] == "bytes" else 180)
+    assert [one["ids"] for one in found["vocabularies"]] == [[384], [180]]
+    readme = folder / matrix.README_FILE
+    text = readme.read_text(encoding="utf-8")
+    for cell in found["cells"]:
+        assert f"{cell['loss']:.3f}" in text
+        assert f"{cell['unigram']['loss']:.3f}" in text
+        assert f"{cell['of_text']['loss']:.3f} / {cell['of_text']['unigram']['loss']:.3f}" in text.replace("**", "")
+    assert matrix.check_page(folder) == []
+    readme.write_text(text.replace("BPE", "PBE"), encoding="utf-8")
+    assert matrix.check_page(folder) == [f"{readme}: the block is not that of {matrix.BOARD_FILE}"]
+
+
+def test_a_cell_that_was_not_trained_here_stays_as_published(place: Workplace, done: dict[str, str]) -> None:
+    place.run("report", str(place.experiment))
+    file = place.experiment.parent / matrix.BOARD_FILE
+    published = file.read_text(encoding="utf-8")
+    folder = place.folder / "runs" / place.experiment.stem
+    away = folder.with_name("away")
+    # every cell with pieces, so that no run says which vocabulary it was
+    gone = [path for path in folder.iterdir() if path.name.partition(".")[0].endswith(",bpe")]
+    away.mkdir()
+    try:
+        for path in gone:
+            path.rename(away / path.name)
+        place.run("report", str(place.experiment))
+        assert file.read_text(encoding="utf-8") == published
+        # of a cell with other settings it says nothing about what they give
+        other = json.loads(published)
+        other["cells"][-1]["settings"] = "0" * 64
+        file.write_text(json.dumps(other), encoding="utf-8")
+        place.run("report", str(place.experiment))
+        found = json.loads(file.read_text(encoding="utf-8"))
+    finally:
+        for path in gone:
+            (away / path.name).rename(path)
+    assert [cell["done"] for cell in found["cells"]] == [True, True, True, False]
+    assert found["runs_done"] == 3
+    assert [entry["model_sha256"] for entry in found["vocabularies"]] == [
+        entry["model_sha256"] for entry in json.loads(published)["vocabularies"]
+    ]
+
+
+def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict[str, str]) -> None:
+    trail = place.folder / "runs" / place.experiment.stem / CELLS[0] / "batches.sha256"
+    kept = trail.read_bytes()
+    trail.write_bytes(kept[LINE:] + kept[:LINE])
+    try:
+        printed = place.run("sweep", str(place.experiment), code=1)
+        place.run("report", str(place.experiment))
+        text = (place.experiment.parent / matrix.README_FILE).read_text(encoding="utf-8")
+    finally:
+        trail.write_bytes(kept)
+    assert "was trained on other batches than small_span_corruption gives now" in printed
+    assert "3 of 4 cells are done" in text
+
+
+def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict[str, str]) -> None:
+    file = place.folder / "runs" / place.experiment.stem / CELLS[1] / "run.json"
+    kept = file.read_text(encoding="utf-8")
+    record = json.loads(kept)
+    record["identity"]["data"]["sha256"]["train"] = "0" * 64
+    try:
+        file.write_text(json.dumps(record), encoding="utf-8")
+        printed = place.run("report", str(place.experiment), code=1)
+    finally:
+        file.write_text(kept, encoding="utf-8")
+    assert "were trained with another small each" in printed
+
+
+def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> None:
+    file = place.experiment.parent / plan.FILE_NAME
+    try:
+        file.write_text(PLAN.replace('"PACK=True"', '"PCAK=True"'), encoding="utf-8")
+        for command in ("check", "sweep"):
+            printed = place.run(command, str(place.experiment), code=1)
+            assert "No gin file of this experiment knows PCAK. Did you mean PACK?" in printed
+            assert "(in decoder_prefix_lm,prefix_lm,bytes decoder_prefix_lm,prefix_lm,bpe)" in printed
+        file.write_text(PLAN.replace("encoder_decoder = [", "encoder_decodr = ["), encoding="utf-8")
+        printed = place.run("check", str(place.experiment), code=1)
+        assert "there is no architecture encoder_decodr. Did you mean encoder_decoder" in printed
+        file.write_text(PLAN.replace("'targets': 32}", "'targets': 16}"), encoding="utf-8")
+        printed = place.run("check", str(place.experiment), code=1)
+        assert "Targets of 16 tokens are too short" in printed
+        assert "1 problem" not in printed
+        assert "it cannot be trained so" in printed
+    finally:
+        file.write_text(PLAN, encoding="utf-8")
+    assert "stands in sweep.toml or matrix.toml" in place.run(
+        "sweep", str(place.experiment), "--gin.TRAIN_STEPS=2", code=1
+    )
+    assert "TIMES=1 is for the recipes" in place.run("sweep", str(place.experiment), "--times", code=1)
+    assert "CELLS=*,pieces is no cell of small" in place.run("sweep", str(place.experiment), "--cells=*,pieces", code=1)
+
+
+def test_published_pages_are_those_of_their_boards() -> None:
+    for file in paths.EXPERIMENTS.glob(f"*/{matrix.BOARD_FILE}"):
+        assert matrix.check_page(file.parent) == []
+
+
+def test_only_cells_of_the_same_text_and_vocabulary_are_kept(tmp_path: Path) -> None:
+    text = (paths.EXPERIMENTS / "matrix_tiny" / matrix.BOARD_FILE).read_text(encoding="utf-8")
+    published, empty = json.loads(text), json.loads(text)
+    for cell in empty["cells"]:
+        cell["done"] = False
+    for entry, other in zip(published["vocabularies"], empty["vocabularies"], strict=True):
+        entry["model_sha256"], other["model_sha256"] = "0" * 64, None
+    assert board.with_published(empty, published, tmp_path)["cells"] == published["cells"]
+    for entry in empty["vocabularies"]:
+        entry["model_sha256"] = "1" * 64 if entry["name"] == "bpe" else None
+    found = board.with_published(empty, published, tmp_path)
+    assert [cell["done"] for cell in found["cells"]] == [cell["vocabulary"] != "bpe" for cell in published["cells"]]
+    assert found["runs_done"] == 28
+    empty["dataset"]["sha256"]["train"] = "2" * 64
+    assert board.with_published(empty, published, tmp_path) is empty
+
+
+def test_the_published_matrix_is_that_of_its_plan() -> None:
+    for file in paths.EXPERIMENTS.glob(f"*/{plan.FILE_NAME}"):
+        what = reading.read(file)
+        found = json.loads((file.parent / matrix.BOARD_FILE).read_text(encoding="utf-8"))
+        names = [
+            ",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary")) for cell in found["cells"]
+        ]
+        assert names == [cell.name for cell in what.cells()]
+        assert found["runs_done"] == found["runs"] == len(names)
+        assert page.block(found) in (file.parent / matrix.README_FILE).read_text(encoding="utf-8")
+        for cell, told in zip(what.cells(), found["cells"], strict=True):
+            if cell.vocabulary.settings is None:  # the others take their sizes from vocabularies that were made
+                experiment = config.load(file.parent.name, cell.bindings, cell.gin_files).experiment
+                assert told["steps"] == experiment.total_steps
+                assert told["num_params"] == experiment.model.num_params
+                assert told["lengths"] == dict(experiment.lengths)
+                assert told["settings"] == board.settings_digest(experiment), (
+                    "train it again: the gin files have changed"
+                )
+
+
+def test_an_experiment_with_a_plan_is_a_matrix() -> None:
+    assert matrix.is_matrix("matrix_tiny")
+    assert not matrix.is_matrix("optimizers_tiny")

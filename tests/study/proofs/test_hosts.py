@@ -1,0 +1,75 @@
+"""What a proof of several hosts compares; whole proofs are `make prove-hosts`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.run.directory import RunDirectory
+from t5xpg.study.proofs import hosts
+from t5xpg.study.proofs.hosts import LOSS_TOLERANCE, PARAMETER_TOLERANCE, Row, prove_hosts
+from tests.workplace import EXPERIMENT
+
+ROW = Row("2 processes", True, 1e-7, 1e-8, True)
+
+
+def test_every_difference_counts() -> None:
+    assert ROW.holds
+    assert dataclasses.replace(ROW, exact=None).holds
+    for change in (
+        {"batches": False},
+        {"losses": 2 * LOSS_TOLERANCE},
+        {"losses": float("nan")},
+        {"parameters": 2 * PARAMETER_TOLERANCE},
+        {"exact": False},
+    ):
+        assert not dataclasses.replace(ROW, **change).holds, change
+
+
+def write(folder: Path, losses: list[float]) -> RunDirectory:
+    folder.mkdir()
+    run = RunDirectory(folder)
+    records = [{"step": step, "split": "train", "loss": loss} for step, loss in enumerate(losses)]
+    run.metrics_jsonl.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return run
+
+
+def test_differences_of_losses_and_parameters(tmp_path: Path) -> None:
+    one, other = write(tmp_path / "one", [4.0, 2.0]), write(tmp_path / "other", [4.0, 2.002])
+    assert hosts._loss_difference(one, one) == 0
+    assert hosts._loss_difference(one, other) == pytest.approx(1e-3)
+    assert hosts._loss_difference(one, write(tmp_path / "short", [4.0])) == float("inf")
+    arrays = {"a": np.array([3.0, 0.0], np.float32), "b": np.array([[4.0]], np.float32)}
+    assert hosts._distance(arrays, arrays) == 0
+    assert hosts._distance(arrays, {**arrays, "a": np.array([3.0, 0.05], np.float32)}) == pytest.approx(0.01)
+    assert hosts._distance(arrays, {"a": arrays["a"]}) == float("inf")
+
+
+def test_what_cannot_be_proven(tmp_path: Path) -> None:
+    gin = tmp_path / "small.gin"
+    gin.write_text(EXPERIMENT)
+    with pytest.raises(UserError, match="PROCESSES=3: 2, 4, 8"):
+        prove_hosts(str(gin), [], processes=3, path=tmp_path / "proof")
+    with pytest.raises(UserError, match="12 steps that saves every 5 cannot be interrupted between"):
+        prove_hosts(str(gin), ["--gin.CHECKPOINT_PERIOD=5"], processes=2, path=tmp_path / "proof")
+    (tmp_path / "proof").mkdir(exist_ok=True)
+    (tmp_path / "proof" / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match=r"holds something else than a proof: thesis\.tex"):
+        prove_hosts(str(gin), [], processes=2, path=tmp_path / "proof")
+
+
+def test_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hosts._close([ROW, dataclasses.replace(ROW, exact=None)], ["small"], tmp_path, 2, 61.0) == 0
+    assert "the same run each time, in 1 min 01 s" in capsys.readouterr().out
+    assert hosts._close([ROW, dataclasses.replace(ROW, batches=False)], ["small"], tmp_path, 2, 61.0) == 1
+    printed = capsys.readouterr().out
+    assert "DIFFER" in printed
+    assert "NOT the same run" in printed
+    receipt = json.loads((tmp_path / hosts.RECEIPT).read_text())
+    assert not receipt["proven"]
+    assert receipt["rows"][0] == dataclasses.asdict(ROW)

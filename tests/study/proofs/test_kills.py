@@ -1,0 +1,250 @@
+"""How kills are dealt, aimed and counted, on a trainer that only seems to train."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import locks
+from t5xpg.base.errors import UserError
+from t5xpg.base.kill_points import PHASES
+from t5xpg.study.proofs import resume
+from t5xpg.study.proofs.comparison import Comparison
+from t5xpg.study.proofs.kills import Course, Deck, Kill, WatchedRun, kill_in
+from tests.workplace import EXPERIMENT
+
+INTERPRETER = os.path.realpath(sys.executable)
+
+# A trainer that only seems to train: it tells its phases, makes folders for checkpoints, and goes on after the last.
+TRAINER = """\
+import json, os, pathlib, sys, time
+
+def tell(*words):
+    os.write(int(os.environ["T5XPG_PHASES"]), (" ".join(map(str, words)) + "\\n").encode())
+
+def phase(name, *step, seconds={seconds}):
+    tell("begin", name, *step)
+    time.sleep(seconds)
+    tell("end", name, *step)
+
+run = pathlib.Path(next(word for word in sys.argv if word.startswith("--run=")).removeprefix("--run="))
+checkpoints = run / "checkpoints"
+checkpoints.mkdir(parents=True, exist_ok=True)
+record = {{"format": 1, "experiment": "small", "identity": {{}}, "starts": [{{"devices": None}}]}}
+(run / "run.json").write_text(json.dumps(record))
+saved = max((int(folder.name) for folder in checkpoints.iterdir()), default=0)
+if saved == 12:
+    sys.exit()
+phase("compile")
+if saved:
+    phase("restore", saved)
+else:
+    phase("evaluate", 0)
+{extra}
+for step in range(saved + 1, 13):
+    phase("step", step)
+    if step % 6 == 0:
+        phase("evaluate", step)
+    if step % 3 == 0:
+        phase("save", step, seconds=0)  # the rest in the background
+        time.sleep({seconds})
+        (checkpoints / str(step)).mkdir()
+"""
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The made-up trainer in the place of the interpreter that `python -m t5xpg train` is started with."""
+    file = tmp_path / "trainer"
+    write_trainer(file)
+    monkeypatch.setattr(sys, "executable", str(file))
+    monkeypatch.setattr(resume, "compare", lambda *arguments: Comparison())
+    return file
+
+
+def write_trainer(file: Path, extra: str = "", seconds: float = 0.03) -> None:
+    file.write_text(f"#!{INTERPRETER}\n{TRAINER.format(extra=extra, seconds=seconds)}")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> str:
+    file = tmp_path / "small.gin"
+    file.write_text(EXPERIMENT)
+    return str(file)
+
+
+def prove(experiment: str, folder: Path, *overrides: str, kills: int = 5, seed: int = 0) -> int:
+    return resume.prove_resume(experiment, overrides, kills=kills, seed=seed, path=folder)
+
+
+def test_every_phase_gets_its_share(trainer: Path, experiment: str, tmp_path: Path) -> None:
+    folder = tmp_path / "proof"
+    assert prove(experiment, folder, kills=23) == 0
+    receipt = json.loads((folder / "receipt.json").read_text())
+    counts = receipt["kills"]["by_phase"]
+    assert all(counts[name] >= 4 for name in PHASES)
+    assert receipt["kills"]["dealt"] >= 23
+    assert Counter(kill["phase"] or "between" for kill in receipt["list_of_kills"]) == counts
+    # none restores where nothing was saved, and each counts for a phase that was open
+    assert all(kill["step"] >= 3 for kill in receipt["list_of_kills"] if kill["phase"] == "restore")
+    assert all(kill["phase"] in kill["open"] for kill in receipt["list_of_kills"] if kill["phase"])
+    assert receipt["starts"] >= receipt["kills"]["dealt"] + 1
+    # a later proof takes the place of this one
+    (folder / "killed" / "of the first").touch()
+    assert prove(experiment, folder, kills=1) == 0
+    assert not (folder / "killed" / "of the first").exists()
+
+
+def test_a_start_that_fails_is_shown(trainer: Path, experiment: str, tmp_path: Path) -> None:
+    write_trainer(trainer, extra="sys.exit('no room for it')")
+    with pytest.raises(UserError, match=r"ended by itself with exit code 1; its output lies in .*output\.log") as error:
+        prove(experiment, tmp_path / "proof")
+    assert str(error.value).endswith("  no room for it")
+
+
+def test_kills_that_never_hit_come_to_an_end(trainer: Path, experiment: str, tmp_path: Path) -> None:
+    """A restore that is told and over at once cannot be hit."""
+    write_trainer(trainer, seconds=0.0)
+    trainer.write_text(trainer.read_text().replace('phase("restore", saved)', "pass"))
+    with pytest.raises(UserError, match="8 starts in a row ended in none of the phases that the run still has to be"):
+        prove(experiment, tmp_path / "proof")
+
+
+def test_a_run_without_marks_cannot_be_killed(trainer: Path, experiment: str, tmp_path: Path) -> None:
+    trainer.write_text(trainer.read_text().replace('phase("evaluate", ', "print("))
+    with pytest.raises(UserError, match="cannot be killed in them: evaluate"):
+        prove(experiment, tmp_path / "proof")
+
+
+def test_what_is_refused(trainer: Path, experiment: str, tmp_path: Path) -> None:
+    folder = tmp_path / "proof"
+    with pytest.raises(UserError, match=r"no checkpoint before its end .*--gin\.CHECKPOINT_PERIOD=1"):
+        prove(experiment, folder, "--gin.CHECKPOINT_PERIOD=12")
+    with pytest.raises(UserError, match="KILLS=0"):
+        prove(experiment, folder, kills=0)
+    assert not folder.exists()
+    (folder / "photographs").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds something else than a proof: photographs"):
+        prove(experiment, folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is no folder"):
+        prove(experiment, tmp_path / "file")
+    other = tmp_path / "other"
+    held = locks.hold(other / ".lock", doing="proving", instead="")
+    with held, pytest.raises(UserError, match=f"Process {os.getpid()} is proving"):
+        prove(experiment, other)
+
+
+def start(tmp_path: Path, program: str) -> WatchedRun:
+    tell = (
+        "import os, subprocess, sys, time\ndef tell(text): os.write(int(os.environ['T5XPG_PHASES']), text.encode())\n"
+    )
+    return WatchedRun([sys.executable, "-c", tell + program], tmp_path / "checkpoints", tmp_path / "log")
+
+
+def listen_until(run: WatchedRun, phase: str) -> None:
+    while not run.begun[phase]:
+        assert not run.ended
+        run.listen(1.0)
+
+
+def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
+    with start(tmp_path, "tell('begin save 4\\nend save 4\\nbegin step 5\\n'); time.sleep(600)") as run:
+        listen_until(run, "step")
+        assert run.open("save")
+        assert run.open("step")
+        (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+        run.listen(0.0)
+        assert not run.open("save")
+        assert len(run.durations["save"]) == 1
+        assert run.kill() == ["step"]
+        assert run.exit_code == -signal.SIGKILL
+
+
+def test_updates_overlap(tmp_path: Path) -> None:
+    program = "tell('begin step 1\\nbegin step 2\\nend step 1\\nbegin evaluate 0\\n'); time.sleep(600)"
+    with start(tmp_path, program) as run:
+        listen_until(run, "evaluate")
+        assert run.steps["step"] == [1, 2]
+        assert len(run.durations["step"]) == 1
+        assert run.kill() == ["step", "evaluate"]
+
+
+def test_marks_told_before_the_death_are_read(tmp_path: Path) -> None:
+    """Though nobody listened."""
+    with start(tmp_path, "tell('begin compile\\n'); print('told', flush=True); time.sleep(600)") as run:
+        while not (tmp_path / "log").stat().st_size:
+            time.sleep(0.01)
+        assert run.kill() == ["compile"]
+
+
+def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
+    """The other one holds the pipe open."""
+    program = "subprocess.Popen(['sleep', '20'], close_fds=False); tell('begin compile\\n')"
+    began = time.monotonic()
+    with start(tmp_path, program) as run:
+        while not run.ended:
+            run.listen(0.05)
+        assert run.exit_code == 0
+        assert run.begun["compile"] == 1
+    assert time.monotonic() - began < 19
+
+
+def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), start(tmp_path, "time.sleep(600)") as run:
+        raise KeyboardInterrupt
+    assert run.exit_code == -signal.SIGKILL
+
+
+def test_a_phase_of_its_own_that_was_missed_ends_in_a_kill(tmp_path: Path) -> None:
+    course = Course({name: [1] for name in PHASES}, {name: [600.0] for name in PHASES})
+    with start(tmp_path, "tell('begin restore 3\\nend restore 3\\nbegin step 4\\n'); time.sleep(600)") as run:
+        assert kill_in(run, "restore", 1, course, random.Random(0), limit_seconds=60) in ([], ["step"])
+
+
+def test_a_start_that_hangs(tmp_path: Path) -> None:
+    course = Course({name: [1] for name in PHASES}, {name: [1.0] for name in PHASES})
+    with start(tmp_path, "time.sleep(600)") as run, pytest.raises(UserError, match="had not come to its compile"):
+        kill_in(run, "compile", 1, course, random.Random(0), limit_seconds=0.1)
+
+
+def test_a_kill_counts_for_what_was_open() -> None:
+    def counted(aimed_at: str, *open_phases: str) -> str | None:
+        return Kill(1, aimed_at, open_phases, 3, 1.0).phase
+
+    assert counted("step", "step", "save") == "step"
+    assert counted("evaluate", "step", "save") == "save"
+    assert counted("save", "step") == "step"
+    assert counted("save") is None
+
+
+@pytest.mark.parametrize(("kills", "least", "most"), [(1, 0, 1), (5, 1, 1), (20, 4, 4), (23, 4, 5)])
+def test_shares_are_equal(kills: int, least: int, most: int) -> None:
+    deck = Deck(kills, random.Random(0))
+    assert deck.deal({"none"}) is None
+    dealt: Counter[str] = Counter()
+    while deck.left:
+        phase = deck.deal(PHASES)
+        assert phase is not None
+        dealt[phase] += 1
+        deck.count(phase)
+    assert dealt.total() == kills
+    assert all(least <= dealt[name] <= most for name in PHASES)
+    deck.count("step")
+    assert deck.left == 0
+
+
+def test_what_comes_in_a_start() -> None:
+    steps = {"compile": [None], "step": [1, 2, 3, 4], "save": [2, 4], "evaluate": [0, 4], "restore": []}
+    course = Course(steps, {name: [] for name in PHASES})
+    assert course.occurrences(None) == {"compile": 1, "step": 4, "save": 2, "evaluate": 2}
+    assert course.occurrences(2) == {"compile": 1, "step": 2, "save": 1, "evaluate": 1, "restore": 1}

@@ -1,0 +1,241 @@
+"""A proof of exact resume of a real run, and that every kind of difference would be noticed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from t5xpg.base.kill_points import PHASES
+from t5xpg.study.proofs import resume
+from t5xpg.study.proofs.comparison import compare, first_difference, litter, read_checkpoint
+from tests.workplace import REPOSITORY, Workplace, assert_same_run
+
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def proof(workplace: Workplace) -> tuple[Path, str]:
+    """The folder of a proof with a kill in each phase, and what was printed."""
+    folder = workplace.folder / "proof"
+    place = dataclasses.replace(workplace, programs=workplace.folder / "programs of the proof")  # none at first
+    with place.start("prove-resume", str(workplace.experiment), "--kills=5", f"--run={folder}") as prover:
+        assert prover.stdout is not None
+        printed = prover.stdout.read()  # eight starts: no limit of time would suit every machine
+        assert prover.wait() == 0, printed
+    return folder, printed
+
+
+def test_a_run_killed_in_each_phase_is_the_same_run(proof: tuple[Path, str]) -> None:
+    folder, printed = proof
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert receipt["proven"]
+    assert receipt["differences"] == []
+    assert all(receipt["kills"]["by_phase"][name] >= 1 for name in PHASES)
+    assert receipt["kills"]["dealt"] == len(receipt["list_of_kills"]) == sum(receipt["kills"]["by_phase"].values())
+    assert receipt["starts"] > receipt["kills"]["dealt"]
+    assert receipt["equal"]["batches.sha256"]["batches"] == STEPS
+    assert {"metrics.jsonl", "parameters", "optimiser", "data position", "meta"} <= receipt["equal"].keys()
+    assert receipt["versions"]["jax"]
+    assert receipt["devices"]["platform"] == "cpu"
+    assert_same_run(folder / "killed", folder / "unbroken", STEPS)
+    assert printed.count("\nkill ") == receipt["kills"]["dealt"]
+    text = (folder / "receipt.txt").read_text()
+    assert text in printed
+    assert "every resume was exact" in text
+    assert receipt["equal"]["parameters"]["sha256"] in text
+
+
+def untouched(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> tuple[str, str | None]:
+    return ("byte for byte", None) if first_difference(ours, theirs) is None else ("", "other bytes")
+
+
+def differences(proof: tuple[Path, str], killed: Path) -> list[str]:
+    return compare(proof[0] / "unbroken", killed, STEPS, untouched).differences
+
+
+@pytest.fixture
+def copy(proof: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of the unbroken run, for a test to change."""
+    return Path(shutil.copytree(proof[0] / "unbroken", tmp_path / "killed"))
+
+
+def test_a_copy_is_the_same_run(proof: tuple[Path, str], copy: Path) -> None:
+    assert differences(proof, copy) == []
+
+
+def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy: Path) -> None:
+    steps = sorted(int(path.name) for path in (copy / "checkpoints").iterdir())
+    shutil.rmtree(copy / "checkpoints" / str(steps[0]))
+    (said,) = differences(proof, copy)
+    assert said == f"{copy / 'checkpoints'} holds the steps {steps[1:]}, in the unbroken run {steps}."
+
+
+def test_another_record_is_found(proof: tuple[Path, str], copy: Path) -> None:
+    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    changed = lines[2].replace('"loss":', '"loss":1')
+    assert changed != lines[2]
+    (copy / "metrics.jsonl").write_text("".join([*lines[:2], changed, *lines[3:]]))
+    (said,) = differences(proof, copy)
+    assert f"{copy / 'metrics.jsonl'}, line 3: " in said
+    assert changed.strip() in said
+    assert lines[2].strip() in said
+    (copy / "metrics.jsonl").write_text("".join(lines[:-1]))
+    (said,) = differences(proof, copy)
+    assert f"line {len(lines)}: no such line" in said
+
+
+def test_another_batch_is_found(proof: tuple[Path, str], copy: Path) -> None:
+    file = copy / "batches.sha256"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[:6], "0" * 64 + "\n", *lines[7:]]))
+    (said,) = differences(proof, copy)
+    assert "the batch of step 7 has the hash 0000000000000000…" in said
+    file.write_text("".join([*lines[:4], "-" * 64 + "\n", *lines[5:]]))
+    (said,) = differences(proof, copy)
+    assert f"{file} lacks the hash of the batch of step 5." in said
+    file.write_text("".join(lines[:-1]))
+    (said,) = differences(proof, copy)
+    assert f"{file} has the hashes of 11 batches for 12 updates." in said
+
+
+@pytest.mark.parametrize("item", ["params", "optimizer"])
+def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item: str) -> None:
+    folder = copy / "checkpoints" / str(STEPS) / item
+    with ocp.StandardCheckpointer() as orbax:
+        tree = orbax.restore(folder)
+        place = tree if item == "params" else tree["state"]
+        while isinstance(place[sorted(place)[0]], dict):
+            place = place[sorted(place)[0]]
+        name = sorted(place)[0]
+        values = np.array(place[name])
+        values.reshape(-1).view(np.uint8)[0] ^= 1
+        place[name] = values
+        shutil.rmtree(folder)
+        orbax.save(folder, tree)
+    (said,) = differences(proof, copy)
+    assert said.startswith(f"{folder}: ")
+    assert f"/{name} differs in 1 of {values.size:,} values, first at {[0] * values.ndim}: " in said
+
+
+def test_a_checkpoint_that_is_not_there_is_found(proof: tuple[Path, str], copy: Path) -> None:
+    shutil.rmtree(copy / "checkpoints" / str(STEPS))
+    (said,) = differences(proof, copy)
+    assert said == f"There is no checkpoint {copy / 'checkpoints' / str(STEPS)}."
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "checkpoints/8.orbax-checkpoint-tmp",
+        "checkpoints/8.unfinished",
+        "checkpoints/damaged",
+        ".run.json.host-12.ab.tmp",
+        "checkpoints/12/x.tmp",
+    ],
+)
+def test_what_a_kill_left_is_found(proof: tuple[Path, str], copy: Path, left: str) -> None:
+    assert litter(copy, proof[0] / "unbroken") == []
+    (copy / left).mkdir()
+    assert differences(proof, copy) == [f"{copy / left} was left behind by a kill."]
+
+
+def test_the_same_position_written_in_another_way_is_the_same(proof: tuple[Path, str], copy: Path) -> None:
+    """And that of another step is another one: the batches that follow decide."""
+    runs = proof[0] / "unbroken" / "checkpoints"
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from t5xpg import config\n"
+        "from t5xpg.study.proofs.comparison import read_checkpoint\n"
+        "from t5xpg.study.proofs.comparison import PositionComparison\n"
+        "one, other = (read_checkpoint(Path(path))['data'] for path in sys.argv[2:])\n"
+        "with PositionComparison(config.load(sys.argv[1])) as positions:\n"
+        "    print(positions(one, dict(one)))\n"
+        "    print(positions(one, {**one, 'remark': one['stream']}))\n"
+        "    print(positions(one, other))\n"
+    )
+    place = Workplace(proof[0].parent)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(place.experiment), str(runs / "12"), str(runs / "8")],
+        env=place.environment | {"PYTHONPATH": str(REPOSITORY)},
+        cwd=copy,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "('byte for byte', None)",
+        "('the next 8 batches', None)",
+        "('', 'of the batches that follow its position, number 1 is another one')",
+    ]
+
+
+# A trainer whose run is that of the proof, and which spoils a record of the unbroken run while it makes the other one.
+SPOILER = """\
+import os, pathlib, shutil, sys, time
+run = pathlib.Path(next(word for word in sys.argv if word.startswith("--run=")).removeprefix("--run="))
+for name in ("compile", "evaluate 0", "step 12", "save 12"):
+    os.write(int(os.environ["T5XPG_PHASES"]), f"begin {name}\\n".encode())
+    time.sleep(0.1)
+    os.write(int(os.environ["T5XPG_PHASES"]), f"end {name}\\n".encode())
+shutil.copytree(PROVEN, run, dirs_exist_ok=True)
+if run.name == "killed":
+    metrics = run.parent / "unbroken" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("12", "13"))
+"""
+
+
+def test_a_proof_fails_where_the_runs_differ(
+    proof: tuple[Path, str],
+    workplace: Workplace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trainer = tmp_path / "trainer"
+    program = SPOILER.replace("PROVEN", repr(str(proof[0] / "unbroken")))
+    trainer.write_text(f"#!{os.path.realpath(sys.executable)}\n{program}")
+    trainer.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(trainer))
+    folder = tmp_path / "planted"
+    assert resume.prove_resume(str(workplace.experiment), [], kills=1, seed=1, path=folder) == 1
+    printed = capsys.readouterr().out
+    place = f"{folder / 'killed' / 'metrics.jsonl'}, line "
+    assert "NOT the same run" in printed
+    assert place in printed
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert not receipt["proven"]
+    assert len(receipt["differences"]) == 1
+    assert receipt["differences"][0].startswith(place)
+
+
+def test_the_first_difference_of_arrays() -> None:
+    ones = np.ones((2, 3), np.float32)
+    other = ones.copy()
+    other[1, 2] = np.nextafter(np.float32(1), np.float32(2))
+    assert first_difference({"a": ones}, {"a": ones.copy()}) is None
+    assert first_difference({"a": ones}, {}) == "a is in the unbroken run only"
+    assert first_difference({}, {"a": ones}) == "a is in the killed run only"
+    assert first_difference({"a": ones}, {"a": ones.astype(np.int32)}) == (
+        "a is float32[2, 3] in the unbroken run, int32[2, 3] in the killed one"
+    )
+    assert "a differs in 1 of 6 values, first at [1, 2]: " in str(first_difference({"a": ones}, {"a": other}))
+    # zeros of other signs, and numbers that are not: bits count
+    zero = np.zeros((), np.float32)
+    assert "a differs in 1 of 1 values, first at []: " in str(first_difference({"a": zero}, {"a": -zero}))
+    assert first_difference({"a": zero * np.nan}, {"a": zero * np.nan}) is None
+
+
+def test_a_checkpoint_is_read_without_devices(proof: tuple[Path, str]) -> None:
+    items = read_checkpoint(proof[0] / "unbroken" / "checkpoints" / str(STEPS))
+    assert set(items) == {"params", "optimizer", "data"}
+    assert all(isinstance(array, np.ndarray) for arrays in items.values() for array in arrays.values())
+    assert int(items["optimizer"]["step"]) == STEPS

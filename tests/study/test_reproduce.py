@@ -1,0 +1,191 @@
+"""`make reproduce` as its users type it: published, repeated, killed, tampered with, refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
+from t5xpg.experiment import config
+from t5xpg.study import reproduce
+from t5xpg.study.reproduce_comparison import DIFFERENT, NOT_COMPARED, SAME, compare
+from tests.study.test_reproduce_comparison import Results, changed, results
+from tests.workplace import EXPERIMENT, Workplace
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("t5xpg demo", []),
+        ("t5xpg train tiny --gin.A=1 --run=x '--gin.B={\"x\": 2}'", ["--gin.A=1", '--gin.B={"x": 2}']),
+        ("t5xpg train tiny --gin-overrides '--gin.A=1 --gin_file=f.gin'", ["--gin.A=1 --gin_file=f.gin"]),
+        ("t5xpg train tiny '--gin-overrides=--gin.A=1'", ["--gin.A=1"]),
+    ],
+)
+def test_the_published_overrides_are_those_of_its_command(command: str, found: list[str]) -> None:
+    assert list(reproduce._overrides(command)) == found
+
+
+@pytest.fixture(scope="module")
+def published(workplace: Workplace) -> Path:
+    """The gin file of an experiment in a folder of its own, with the results of a whole run beside it."""
+    folder = workplace.folder / "published" / "small"
+    folder.mkdir(parents=True)
+    experiment = folder / "small.gin"
+    experiment.write_text(EXPERIMENT)
+    workplace.run("train", str(experiment), "--run=to_publish")
+    workplace.run("eval", str(experiment), "--run=to_publish")
+    workplace.run("report", str(experiment), "--run=to_publish")
+    return experiment
+
+
+def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
+    workplace: Workplace, published: Path, tmp_path: Path
+) -> None:
+    folder = workplace.folder / "runs" / "again"
+    with workplace.start("reproduce", str(published), "--run=again") as process:
+        deadline = time.monotonic() + 200
+        while not (folder / "checkpoints" / "4").is_dir() and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    refused = workplace.run("reproduce", str(published), "--run=again", "--steps=5", code=1)
+    assert "holds an unfinished reproduction of small with 12 steps" in refused
+    printed = workplace.run("reproduce", str(published), "--run=again")
+    assert "continues after step" in printed
+    assert "same: bit for bit what was published" in printed
+    outcome = read_json(folder / "reproduction.json")
+    assert outcome["same"] is outcome["exact"] is True
+    assert {row["verdict"] for row in outcome["numbers"]} == {SAME}
+    assert [row["what"] for row in outcome["numbers"]] == [
+        "batches to step 12", "validation loss at step 12 (3 points compared)",
+        "training loss at step 12 (3 points compared)", "parameters", "target tokens", "examples",
+        "evaluation: loss", "sample predictions",
+    ]  # fmt: skip
+    # once more, in the same place, a part of it, and against results of before batches were recorded
+    experiment = _copied(published, tmp_path)
+    _tamper(experiment, lambda found: found.pop("batches"))
+    printed = workplace.run("reproduce", str(experiment), "--run=again", "--steps=7")
+    assert "the finished reproduction in" in printed
+    assert "small, 7 of 12 steps" in printed
+    assert "same: bit for bit what was published" in printed
+    outcome = read_json(folder / "reproduction.json")
+    assert (outcome["steps"], outcome["same"]) == (7, True)
+    assert outcome["numbers"][0]["verdict"] == NOT_COMPARED
+    assert (folder / "checkpoints" / "7").is_dir()
+
+
+def test_tampered_results_are_told(workplace: Workplace, published: Path, tmp_path: Path) -> None:
+    experiment = _copied(published, tmp_path)
+    _tamper(experiment, lambda found: found["curves"]["validation"]["loss"].__setitem__(0, 6.0))
+    printed = workplace.run("reproduce", str(experiment), "--run=tampered", "--steps=1", code=1)
+    assert "different: not bit for bit what was published, the largest difference is" in printed
+    line = next(line for line in printed.splitlines() if line.startswith("validation loss at step 0"))
+    assert line.split()[-1] == DIFFERENT
+    assert " 6 " in line
+    assert "Traceback" not in printed
+
+
+def test_other_data_are_told_before_anything_is_trained(workplace: Workplace, published: Path, tmp_path: Path) -> None:
+    experiment = _copied(published, tmp_path)
+    _tamper(experiment, lambda found: found["identity"]["data"]["sha256"].update(train="ab" * 32))
+    printed = workplace.run("reproduce", str(experiment), "--run=other_data", code=1)
+    assert "different: the data changed since" in printed
+    assert "data: sha256.train" in printed
+    assert not (workplace.folder / "runs" / "other_data").exists()
+
+
+def _copied(experiment: Path, folder: Path) -> Path:
+    target = folder / "small"
+    shutil.copytree(experiment.parent, target)
+    return target / experiment.name
+
+
+def _tamper(experiment: Path, change: Callable[[Results], Any]) -> None:
+    found = read_json(experiment.parent / "results.json")
+    change(found)
+    write_json(experiment.parent / "results.json", found)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """An experiment with made-up results, for what is refused before anything is made."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    (folder / "small.gin").write_text(EXPERIMENT)
+    write_json(folder / "results.json", {**results(12), "experiment": "small", "total_steps": 12})
+    return folder / "small.gin"
+
+
+def test_without_published_results_there_is_nothing_to_compare_with(experiment: Path) -> None:
+    (experiment.parent / "results.json").unlink()
+    with pytest.raises(UserError, match=r"small has published no results to compare with.*make report EXP=small"):
+        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
+    assert not (experiment.parent / "run").exists()
+
+
+def test_results_of_another_experiment_are_refused(experiment: Path) -> None:
+    _tamper(experiment, lambda found: found.update(experiment="large"))
+    with pytest.raises(UserError, match="holds results of large, not of small"):
+        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
+
+
+def test_results_without_what_is_compared_are_refused(experiment: Path) -> None:
+    _tamper(experiment, lambda found: [found.pop(name) for name in ("curves", "hardware")])
+    with pytest.raises(UserError, match=r"lacks hardware, curves. Write it again with: make report EXP=small"):
+        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
+
+
+@pytest.mark.parametrize("commit", ["--output=x", "", None, "HEAD", "ab" * 20])
+def test_a_commit_that_is_none_is_no_option_of_git(experiment: Path, commit: str | None) -> None:
+    loaded = config.load(str(experiment))
+    assert reproduce._changed_files({"commit": commit, "clean": True}, loaded) is None
+
+
+def test_overrides_are_refused(experiment: Path) -> None:
+    with pytest.raises(UserError, match=r"as it was published: leave out GIN= .* STEPS=n"):
+        reproduce.reproduce(config.load(str(experiment), ["BATCH_SIZE=8"]), experiment.parent / "run")
+
+
+@pytest.mark.parametrize("steps", [0, 13])
+def test_only_published_steps_can_be_repeated(experiment: Path, steps: int) -> None:
+    with pytest.raises(UserError, match=rf"STEPS={steps}: small has published 12 steps; give a number from 1 to 12"):
+        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run", steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"notes.txt": ""}, "holds notes.txt. Name another one"),
+        ({"run.json": "{}", "metrics.jsonl": ""}, "holds another run"),
+        ({".reproduction.json": "{}", "run.json": "{}"}, "an unfinished reproduction of None"),
+        (
+            {".reproduction.json": '{"experiment": "small", "of": "x", "steps": 12}'},
+            "results that were published before",
+        ),
+        ({".reproduction.json": "{", "reproduction.json": "{}", "notes.txt": ""}, "holds notes.txt"),
+    ],
+)
+def test_a_folder_that_holds_something_else_is_refused(experiment: Path, files: dict[str, str], message: str) -> None:
+    folder = experiment.parent / "run"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        reproduce.reproduce(config.load(str(experiment)), folder)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == files
+
+
+def test_an_outcome_is_json(tmp_path: Path) -> None:
+    """An infinite difference too."""
+    comparison = compare(changed("num_params", 1), results(), steps=4)
+    assert json.loads(json.dumps(reproduce._as_json(comparison), allow_nan=False))["largest_difference"] is None

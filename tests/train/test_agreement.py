@@ -1,0 +1,59 @@
+"""Processes that were given different things find out before they compute."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.distributed import ALONE
+from t5xpg.distributed.group import Alone
+from t5xpg.experiment import config
+from t5xpg.train.agreement import require_same
+from tests.workplace import EXPERIMENT
+
+DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
+
+
+class Heard(Alone):
+    """A process that is told what another one has said."""
+
+    process, count, first = 1, 2, False
+
+    def __init__(self) -> None:
+        self.said = b""
+
+    def told(self, name: str, value: bytes = b"") -> bytes:
+        self.said, before = (value, b"") if not self.said else (self.said, self.said)
+        return before or value
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Any:
+    gin = tmp_path / "small.gin"
+    gin.write_text(EXPERIMENT)
+    return config.load(str(gin)).experiment
+
+
+def test_the_same_is_the_same(experiment: Any) -> None:
+    require_same(ALONE, experiment, DATA)
+    group = Heard()
+    require_same(group, experiment, DATA)
+    require_same(group, dataclasses.replace(experiment), {**DATA, "seed": 3})
+
+
+def test_what_differs_is_named(experiment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Heard()
+    require_same(group, experiment, DATA)
+    other = dataclasses.replace(experiment, eval_period=7)
+    with pytest.raises(UserError) as raised:
+        require_same(group, other, {**DATA, "data": {"task": "t", "sha256": {"train": "cd"}}})
+    assert "Process 1 was started with other settings, data or versions than process 0:" in str(raised.value)
+    assert "settings.eval_period  6 in process 0, 7 here" in str(raised.value)
+    assert "data.sha256.train  ab in process 0, cd here" in str(raised.value)
+    monkeypatch.setattr("t5xpg.base.environment.versions", lambda: {"jax": "0.0.1"})
+    with pytest.raises(UserError, match=r"versions\.jax .* in process 0, 0\.0\.1 here"):
+        require_same(group, experiment, DATA)

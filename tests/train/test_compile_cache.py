@@ -1,0 +1,119 @@
+"""Kept programs: used again with the same numbers, bounded, and harmless when they are damaged."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import monitoring
+
+from t5xpg.train import compile_cache
+from tests.conftest import Workplace
+
+
+def program(x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ x.T).sum(axis=0) / 3
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "programs"
+    monkeypatch.setenv(compile_cache.VARIABLE, str(folder))
+    return folder
+
+
+def start(events: list[str] | None = None) -> np.ndarray:
+    """What a process does that starts: it knows no program."""
+    jax.clear_caches()
+    seen: list[str] = []
+    monitoring.register_event_listener(lambda event, **_: seen.append(event))
+    x = np.random.default_rng(0).normal(size=(33, 17)).astype(np.float32)
+    with compile_cache.kept_programs():
+        result = np.asarray(jax.jit(program)(x))
+    monitoring.clear_event_listeners()
+    if events is not None:
+        events += [event.rpartition("/")[2] for event in seen if event.endswith(("cache_hits", "cache_misses"))]
+    return result
+
+
+def entries(store: Path) -> list[Path]:
+    return sorted(store.glob("*/*-cache"))
+
+
+def test_a_kept_program_is_used_and_gives_the_same_bits(store: Path) -> None:
+    first: list[str] = []
+    second: list[str] = []
+    cold = start(first)
+    warm = start(second)
+    assert "cache_hits" not in first
+    assert set(second) == {"cache_hits"}
+    assert cold.tobytes() == warm.tobytes()
+    assert jax.config.jax_compilation_cache_dir is None
+    assert [path.name for path in store.glob("*/.*")] == []  # the process's own folder is gone
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_program_is_compiled_again(store: Path, damage: str) -> None:
+    cold = start()
+    for path in entries(store):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes({"cut": bytes(data[:100]), "flipped": bytes(data), "empty": b""}[damage])
+    events: list[str] = []
+    assert start(events).tobytes() == cold.tobytes()
+    assert "cache_hits" not in events
+    events = []
+    assert start(events).tobytes() == cold.tobytes()  # it was replaced
+    assert set(events) == {"cache_hits"}
+
+
+def test_what_was_not_used_for_longest_goes_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start()
+    kept = entries(store)
+    old = kept[0].with_name("jit_old-0-cache")
+    old.write_bytes(b"x" * 1000)
+    os.utime(old, (1, 1))
+    monkeypatch.setattr(compile_cache, "LIMIT", sum(path.stat().st_size for path in kept) + 500)
+    start()
+    assert entries(store) == kept
+
+
+def test_nothing_is_kept_where_that_is_asked_for_or_impossible(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(compile_cache.VARIABLE, "0")
+    start()
+    monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path / "file" / "below"))
+    (tmp_path / "file").write_text("no folder")
+    start()
+    assert not store.exists()
+
+
+def test_a_run_is_the_same_with_kept_programs_and_without(workplace: Workplace, tmp_path: Path) -> None:
+    kept = tmp_path / "programs"
+    records = []
+    for folder in ("0", str(kept), str(kept)):
+        run = tmp_path / str(len(records))
+        workplace.run(
+            "train", str(workplace.experiment), "--gin.TRAIN_STEPS=6", f"--run={run}", T5XPG_COMPILE_CACHE=folder
+        )
+        records.append([(run / name).read_bytes() for name in ("metrics.jsonl", "batches.sha256")])
+    assert any(path.name.startswith("jit_update") for path in entries(kept))
+    assert records[0] == records[1] == records[2]
+
+
+def test_a_user_without_a_name_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a container that runs with the ids of somebody else: JAX would warn of every program."""
+    monkeypatch.setenv("T5XPG_COMPILE_CACHE", str(tmp_path / "programs"))
+
+    def nobody(user: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with compile_cache.kept_programs():
+        assert jax.config.values["jax_compilation_cache_dir"] is None
+    assert not (tmp_path / "programs").exists()

@@ -1,0 +1,221 @@
+"""What a run takes over from a checkpoint, and what is said of one that does not fit."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.experiment import assembly, config
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.config import settings
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from t5xpg.run.checkpoint.initial_checkpoint import find
+from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
+from t5xpg.train import initial_state
+from tests.workplace import EXPERIMENT, FINE_TUNING
+
+STEP = 5
+VOCABULARY = Vocabulary().to_json()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainState]:
+    """The folder of runs, with one of the common experiment, and its state: as after 5 updates."""
+    folder = tmp_path_factory.mktemp("runs")
+    gin = folder.parent / "small.gin"
+    gin.write_text(EXPERIMENT)
+    built = assembly.assemble(config.load(str(gin)).experiment)
+    draw = np.random.default_rng(1)
+
+    def other(leaf: jax.Array) -> jax.Array:
+        floats = np.issubdtype(leaf.dtype, np.floating)
+        numbers = draw.normal(size=leaf.shape).astype(leaf.dtype) if floats else np.full(leaf.shape, STEP, leaf.dtype)
+        return jax.device_put(numbers, leaf.sharding)
+
+    state = jax.tree.map(other, built.new_state())
+    meta = {"experiment": "small", "vocabulary": VOCABULARY, "settings": settings(built.experiment.model)}
+    with Checkpointer(folder / "small" / "checkpoints", CheckpointConfig()) as checkpoints:
+        checkpoints.save(STEP, state, {}, meta)
+    return folder, state
+
+
+@pytest.fixture
+def build(trained: tuple[Path, TrainState], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the fine-tuning with some overrides and includes."""
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(trained[0]))
+
+    def built(*overrides: str, files: tuple[str, ...] = ()) -> Assembly:
+        gin = tmp_path / "tuned.gin"
+        gin.write_text(FINE_TUNING)
+        return assembly.assemble(config.load(str(gin), overrides, files).experiment)
+
+    return built
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
+
+
+def test_the_parameters_alone(trained: tuple[Path, TrainState], build: Any) -> None:
+    built, state = build(), trained[1]
+    start = initial_state.begin(built)
+    assert same(start.state.params, state.params)
+    assert int(start.state.step) == 0
+    assert same(start.state.opt_state, built.new_state().opt_state)
+    digest = sha256_of_arrays({"params": state.params})
+    assert start.origin == {"named": "small", "experiment": "small", "step": STEP, "sha256": digest}
+    assert initial_state.identity(start.origin) == {"experiment": "small", "step": STEP, "sha256": digest}
+    assert start.vocabulary == VOCABULARY
+
+
+def test_the_optimiser_goes_on(trained: tuple[Path, TrainState], build: Any) -> None:
+    state = trained[1]
+    start = initial_state.begin(build("RESET_OPTIMIZER=False", "INITIAL_CHECKPOINT=small/checkpoints/5"))
+    assert same(start.state, state)
+    assert int(start.state.step) == STEP
+    both = {"params": state.params, "optimizer": optimizer_tree(state)}
+    assert start.origin is not None
+    assert start.origin["sha256"] == sha256_of_arrays(both)
+
+
+def test_without_an_initial_checkpoint(tmp_path: Path) -> None:
+    gin = tmp_path / "small.gin"
+    gin.write_text(EXPERIMENT)
+    built = assembly.assemble(config.load(str(gin)).experiment)
+    start = initial_state.begin(built)
+    assert start.origin is None
+    assert same(start.state, built.new_state())
+
+
+def test_the_digest_is_of_names_and_values_alone() -> None:
+    one = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": {"c": np.int32(1)}}
+    assert sha256_of_arrays(one) == sha256_of_arrays(jax.tree.map(jax.numpy.asarray, dict(reversed(one.items()))))
+    for other in ({**one, "a": one["a"].reshape(3, 2)}, {**one, "b": {"d": np.int32(1)}}, {**one, "b": {"c": 1.0}}):
+        assert sha256_of_arrays(jax.tree.map(np.asarray, other)) != sha256_of_arrays(one)
+
+
+MISFITS = {
+    ("encoder_decoder.T5Config.num_decoder_layers=2",): (
+        r"^  T5Config\.num_decoder_layers 1 in the checkpoint, 2 now$",
+        r"^  params/decoder/layers_1/mlp/wi_0/kernel is not in the checkpoint: float32\[32, 64\]$",
+        r"^  params/decoder/layers_1/self_attention/query/kernel is not in the checkpoint: float32\[32, 32\]$",
+    ),
+    ("encoder_decoder.T5Config.logits_via_embedding=True",): (
+        r"^  params/decoder/logits_dense/kernel is in the checkpoint alone: float32\[32, 384\]$",
+        r"^Use the model that it was trained with\.$",
+    ),
+    ("VOCAB_SIZE=512",): (
+        r"^  params/token_embedder/embedding is float32\[384, 32\] in the checkpoint, float32\[512, 32\] now$",
+        r"^It has 384 embeddings and the model 512: set VOCAB_SIZE=384 and VOCAB_SIZE_MULTIPLE=1\.$",
+    ),
+    # the same shapes, and other attention
+    ("encoder_decoder.T5Config.num_heads=1", "encoder_decoder.T5Config.head_dim=32"): (
+        r"^  T5Config\.num_heads 2 in the checkpoint, 1 now$",
+        r"^  T5Config\.head_dim 16 in the checkpoint, 32 now$",
+    ),
+    ("encoder_decoder.T5Config.relative_attention_max_distance=64",): (
+        r"^  T5Config\.relative_attention_max_distance 128 in the checkpoint, 64 now$",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides", MISFITS)
+def test_a_checkpoint_of_another_model(build: Any, overrides: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as caught:
+        initial_state.begin(build(*overrides))
+    message = str(caught.value)
+    assert re.match(r"The checkpoint .*small/checkpoints/5 does not fit the experiment:\n", message)
+    for line in MISFITS[overrides]:
+        assert re.search(line, message, re.MULTILINE), (line, message)
+    assert ("VOCAB_SIZE=384" in message) == (overrides == ("VOCAB_SIZE=512",))
+
+
+def test_every_parameter_of_another_shape_is_named(build: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        initial_state.begin(build("encoder_decoder.T5Config.emb_dim=64"))
+    named = re.findall(r"^  params/(\S+) is ", str(caught.value), re.MULTILINE)
+    names = {"/".join(map(str, (part.key for part in path))) for path, _ in jax.tree_util.tree_leaves_with_path(
+        build().abstract_state.params)}  # fmt: skip
+    assert set(named) == {name for name in names if "rel_embedding" not in name}
+    assert len(named) == len(set(named))
+
+
+def test_what_does_not_change_what_parameters_mean(build: Any) -> None:
+    options = ("DROPOUT_RATE=0.5", "DTYPE=bfloat16", "ATTENTION_CHUNK_SIZE=16")
+    assert initial_state.begin(build(*options)).origin == initial_state.begin(build()).origin
+
+
+def test_an_optimiser_of_another_kind(build: Any) -> None:
+    files = ("gin/optimizers/adafactor.gin",)
+    with pytest.raises(UserError) as caught:
+        initial_state.begin(build("RESET_OPTIMIZER=False", files=files))
+    message = str(caught.value)
+    assert "  optimizer/state/0/v_col/decoder/decoder_norm/scale is not in the checkpoint" not in message, "one of many"
+    assert re.search(r"^  and \d\d+ more$", message, re.MULTILINE)
+    assert message.endswith("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
+    assert "params/" not in message
+    initial_state.begin(build(files=files))
+
+
+def test_a_schedule_that_has_come_to_its_end(build: Any) -> None:
+    cosine = ("RESET_OPTIMIZER=False", "SCHEDULE=@schedules.Cosine()", "TRAIN_STEPS=4", "WARMUP_STEPS=1")
+    with pytest.raises(UserError, match=r"goes on from its step 5, and its learning rate is 0 at step 7: take"):
+        initial_state.begin(build(*cosine))
+    initial_state.begin(build(*cosine[1:]))
+
+
+def test_another_vocabulary(build: Any) -> None:
+    experiment = build().experiment
+    initial_state.require_vocabulary(Vocabulary(), VOCABULARY, experiment)
+    other = Vocabulary(sentinels="transformers")
+    with pytest.raises(UserError) as caught:
+        initial_state.require_vocabulary(other, VOCABULARY, experiment)
+    assert str(caught.value) == (
+        "The checkpoint small was trained with another vocabulary than small_span_corruption has: sentinels seqio in "
+        "the checkpoint, transformers now. Choose a task with its vocabulary; SAME_VOCABULARY=False starts from it all "
+        "the same."
+    )
+    initial_state.require_vocabulary(other, VOCABULARY, build("SAME_VOCABULARY=False").experiment)
+
+
+def test_a_run_that_goes_on_needs_the_initial_checkpoint_no_more(
+    trained: tuple[Path, TrainState], build: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recorded = initial_state.begin(build()).origin
+    assert recorded is not None
+    shutil.copytree(trained[0] / "small", tmp_path / "elsewhere" / "moved")
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "elsewhere"))
+    assert initial_state.origin_of(build(), recorded) == recorded, "not looked at: it is not there"
+    assert initial_state.origin_of(build("INITIAL_CHECKPOINT=moved"), recorded) == recorded, "the same by another name"
+    with pytest.raises(UserError) as caught:
+        initial_state.origin_of(build("INITIAL_CHECKPOINT=move"), recorded)
+    assert "Did you mean moved?" in str(caught.value)
+    assert str(caught.value).endswith(
+        "This run was started from 'small': INITIAL_CHECKPOINT has to be that again, which need not be there any more."
+    )
+    another = {**recorded, "sha256": "0" * 64}
+    found = initial_state.origin_of(build("INITIAL_CHECKPOINT=moved"), another)
+    assert found["sha256"] == recorded["sha256"], "the caller refuses it"
+
+
+def test_a_checkpoint_that_is_damaged(
+    trained: tuple[Path, TrainState], build: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(trained[0] / "small", tmp_path / "small")
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path))
+    built = build()
+    (tmp_path / "small" / "checkpoints" / "5" / "meta" / "metadata").unlink()
+    with pytest.raises(UserError, match=r"None of the checkpoints in .* is whole"):
+        initial_state.begin(built)
+    assert built.experiment.initial is not None
+    with pytest.raises(UserError, match=r"The checkpoint .*small/checkpoints/5 cannot be read: .*metadata"):
+        initial_state.require_fit(find(built.experiment.initial), built.experiment, built.abstract_state)

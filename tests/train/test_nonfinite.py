@@ -1,0 +1,134 @@
+"""Updates that are not finite: found, named, kept, and passed over without a trace in the parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5xpg.data.batch import hash_batch
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.losses import LossConfig
+from t5xpg.optim.optimizers import Adafactor, AdamW
+from t5xpg.optim.state import TrainState, create
+from t5xpg.optim.step import make_train_step
+from t5xpg.train import nonfinite
+
+V, B, S, T = 16, 4, 6, 5
+MODEL = EncoderDecoderModel(
+    T5Config(vocab_size=V, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=16)
+)
+NAMES = nonfinite.parameter_names(MODEL.abstract_params())
+
+
+def batch(seed: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    targets = generator.integers(1, V, (B, T)).astype(np.int32)
+    return {
+        "encoder_input_tokens": generator.integers(1, V, (B, S)).astype(np.int32),
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": np.pad(targets, ((0, 0), (1, 0)))[:, :-1],
+        "decoder_loss_weights": np.ones_like(targets),
+    }
+
+
+def broken(state: TrainState, name: str, value: float) -> TrainState:
+    """The state with one value of a parameter set."""
+    leaves, tree = jax.tree.flatten(state.params)
+    place = NAMES.index(name)
+    leaves[place] = leaves[place].at[(0,) * leaves[place].ndim].set(value)
+    return TrainState(state.step, jax.tree.unflatten(tree, leaves), state.opt_state)
+
+
+def step_of(optimizer: Adafactor | AdamW, skip: bool):
+    return jax.jit(
+        make_train_step(MODEL, optimizer, LossConfig(), skip_nonfinite=skip, seed=0, token_bytes=np.ones(V, np.int32))
+    )
+
+
+def test_names_are_those_of_the_leaves() -> None:
+    assert len(NAMES) == len(set(NAMES)) == len(jax.tree.leaves(MODEL.abstract_params()))
+    assert "encoder/layers_0/mlp/wo/kernel" in NAMES
+
+
+def test_squares_are_those_of_the_gradients_and_make_up_the_norm() -> None:
+    optimizer = AdamW(0.1)
+    state = create(MODEL, optimizer, jax.random.key(0))
+    _, metrics = step_of(optimizer, False)(state, batch(0))
+    squares = np.asarray(metrics["gradient_squares"])
+    assert squares.shape == (len(NAMES),)
+    assert float(metrics["gradient_norm"]) == pytest.approx(float(np.sqrt(squares.sum())), rel=1e-6)
+    assert nonfinite.find(1, jax.device_get(metrics), NAMES) is None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_named(value: float) -> None:
+    optimizer = AdamW(0.1)
+    state = broken(create(MODEL, optimizer, jax.random.key(0)), "decoder/logits_dense/kernel", value)
+    _, metrics = step_of(optimizer, False)(state, batch(0))
+    found = nonfinite.find(3, jax.device_get(metrics), NAMES)
+    assert found is not None
+    assert found.step == 3
+    assert "gradient_norm" in found.metrics
+    assert "decoder/logits_dense/kernel" in found.parameters
+    assert str(found).startswith("The cross entropy and the gradient norm of step 3 are not finite")
+
+
+def test_one_gradient_alone_is_named_alone() -> None:
+    squares = np.ones(len(NAMES), np.float32)
+    squares[NAMES.index("encoder/layers_0/mlp/wo/kernel")] = np.inf
+    found = nonfinite.find(9, {"cross_entropy": 1.0, "gradient_norm": np.inf, "gradient_squares": squares}, NAMES)
+    assert found is not None
+    assert str(found) == "The gradient norm of step 9 is not finite"
+    assert found.where() == "gradients of encoder/layers_0/mlp/wo/kernel"
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(0.1), Adafactor(0.1)])
+def test_a_skipped_update_changes_the_step_alone(optimizer: Adafactor | AdamW) -> None:
+    update = step_of(optimizer, True)
+    good, _ = update(create(MODEL, optimizer, jax.random.key(0)), batch(0))
+    bad = broken(good, "encoder/encoder_norm/scale", np.nan)
+    after, metrics = update(bad, batch(1))
+    assert not np.isfinite(metrics["gradient_norm"])
+    assert int(after.step) == int(bad.step) + 1
+    for new, old in zip(
+        jax.tree.leaves((after.params, after.opt_state)), jax.tree.leaves((bad.params, bad.opt_state)), strict=True
+    ):
+        np.testing.assert_array_equal(new, old)
+
+
+def test_skipping_changes_nothing_where_all_is_finite() -> None:
+    optimizer = AdamW(0.1)
+    state = create(MODEL, optimizer, jax.random.key(0))
+    with_it, without = step_of(optimizer, True), step_of(optimizer, False)
+    for ours, theirs in zip(
+        jax.tree.leaves(with_it(state, batch(0))), jax.tree.leaves(without(state, batch(0))), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_parameters_that_are_not_finite_are_named() -> None:
+    state = create(MODEL, AdamW(0.1), jax.random.key(0))
+    assert nonfinite.nonfinite_parameters(state.params) == []
+    for name, value in (("encoder/layers_0/mlp/wo/kernel", jnp.nan), ("decoder/decoder_norm/scale", -jnp.inf)):
+        assert nonfinite.nonfinite_parameters(broken(state, name, value).params) == [name]
+    # finite, though its square is not
+    assert nonfinite.nonfinite_parameters(broken(state, NAMES[0], 3e38).params) == []
+
+
+def test_the_batch_is_kept(tmp_path: Path) -> None:
+    found = nonfinite.NonFinite(12, ("gradient_norm",), ("encoder/layers_0/mlp/wo/kernel",))
+    fed = batch(5)
+    folder = nonfinite.keep(tmp_path / "nonfinite", found, {"cross_entropy": np.float32(2.5)}, fed)
+    assert folder.name == "step_00000012"
+    with np.load(folder / "batch.npz", allow_pickle=False) as arrays:
+        assert hash_batch(dict(arrays)) == hash_batch(fed)
+    record = json.loads((folder / "step.json").read_text())
+    assert record["parameters"] == ["encoder/layers_0/mlp/wo/kernel"]
+    assert record["batch_sha256"] == hash_batch(fed)
+    assert sorted(path.name for path in folder.iterdir()) == ["batch.npz", "step.json"]
