@@ -105,8 +105,8 @@ def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
 
 def _is_there(dataset: DatasetConfig) -> bool:
     """Whether a stream can be read without making something first."""
-    known = prepare.dataset_of(dataset.mixture_or_task_name) is not None
-    return known and not prepare.missing(dataset) and not prepare.problems(dataset)
+    state = prepare.state_of(dataset)
+    return state.dataset is not None and state.ready
 
 
 def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:

@@ -73,7 +73,7 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     """What makes the run the run it is, as far as it is known before anything is made."""
 
     experiment = loaded.experiment
-    identity = run_identity(experiment, prepare.Source({}))
+    identity = run_identity(experiment, prepare.DataIdentity({}))
     del identity["data"], identity["cache"]
     task = experiment.train_dataset.mixture_or_task_name
     name = prepare.dataset_of(task)

@@ -19,6 +19,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
 from t5xpg.experiment import Experiment, prepare
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.needs import PlannedIds
 from t5xpg.optim import state
 from t5xpg.run.best import Selection, validation_names
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, Place, find
@@ -62,15 +63,16 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
 def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: bool) -> Iterator[Finding]:
     """trained: the record of the vocabulary to start from, where there is one."""
     dataset, selection = experiment.eval_dataset, experiment.selection
-    row = prepare.row_of(dataset.mixture_or_task_name)
-    if row is not None and trained is not None:
+    state = prepare.state_of(dataset, experiment.needs)
+    row = state.row
+    if row is not None and trained is not None and not isinstance(row.vocabulary, PlannedIds):
         yield from _vocabulary(row.vocabulary, trained, experiment)
         trained = None
     if row is not None and selection is not None and selection.of_validation:
         parts = [part.name for part in row.parts]
         yield _selected(selection, validation_names(parts if len(parts) > 1 else []))
         selection = None
-    if quick or (trained is None and selection is None) or prepare.missing(dataset) or prepare.problems(dataset):
+    if quick or (trained is None and selection is None) or not state.ready:
         return
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
         try:

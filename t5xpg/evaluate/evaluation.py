@@ -188,17 +188,17 @@ def _metrics_table(measured: Sequence[TaskMetrics]) -> list[str]:
     return aligned(["task", "examples", "metric", "value"], rows)
 
 
-def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.Source:
+def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
     """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
     experiment = loaded.experiment
     if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary
         check_same_model(directory, experiment)
-        return prepare.prepare(config)
-    identity = run_identity(experiment, prepare.Source({}))
+        return prepare.prepare(config, experiment.needs)
+    identity = run_identity(experiment, prepare.DataIdentity({}))
     known = {name: value for name, value in identity.items() if name not in ("data", "cache")}
     directory.check(loaded.name, known)
     _check_ids(config, directory)
-    source = prepare.prepare(config)
+    source = prepare.prepare(config, experiment.needs)
     if config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
         directory.check(loaded.name, run_identity(experiment, source))
     return source

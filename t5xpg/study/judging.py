@@ -40,7 +40,8 @@ def require_tasks(experiment: str, runs: Sequence[Run], tasks: Sequence[str], fo
     if not own:
         return
     for dataset in (*(loaded.train_dataset for loaded in own.values()), *judged.values()):
-        if prepare.missing(dataset) or prepare.row_of(dataset.mixture_or_task_name) is None:
+        state = prepare.state_of(dataset)
+        if state.missing or state.row is None:
             prepare.prepare(dataset)
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
         ids = {name: service.describe(loaded.train_dataset).vocabulary for name, loaded in own.items()}

@@ -27,7 +27,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import ALONE, Group, hardware
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
-from t5xpg.experiment import assembly, prepare
+from t5xpg.experiment import Experiment, assembly, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.identity import data_config, deciding_settings, run_identity, vocabulary_identity
@@ -57,7 +57,7 @@ class Run:
         loaded: LoadedConfig,
         directory: RunDirectory,
         identity: dict[str, Any],
-        source: prepare.Source,
+        source: prepare.DataIdentity,
         checkpointer: Checkpointer,
         best: Best,
         service: DataService | RecordedData,
@@ -329,9 +329,9 @@ def train(
         with contextlib.ExitStack() as stack:
             recording = None if recorded is None else stack.enter_context(_recording(recorded))
             datasets = [experiment.train_dataset, experiment.eval_dataset]
-            if any(prepare.missing(dataset) for dataset in datasets):
+            if any(prepare.state_of(dataset, experiment.needs).missing for dataset in datasets):
                 process.drop_early()  # it has not seen what is made now
-            source = _prepared(datasets, group) if recording is None else prepare.Source(**recording.source)
+            source = _prepared(experiment, group) if recording is None else prepare.DataIdentity(**recording.source)
             if recording is not None:
                 recording.require(end)
                 for dataset in datasets:
@@ -374,12 +374,13 @@ def _locked(directory: RunDirectory, group: Group) -> contextlib.AbstractContext
     return directory.lock() if group.first else contextlib.nullcontext()
 
 
-def _prepared(datasets: list[DatasetConfig], group: Group) -> prepare.Source:
+def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
     """What is to be read, made where it is not there: by one process, where they share the folders."""
+    datasets = [experiment.train_dataset, experiment.eval_dataset]
     if group.first:
-        source = prepare.prepare_all(datasets)
+        source = prepare.prepare_all(datasets, experiment.needs)
     group.meet("data")
-    return source if group.first else prepare.prepare_all(datasets)
+    return source if group.first else prepare.prepare_all(datasets, experiment.needs)
 
 
 def _recording(folder: Path) -> RecordedData:

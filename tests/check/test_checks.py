@@ -16,7 +16,7 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.identity import run_identity
-from t5xpg.experiment.prepare import Source
+from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -129,7 +129,7 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> No
         return table(place, capsys, f"MIXTURE_OR_TASK_NAME={task}", *overrides, code=code)
 
     assert "make cache TASK=pairs_translate_en_de\n" in of("pairs_translate_en_de", "INFER_EVAL_PERIOD=2")
-    first = "squad, validation: `make train` caches it first, and gets squad/v1.1:3.0.0 of TensorFlow Datasets"
+    first = "first what is missing: make cache TASK=squad, of squad/v1.1:3.0.0 of TensorFlow Datasets, fetched"
     assert first in of("squad", "INFER_EVAL_PERIOD=2")
     for task, message in {
         "squad_bytes640": "has 640 ids and the model 384 embeddings",
@@ -168,7 +168,7 @@ def start_a_run(place: Path) -> RunDirectory:
     loaded = config.load(str(place / "small.gin"))
     directory = RunDirectory(place / "runs" / "small")
     directory.path.mkdir(parents=True)
-    directory.start("small", run_identity(loaded.experiment, Source({})) | {"data": {}}, step=0, command="train")
+    directory.start("small", run_identity(loaded.experiment, DataIdentity({})) | {"data": {}}, step=0, command="train")
     return directory
 
 

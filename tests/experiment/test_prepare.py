@@ -105,7 +105,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def cached(place: Path) -> Iterator[prepare.Source]:
+def cached(place: Path) -> Iterator[prepare.DataIdentity]:
     """What `prepare` gives for the mixture, whose tasks nobody had cached."""
     with pytest.MonkeyPatch.context() as patch:
         set_environment(place, patch)
@@ -114,7 +114,7 @@ def cached(place: Path) -> Iterator[prepare.Source]:
 
 
 def test_what_is_missing_is_made_once(
-    place: Path, exported: Path, cached: prepare.Source, started: list[Any], capsys: pytest.CaptureFixture[str]
+    place: Path, exported: Path, cached: prepare.DataIdentity, started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cached.cache is not None
     assert set(cached.cache) == set(cached.data["sources"]) == {"prepared_own", "small_span_corruption"}
@@ -127,7 +127,7 @@ def test_what_is_missing_is_made_once(
     assert len(started) == 1
     assert prepare.prepare_all([SMALL, SMALL]) == source
     assert len(started) == 1
-    assert prepare.missing(SMALL) == prepare.problems(SMALL) == prepare.problems(MIX) == []
+    assert prepare.state_of(SMALL, compare=True).ready
     assert {path.name for path in (place / "cache").iterdir()} == {
         cache_memory.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
     }  # fmt: skip
@@ -137,7 +137,7 @@ def test_what_is_missing_is_made_once(
 def test_what_a_module_read_is_looked_at_again(
     place: Path,
     exported: Path,
-    cached: prepare.Source,
+    cached: prepare.DataIdentity,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     change: str,
@@ -172,7 +172,7 @@ def test_what_a_module_read_is_looked_at_again(
         assert prepare.prepare(MIX) == cached
 
 
-def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.Source) -> None:
+def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.DataIdentity) -> None:
     settings = place / "settings.json"
     kept = settings.read_text()
     settings.write_text(json.dumps({"length": 51, "extra_ids": 125}))
@@ -180,7 +180,7 @@ def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cache
     (place / "train.txt").write_text(sentences(61, seed=61))
     try:
         export(place)
-        assert len(prepare.problems(SMALL)) == 1
+        assert len(prepare.state_of(SMALL).problems) == 1
         with pytest.raises(UserError) as error:
             prepare.prepare(MIX)
     finally:
@@ -206,7 +206,7 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
         path.write_bytes(content[: len(content) // 2] if change == "cut off" else content.replace(b"dog", b"cow"))
     with pytest.raises(UserError, match=r"The text of small is not as it was exported: .*train\.jsonl") as error:
         prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
-    assert prepare.problems(SMALL) == [str(error.value)]
+    assert prepare.state_of(SMALL).problems == (str(error.value),)
     with pytest.raises(UserError) as again:
         prepare.cache("small_span_corruption")
     assert str(again.value) == str(error.value)
@@ -258,10 +258,10 @@ def test_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
     config = DatasetConfig("pydocs_span_corruption", {})
     commands = ["make data DATASET=pydocs", task_names.cache_command("pydocs_span_corruption")]
-    assert prepare.missing(config) == commands
+    assert list(prepare.state_of(config).missing) == commands
     (tmp_path / "cache" / "pydocs_span_corruption").mkdir(parents=True)  # not completed
-    assert prepare.missing(config) == commands
-    assert prepare.problems(config) == []
+    assert list(prepare.state_of(config).missing) == commands
+    assert prepare.state_of(config).problems == ()
 
 
 def test_what_a_killed_export_left_is_removed(place: Path, exported: Path) -> None:

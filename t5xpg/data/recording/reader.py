@@ -54,7 +54,7 @@ class RecordedData:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What `preparation.Source` held when the batches were recorded: "data", "cache" and "manifest"."""
+        """What `prepare.DataIdentity` held when the batches were recorded: "data", "cache" and "manifest"."""
         return dict(self.recording.source)
 
     def require(self, steps: int) -> None:

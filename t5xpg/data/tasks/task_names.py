@@ -242,19 +242,23 @@ def task_name(dataset: str, objective: str, vocabulary_suffix: str = "") -> str:
 def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
     """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`).
 
-    Objectives with named tokens have ids for them behind those of the vocabulary. One whose record cannot be read is
-    left out: the command that makes it says so.
+    One whose record cannot be read is left out: the command that makes it says so.
     """
-    found = []
+    found: list[NamedVocabulary] = []
     for name, folder in find_vocabularies(data_dir).items():
         with contextlib.suppress(UserError):
-            vocabulary = read_record(folder).vocabulary_in(folder)
-            found.append(NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION))
-            if vocabulary.sentinels != OWN:
-                extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
-                named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
-                found.append(NamedVocabulary(name, named, TOKENS_SPAN_CORRUPTION, leaves_out=PLAIN))
+            found += entries_of(name, read_record(folder).vocabulary_in(folder))
     return (*VOCABULARIES, *found)
+
+
+def entries_of(name: str, vocabulary: Vocabulary) -> list[NamedVocabulary]:
+    """What a vocabulary called `name` adds to the table: itself, and with ids for named tokens behind its own."""
+    found = [NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION)]
+    if vocabulary.sentinels != OWN:
+        extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
+        named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
+        found.append(NamedVocabulary(name, named, TOKENS_SPAN_CORRUPTION, leaves_out=PLAIN))
+    return found
 
 
 def vocabulary_size(task: str) -> int:

@@ -198,7 +198,7 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int
     folder = folder.absolute()
     gin = experiment_gin(experiment, loaded.name, folder, None if initial is None else Path(initial).resolve())
     _check_folder(folder, gin)
-    prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset])
+    prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / _MACROS, gin)
     if (row := prepare.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:

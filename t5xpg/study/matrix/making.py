@@ -29,7 +29,7 @@ def make_caches(runs: Iterable[CellRun]) -> None:
     """Cache what they read and is not cached. One after another: runs side by side would be in each other's way."""
     for run in runs:
         for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
-            if prepare.missing(dataset):
+            if prepare.state_of(dataset).missing:
                 prepare.prepare(dataset)
 
 

@@ -7,7 +7,7 @@ import math
 import jax
 import pytest
 from jax.sharding import AbstractMesh
-from tests.experiment.test_loading import write_gin
+from tests.experiment.test_config import write_gin
 
 from t5xpg import distributed
 from t5xpg.check.plan import memory

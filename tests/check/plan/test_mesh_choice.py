@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.experiment.test_loading import write_gin
+from tests.experiment.test_config import write_gin
 
 from t5xpg.base.errors import UserError
 from t5xpg.check import plan
