@@ -214,11 +214,11 @@ def _vocabulary(name: str) -> Vocabulary:
 
     if Path(name).exists():
         return vocabulary_of_file(Path(name))
-    dataset, entries = prepare.dataset_of(name), task_names.vocabularies(paths.data_directory())
-    if dataset is None:
-        get = task_names.how_to_get(name, entries)
+    row = prepare.row_of(name)
+    if row is None:
+        get = task_names.how_to_get(name, task_names.vocabularies(paths.data_directory()))
         raise UserError(f"There is no task of the table named {name}, and no such file.{get}")
-    return task_names.row_of(name, dataset, entries).vocabulary
+    return row.vocabulary
 
 
 def _ids(text: str, vocabulary: Vocabulary) -> list[int]:

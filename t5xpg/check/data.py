@@ -48,8 +48,9 @@ def _text(state: prepare.State, dataset: DatasetConfig) -> Iterator[Finding]:
         yield Finding("data", problem, problem=True)
     if state.missing and not state.problems:
         made = ", ".join(state.missing)
-        if state.row is not None and state.row.supervised is not None and state.dataset is None:
-            made += f", of {TFDS_TASKS[state.row.supervised.kind].dataset} of TensorFlow Datasets, fetched if it is not here"
+        if state.row is not None and state.row.supervised is not None and state.row.dataset is None:
+            source = TFDS_TASKS[state.row.supervised.kind].dataset
+            made += f", of {source} of TensorFlow Datasets, fetched if it is not here"
         stream = f"{dataset.mixture_or_task_name}, {dataset.split}"
         yield Finding("data", f"{stream}: `make train` makes first what is missing: {made}")
 
@@ -63,7 +64,7 @@ def _task_of_table(
         text = f"{row.name} has no split {dataset.split!r}.{nearest(dataset.split, documents)}"
         yield Finding("data", text, problem=True)
     elif count == 0:
-        text = f"The split {dataset.split!r} of {state.dataset} is empty: nothing can be read from it."
+        text = f"The split {dataset.split!r} of {row.dataset} is empty: nothing can be read from it."
         yield Finding("data", text, problem=True)
     elif not state.ready:
         yield from _text(state, dataset)
@@ -84,9 +85,9 @@ def _task_of_table(
 
 def _documents(state: prepare.State, row: task_names.Row) -> Mapping[str, int | None]:
     """The splits of a task, with the number of their documents where it is known."""
-    if state.dataset is None and row.supervised is not None:
+    if row.dataset is None and row.supervised is not None:
         return dict.fromkeys(TFDS_TASKS[row.supervised.kind].splits)
-    folder = find_manifests(paths.data_directory()).get(str(state.dataset))
+    folder = find_manifests(paths.data_directory()).get(str(row.dataset))
     if folder is None or state.problems:
         return dict.fromkeys(SPLITS)
     return {split: record.documents for split, record in read_manifest(folder).splits.items()}
@@ -133,16 +134,15 @@ def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Find
                     raise
                 described = service.describe(dataclasses.replace(dataset, use_cached=False))
             assembly.check_vocabulary(described.vocabulary, experiment)
+            if described.cached:
+                prepare.compare_caches(dataset)
         except UserError as error:
             yield Finding("data", str(error), problem=True)
             return
     cached = "cached" if described.cached else "not cached"
     if dataset.use_cached and not described.cached:
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
-    if described.cached and (problem := prepare.cache_problem(dataset)):
-        yield Finding("data", problem, problem=True)
-    else:
-        yield _readable(described.name, dataset, cached, described.examples.get(dataset.split))
+    yield _readable(described.name, dataset, cached, described.examples.get(dataset.split))
     yield from _metrics(dataset, experiment, has_metrics=described.has_metrics)
 
 

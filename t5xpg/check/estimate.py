@@ -106,7 +106,7 @@ def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
 def _is_there(dataset: DatasetConfig) -> bool:
     """Whether a stream can be read without making something first."""
     state = prepare.state_of(dataset)
-    return state.dataset is not None and state.ready
+    return state.row is not None and state.row.dataset is not None and state.ready
 
 
 def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:

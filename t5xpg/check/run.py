@@ -76,7 +76,8 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     identity = run_identity(experiment, prepare.DataIdentity({}))
     del identity["data"], identity["cache"]
     task = experiment.train_dataset.mixture_or_task_name
-    name = prepare.dataset_of(task)
+    row = prepare.row_of(task, experiment.needs)
+    name = None if row is None else row.dataset
     if data and name is not None and name in find_manifests(paths.data_directory()):
         with contextlib.suppress(UserError):  # said where the data are looked at
             digests = read_manifest(paths.data_directory() / name).identity

@@ -10,7 +10,7 @@ The fields are the options of `make data` and `make vocab` in small letters; Non
       dataset = 'norwegian'
       size = 32000
 
-Needs decide nothing that a run computes: its identity holds the digests of the text and of the vocabulary.
+They decide nothing that a run computes: its identity holds the digests of the text and of the vocabulary.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.text import labelled, local_files
+from t5xpg.data.text import export, labelled, local_files
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.data.vocab.files import vocabulary_of_file
@@ -34,11 +34,11 @@ from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
 
 @dataclass(frozen=True)
 class Data:
-    """An export. files: of the user, the text of `FILES=` for each split. published: where those files can be had."""
+    """An export. files: of the user, by split, as in `FILES=`. published: where those files can be had."""
 
     dataset: str
-    files: Mapping[str, str] | None = None
     fields: str | None = None
+    files: Mapping[str, str] | None = None
     hub: str | None = None
     config: str | None = None
     revision: str | None = None
@@ -46,12 +46,18 @@ class Data:
     max_mb: float | None = None
     published: str | None = None
 
-    _options: ClassVar = ("fields", "files", "hub", "config", "revision", "limit", "max_mb")
-
     @property
     def command(self) -> str:
         """What makes it, as one types it."""
-        return _command("make data", self, {**vars(self), "files": self._files})
+        return self._command(self._files)
+
+    def _command(self, files: str | None) -> str:
+        names = ("dataset", "fields", "files", "hub", "config", "revision", "limit", "max_mb")
+        return _typed("make data", {name: getattr(self, name) for name in names} | {"files": files})
+
+    @property
+    def _files(self) -> str | None:
+        return None if self.files is None else " ".join(f"{split}={files}" for split, files in self.files.items())
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -59,33 +65,27 @@ class Data:
         return TEXT if self.fields is None else tuple(labelled.parse_fields(self.fields))
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `export.export_dataset`. Raises UserError where a file is not there."""
-        hub = None if self.hub is None else HuggingFace(self.hub, self.config, self.revision, streamed=True)
+        """The arguments of `export.export_dataset`. Raises UserError, with what to type, where a file is not there."""
+        try:
+            files = None if self._files is None else local_files.parse_files(self._files)
+        except UserError as error:
+            published = f" They are published: {self.published}." if self.published else ""
+            yours = self._command(" ".join(f"{split}=…" for split in self.files or ()))
+            raise UserError(
+                f"{self.dataset} is made of your files: {str(error).removeprefix('FILES: ')}.{published} With files of "
+                f"other names, type: {yours}"
+            ) from None
         return {
-            "files": None if self._files is None else local_files.parse_files(self._files),
+            "files": files,
             "fields": None if self.fields is None else labelled.parse_fields(self.fields),
-            "hub": hub,
+            "hub": None if self.hub is None else HuggingFace(self.hub, self.config, self.revision, streamed=True),
             "limit": self.limit,
             "max_bytes": None if self.max_mb is None else round(self.max_mb * 1e6),
         }
 
-    def problem(self) -> str | None:
-        """What the user has to fetch before it can be made, in one line; None where there is nothing."""
-        try:
-            self.options()
-        except UserError as error:
-            published = f" They are published: {self.published}." if self.published else ""
-            given = " ".join(f"{split}=…" for split in self.files or ("train", "validation"))
-            yours = _command("make data", self, {**vars(self), "files": given})
-            return (
-                f"{self.dataset} is made of your files: {str(error).removeprefix('FILES: ')}.{published} With files of "
-                f"other names, type: {yours}"
-            )
-        return None
-
-    @property
-    def _files(self) -> str | None:
-        return None if self.files is None else " ".join(f"{split}={files}" for split, files in self.files.items())
+    def check(self) -> None:
+        """Raise UserError, with what to type, for what keeps it from being made and is known before a text is read."""
+        export.check_source(self.dataset, **self.options())
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,6 @@ class Vocabulary:
     """A vocabulary that is trained on an export, or with `tokenizer` copied from a file, published at that address."""
 
     dataset: str
-    name: str | None = None
     size: int | None = None
     extra_ids: int | None = None
     model: str | None = None
@@ -103,71 +102,63 @@ class Vocabulary:
     tokenizer: str | None = None
     eos_token: str | None = None
     pad_token: str | None = None
+    name: str | None = None
     published: str | None = None
-
-    _trained: ClassVar = ("size", "extra_ids", "model", "character_coverage", "byte_fallback", "normalization")
-    _copied: ClassVar = ("extra_ids", "eos_token", "pad_token")
-    _options: ClassVar = (*_trained, "tokenizer", "eos_token", "pad_token", "vocab")
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None and self.name is None:
             raise UserError("needs.Vocabulary.tokenizer needs a name: what the vocabulary is called in names of tasks.")
-        _ = self.settings  # raises UserError for those that cannot be
+        self.settings  # noqa: B018  raises UserError for those that cannot be
 
     @property
     def settings(self) -> VocabularySettings:
         """What decides a trained one."""
-        given = {name: getattr(self, name) for name in self._trained}
-        return VocabularySettings(**{name: value for name, value in given.items() if value is not None})
+        names = ("size", "extra_ids", "model", "character_coverage", "byte_fallback", "normalization")
+        return VocabularySettings(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
 
     @property
     def copied(self) -> dict[str, Any]:
         """What decides a copied one, besides its file."""
-        return {name: getattr(self, name) for name in self._copied}
+        return {"extra_ids": self.extra_ids, "eos_token": self.eos_token, "pad_token": self.pad_token}
 
     @property
-    def called(self) -> str:
-        """Its name below the export."""
-        return self.name or self.settings.name
-
-    @property
-    def in_tasks(self) -> str:
-        """Its name in the names of tasks."""
-        return f"{self.dataset}_{self.called}"
+    def name_in_tasks(self) -> str:
+        """What the names of its tasks end in."""
+        return f"{self.dataset}_{self.name or self.settings.name}"
 
     @property
     def command(self) -> str:
         """What makes it, as one types it."""
-        return _command("make vocab", self, {**vars(self), "vocab": self.name})
+        given = {"vocab" if name == "name" else name: value for name, value in vars(self).items()}
+        return _typed("make vocab", {name: value for name, value in given.items() if name != "published"})
 
-    def problem(self) -> str | None:
-        """What the user has to fetch before it can be made, in one line; None where there is nothing."""
-        if self.tokenizer is None or Path(self.tokenizer).is_file():
-            return None
-        fetch = f" To fetch it, type: curl -L -o {self.tokenizer} {self.published}" if self.published else ""
-        return f"The vocabulary {self.in_tasks} is copied from a file: there is no file {self.tokenizer}.{fetch}"
+    def check(self) -> None:
+        """Raise UserError, with what to type, where it cannot be made: its file has to be fetched first."""
+        if self.tokenizer is not None and not Path(self.tokenizer).is_file():
+            fetch = f" To fetch it, type: curl -L -o {self.tokenizer} {self.published}" if self.published else ""
+            raise UserError(
+                f"The vocabulary {self.name_in_tasks} is copied from a file: there is no file {self.tokenizer}.{fetch}"
+            )
 
-    def difference(self, record: VocabularyRecord) -> str | None:
-        """Why a vocabulary of this name is not the one that is needed; None where it is."""
-        needed = self.settings.to_json() if self.tokenizer is None else self.copied
-        made = record.settings
-        if made == needed:
-            return None
-        names = sorted(name for name in {*made, *needed} if made.get(name) != needed.get(name))
-        listed = ", ".join(f"{name} {made.get(name)}, needed {needed.get(name)}" for name in names)
-        return (
-            f"The vocabulary {self.in_tasks} was made with other settings than this experiment needs: {listed}. To "
-            f"make it again, type: {self.command} FORCE=1"
-        )
+    def check_made(self, record: VocabularyRecord) -> None:
+        """Raise UserError, with what to type, where the vocabulary of this name was made with other settings."""
+        made, needed = record.settings, self.settings.to_json() if self.tokenizer is None else self.copied
+        if names := sorted(name for name in {*made, *needed} if made.get(name) != needed.get(name)):
+            listed = ", ".join(f"{name} {made.get(name)}, needed {needed.get(name)}" for name in names)
+            raise UserError(
+                f"The vocabulary {self.name_in_tasks} was made with other settings than this experiment needs: "
+                f"{listed}. To make it again, type: {self.command} FORCE=1"
+            )
 
-    def planned(self) -> Ids:
+    def planned(self) -> PlannedIds:
         """What is known of its ids before it is made."""
-        if self.tokenizer is None:
-            settings = self.settings
-            return PlannedIds(SENTENCEPIECE, settings.extra_ids, model_file=self.in_tasks, pieces=settings.size)
-        if self.problem() is not None:
-            return PlannedIds(SENTENCEPIECE, self.settings.extra_ids, model_file=self.tokenizer)
-        return vocabulary_of_file(Path(self.tokenizer), **self.copied)
+        sentinels, pieces = self.settings.extra_ids, self.settings.size
+        if self.tokenizer is not None and Path(self.tokenizer).is_file():
+            found = vocabulary_of_file(Path(self.tokenizer), **self.copied)
+            sentinels, pieces = found.num_sentinels, found.size - found.num_sentinels
+        elif self.tokenizer is not None:
+            pieces = 0
+        return PlannedIds(SENTENCEPIECE, sentinels, model_file=self.name_in_tasks, pieces=pieces)
 
 
 @dataclass(frozen=True)
@@ -184,11 +175,8 @@ class PlannedIds(Ids):
 Need = Data | Vocabulary
 
 
-def _command(program: str, need: Need, values: Mapping[str, Any]) -> str:
-    words = [f"DATASET={need.dataset}"]
-    for name in need._options:
-        if values[name] not in (None, False):
-            value = 1 if values[name] is True else values[name]
-            text = f'"{value}"' if " " in str(value) else shlex.quote(str(value))
-            words.append(f"{name.upper()}={text}")
-    return " ".join([program, *words])
+def _typed(program: str, options: Mapping[str, Any]) -> str:
+    """A command of Make with its options; those that are None or False are left out."""
+    given = {name: 1 if value is True else value for name, value in options.items() if value not in (None, False)}
+    words = [f'"{value}"' if " " in str(value) else shlex.quote(str(value)) for value in given.values()]
+    return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(given, words, strict=True))])

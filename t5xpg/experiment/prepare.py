@@ -1,6 +1,6 @@
 """What has to be there before training: exports, vocabularies, caches. Makes what is missing, refuses what differs.
 
-`state_of` says what there is, and is the one answer that `prepare`, `make check` and the others go by.
+`state_of` says what there is: the one answer that `prepare`, `make check` and the others go by.
 """
 
 from __future__ import annotations
@@ -43,19 +43,18 @@ class DataIdentity:
 
 @dataclass(frozen=True)
 class State:
-    """What there is of what a stream reads, as far as it is known without TensorFlow.
+    """What there is of what a stream reads, and what `prepare` does about the rest.
 
-    row: what the table has of the task; None for tasks of users. dataset: the export that it reads; None for other
-    sources. datasets, vocabularies: what has to be there, or be made. missing: the commands that `prepare` runs first.
-    problems: why it refuses, each with what to type.
+    row: what the table has of the task; None for tasks of users, of whose text nothing is known without TensorFlow.
+    data, vocabularies: the exports and vocabularies that have to be there. missing: the commands that `prepare` runs
+    first. problems: why it refuses, each with what to type.
     """
 
-    row: task_names.Row | None = None
-    dataset: str | None = None
-    datasets: tuple[str, ...] = ()
-    vocabularies: tuple[Vocabulary, ...] = ()
-    missing: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    row: task_names.Row | None
+    data: tuple[Data, ...]
+    vocabularies: tuple[Vocabulary, ...]
+    missing: tuple[str, ...]
+    problems: tuple[str, ...]
 
     @property
     def ready(self) -> bool:
@@ -63,24 +62,83 @@ class State:
         return not self.missing and not self.problems
 
 
-def dataset_of(task: str, needed: Sequence[Need] = ()) -> str | None:
-    """The dataset that a task of our table reads; None for other tasks."""
-    return _find(task, needed)[1]
+def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: bool = False) -> State:
+    """What there is of what `config` reads. needed: what its experiment says that it needs.
+
+    compare: whether a cache is compared with all that its task is now, for which TensorFlow is started where something
+    has changed since the last time. Otherwise its files are looked at, and its text.
+    """
+    task, folder = config.mixture_or_task_name, paths.data_directory()
+    row = row_of(task, needed)
+    exports, made = find_manifests(folder), find_vocabularies(folder)
+    stated = {need.dataset: need for need in needed if isinstance(need, Data)}
+    # a task of a user may read all that its experiment needs
+    trained = [need for need in needed if isinstance(need, Vocabulary) and (row is None or _reads(task, need))]
+    names = list(stated) if row is None else [row.dataset] if row.dataset else []
+    names += [need.dataset for need in trained if need.name_in_tasks not in made]
+    data = [stated.get(name, Data(name)) for name in dict.fromkeys(names)]
+    missing: list[str] = []
+    problems: list[str] = []
+    for need in data:
+        with _noted(problems):
+            if need.dataset in exports:
+                _check_export(need.dataset)
+            else:
+                missing.append(need.command)
+                need.check()
+    for each in trained:
+        with _noted(problems):
+            if each.name_in_tasks in made:
+                each.check_made(read_record(made[each.name_in_tasks]))
+            else:
+                missing.append(each.command)
+                each.check()
+    if row is not None:
+        with _noted(problems):
+            if not isinstance(row.vocabulary, PlannedIds):
+                check_model_of(row.vocabulary)
+            cache = paths.cache_directory() / row.cached_as
+            if config.use_cached and not (cache / caching.COMPLETED).is_file():
+                missing.append(task_names.cache_command(task))
+            elif config.use_cached and not problems:  # a cache can only be compared with a text that is whole
+                if row.dataset in exports:
+                    text = read_manifest(exports[row.dataset]).identity
+                    problems += filter(None, [caching.problem(cache, text, task_names.cache_command(task, force=True))])
+                if compare and not missing and not problems:
+                    compare_caches(config)
+    return State(row, tuple(data), tuple(trained), tuple(missing), tuple(dict.fromkeys(problems)))
+
+
+def compare_caches(config: DatasetConfig) -> None:
+    """Raise UserError, as `prepare` does, where caches that there are were made from something else than there is now.
+
+    Starts TensorFlow, unless all is as it was when that was last seen.
+    """
+    with contextlib.suppress(caching.MissingTextError):  # it is exported first
+        _cached(config, compare_only=True)
+
+
+@contextlib.contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """Keep the message of a UserError, and go on."""
+    try:
+        yield
+    except UserError as error:
+        problems.append(str(error))
+
+
+def _reads(task: str, need: Vocabulary) -> bool:
+    return task.endswith(f"_{need.name_in_tasks}")
 
 
 def row_of(task: str, needed: Sequence[Need] = ()) -> task_names.Row | None:
     """What the table has of a task; None for tasks of users."""
-    return _find(task, needed)[0]
-
-
-def _find(task: str, needed: Sequence[Need]) -> tuple[task_names.Row | None, str | None]:
-    """What the table has of a task, and the export that it reads."""
     fields, entries = dataset_fields(needed), vocabularies(needed)
     dataset = task_names.dataset_of(task, fields, entries)
-    if dataset is not None:
-        row = task_names.row_of(task, dataset, entries)
-        return (row, dataset) if row.is_of(fields[dataset]) else (None, None)
-    return next((row for row in task_names.tfds_rows(entries) if row.name == task), None), None
+    if dataset is None:
+        return next((row for row in task_names.tfds_rows(entries) if row.name == task), None)
+    row = task_names.row_of(task, dataset, entries)
+    return row if row.is_of(fields[dataset]) else None
 
 
 def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
@@ -94,96 +152,14 @@ def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
     return fields
 
 
-def vocabularies(needed: Sequence[Need] = ()) -> tuple[task_names.NamedVocabulary, ...]:
+def vocabularies(needed: Sequence[Need] = ()) -> list[task_names.NamedVocabulary]:
     """The vocabularies of the table, and those that are needed and not there yet."""
-    there = find_vocabularies(paths.data_directory())
-    planned = [need for need in needed if isinstance(need, Vocabulary) and need.in_tasks not in there]
-    made = task_names.vocabularies(paths.data_directory())
-    return (*made, *(entry for need in planned for entry in task_names.entries_of(need.in_tasks, need.planned())))
-
-
-def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: bool = False) -> State:
-    """What there is of what `config` reads. needed: what its experiment says that it needs.
-
-    compare: whether a cache is compared with all that its task is now, which may start TensorFlow; otherwise its files
-    and its text are. Of tasks of users nothing is known; `cache_problem` compares their caches.
-    """
-    task = config.mixture_or_task_name
-    row, dataset = _find(task, needed)
-    exports, made = find_manifests(paths.data_directory()), find_vocabularies(paths.data_directory())
-    # a task of a user may read all that its experiment needs
-    trained = [
-        need for need in needed if isinstance(need, Vocabulary) and (row is None or task.endswith(f"_{need.in_tasks}"))
-    ]
-    names = [dataset] if dataset is not None else [need.dataset for need in needed if row is None]
-    names += [need.dataset for need in trained if need.in_tasks not in made]
-    missing: list[str] = []
-    problems: list[str | None] = []
-    for name in dict.fromkeys(names):
-        need = _stated(name, needed)
-        if name in exports:
-            problems.append(_message(_check_export, exports[name]))
-        else:
-            missing.append(f"make data DATASET={name}" if need is None else need.command)
-            problems.append(_message(_check_source, name, need))
-    for each in trained:
-        if each.in_tasks in made:
-            problems.append(_message(lambda each=each: each.difference(read_record(made[each.in_tasks]))))
-        else:
-            missing.append(each.command)
-            problems.append(each.problem())
-    if row is not None and not isinstance(row.vocabulary, PlannedIds):
-        problems.append(_message(check_model_of, row.vocabulary))
-    if config.use_cached and row is not None:
-        folder = paths.cache_directory() / row.cached_as
-        if not (folder / caching.COMPLETED).is_file():
-            missing.append(task_names.cache_command(task))
-        elif not any(problems):  # a cache can only be compared with a text that is whole
-            if dataset in exports:
-                command = task_names.cache_command(task, force=True)
-                problems.append(caching.problem(folder, read_manifest(exports[dataset]).identity, command))
-            if compare and not missing and not any(problems):
-                problems.append(cache_problem(config))
-    said = tuple(dict.fromkeys(filter(None, problems)))
-    return State(row, dataset, tuple(dict.fromkeys(names)), tuple(trained), tuple(missing), said)
-
-
-def _message(check: Callable[..., str | None], *arguments: Any) -> str | None:
-    """What a check says, or raises."""
-    try:
-        return check(*arguments)
-    except UserError as error:
-        return str(error)
-
-
-def _stated(dataset: str, needed: Sequence[Need]) -> Data | None:
-    return next((need for need in needed if isinstance(need, Data) and need.dataset == dataset), None)
-
-
-def _check_export(folder: Path) -> None:
-    read_manifest(folder).check_files(folder)
-
-
-def _check_source(dataset: str, need: Data | None) -> str | None:
-    """Why a dataset cannot be exported, as far as it is known before it is read."""
-    if need is not None and (problem := need.problem()):
-        return problem
-    export.check_source(dataset, **({} if need is None else need.options()))
-    return None
-
-
-def cache_problem(config: DatasetConfig) -> str | None:
-    """Why `prepare` would refuse the caches that there are, compared with what their tasks are now; None for nothing.
-
-    Starts TensorFlow, unless all is as it was when that was last seen.
-    """
-    try:
-        _cached(config, compare_only=True)
-    except caching.MissingTextError:
-        return None  # exported first
-    except UserError as error:
-        return str(error)
-    return None
+    folder = paths.data_directory()
+    found, made = list(task_names.vocabularies(folder)), find_vocabularies(folder)
+    for need in needed:
+        if isinstance(need, Vocabulary) and need.name_in_tasks not in made:
+            found += task_names.entries_of(need.name_in_tasks, need.planned())
+    return found
 
 
 def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
@@ -193,24 +169,23 @@ def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
     type. A task or mixture that is not of our table is cached too, unless it cannot be or its owner has done so with
     SeqIO. Read without a cache, it is left to its owner: the data process says what it lacks.
     """
-    task = config.mixture_or_task_name
-    found = state_of(config, needed)
-    if found.problems:
-        raise UserError("\n".join(found.problems))
-    manifests = {name: _exported(name, needed) for name in found.datasets}
-    for each in found.vocabularies:
-        _make_vocabulary(each)
-    if found.dataset is not None:
-        manifest = manifests[found.dataset]
-        if note := _note(found.dataset, manifest):
-            print(note, flush=True)
-        cached = _cached(config) if config.use_cached else None
-        return DataIdentity(
-            {"task": task, "dataset": found.dataset, "sha256": manifest.identity}, cached, manifest.to_json()
-        )
-    if not config.use_cached:
-        return DataIdentity({"task": task})
-    cached = _cached(config)
+    task, state = config.mixture_or_task_name, state_of(config, needed)
+    if state.problems:
+        raise UserError("\n".join(state.problems))
+    manifests = {need.dataset: _exported(need) for need in state.data}
+    for each in state.vocabularies:
+        if each.name_in_tasks not in find_vocabularies(paths.data_directory()):
+            if each.tokenizer is None:
+                train_vocabulary(each.dataset, each.settings, name=each.name)
+            else:
+                copy_vocabulary(each.dataset, Path(each.tokenizer), name=each.name, **each.copied)
+    dataset = None if state.row is None else state.row.dataset
+    if dataset is not None and (note := _note(dataset, manifests[dataset])):
+        print(note, flush=True)
+    cached = _cached(config) if config.use_cached else {}
+    if dataset is not None:
+        data = {"task": task, "dataset": dataset, "sha256": manifests[dataset].identity}
+        return DataIdentity(data, cached or None, manifests[dataset].to_json())
     definitions = [cached] if isinstance(cached.get("task"), str) else list(cached.values())
     sources = {
         definition["task"]: {
@@ -239,21 +214,18 @@ def cache(
     runner: str | None = None,
     beam_options: Sequence[str] = (),
     staging: str | None = None,
-    module_import: Sequence[str] = (),
-    force: bool = False,
-    only_missing: bool = False,
     compare_only: bool = False,
-    log: Callable[[str], None] = print,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Cache a task unless that is done; returns the identity, as `caching.cache_task` does.
+    """Cache a task unless that is done; returns the identity, as `caching.cache_task` does, which takes the `options`.
 
     Exports first what is missing of our own text, for the tasks of a mixture too; with `compare_only` nothing is made.
     """
     runner = runner or caching.DEFAULT_RUNNER
     caching.resolve_runner(runner, beam_options, staging)  # before the export, which can take long
-    dataset = dataset_of(task)
-    if dataset is not None and not compare_only:
-        _exported(dataset)
+    row = row_of(task)
+    if row is not None and row.dataset is not None and not compare_only:
+        _exported(Data(row.dataset))
     tried: set[str] = set()
     while True:
         try:
@@ -264,18 +236,32 @@ def cache(
                 runner=runner,
                 beam_options=list(beam_options),
                 staging=staging,
-                force=force,
-                module_import=tuple(module_import),
-                only_missing=only_missing,
                 compare_only=compare_only,
-                log=log,
+                **options,
             )
         except caching.MissingTextError as error:
             if compare_only or tried.intersection(error.datasets):
                 raise
             tried.update(error.datasets)
             for name in error.datasets:
-                _exported(name)
+                _exported(Data(name))
+
+
+def _cached(config: DatasetConfig, *, compare_only: bool = False) -> dict[str, Any]:
+    """The identity of the caches of a stream, which are made where they are not there."""
+
+    def log(line: str) -> None:
+        if not compare_only and not line.endswith("already"):
+            print(line, flush=True)
+
+    row = row_of(config.mixture_or_task_name)
+    return cache(
+        config.mixture_or_task_name,
+        module_import=config.module_import,
+        only_missing=row is None or row.dataset is None,  # others may have cached it
+        compare_only=compare_only,
+        log=log,
+    )
 
 
 def export_dataset(
@@ -295,23 +281,21 @@ def export_dataset(
 
 
 def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:
-    """`vocabulary_making.train_vocabulary` on an export, which is made where it is not there.
-
-    options: `name`, `force`.
-    """
-    _exported(dataset)
-    with _exporting(dataset):  # it lies in the export's folder
-        return making.train_vocabulary(dataset, settings, data_dir=paths.data_directory(), **options)
+    """`making.train_vocabulary` on an export, which is made where it is not there. options: `name`, `force`."""
+    return _with_export(dataset, making.train_vocabulary, settings, options)
 
 
 def copy_vocabulary(dataset: str, file: Path, **options: Any) -> VocabularyRecord:
-    """`vocabulary_making.copy_vocabulary` for an export, which is made where it is not there.
+    """`making.copy_vocabulary` for an export, which is made where it is not there. options: what else it takes."""
+    return _with_export(dataset, making.copy_vocabulary, file, options)
 
-    options: `name`, `force`, `extra_ids`, `eos_token`, `pad_token`.
-    """
-    _exported(dataset)
-    with _exporting(dataset):
-        return making.copy_vocabulary(dataset, file, data_dir=paths.data_directory(), **options)
+
+def _with_export(
+    dataset: str, make: Callable[..., VocabularyRecord], argument: Any, options: Mapping[str, Any]
+) -> VocabularyRecord:
+    _exported(Data(dataset))
+    with _exporting(dataset):  # it lies in the export's folder
+        return make(dataset, argument, data_dir=paths.data_directory(), **options)
 
 
 @contextlib.contextmanager
@@ -326,26 +310,22 @@ def _exporting(name: str) -> Iterator[None]:
         yield
 
 
-def _make_vocabulary(need: Vocabulary) -> None:
-    """Make a vocabulary that is not there."""
-    if need.in_tasks in find_vocabularies(paths.data_directory()):
-        return
-    if need.tokenizer is None:
-        train_vocabulary(need.dataset, need.settings, name=need.called)
-    else:
-        copy_vocabulary(need.dataset, Path(need.tokenizer), name=need.called, **need.copied)
+def _exported(need: Data) -> Manifest:
+    """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
+    folder = paths.data_directory()
+    files.remove_abandoned(folder)
+    if need.dataset not in find_manifests(folder):
+        with _exporting(need.dataset):
+            if need.dataset not in find_manifests(folder):  # another process may have made it in the meantime
+                return export.export_dataset(need.dataset, data_dir=folder, **need.options())
+    return _check_export(need.dataset)
 
 
-def _cached(config: DatasetConfig, *, compare_only: bool = False) -> dict[str, Any]:
-    """The identity of the caches of a stream, which are made where they are not there."""
-    task = config.mixture_or_task_name
-    return cache(
-        task,
-        module_import=config.module_import,
-        only_missing=dataset_of(task) is None,  # of others, who may have cached it
-        compare_only=compare_only,
-        log=(lambda line: None) if compare_only else _unless_there_already,
-    )
+def _check_export(dataset: str) -> Manifest:
+    folder = paths.data_directory() / dataset
+    manifest = read_manifest(folder)
+    manifest.check_files(folder)
+    return manifest
 
 
 def _digest(read: Any) -> str:
@@ -353,27 +333,6 @@ def _digest(read: Any) -> str:
     if isinstance(read, list) and len(read) == 1 and "sha256" in read[0]:
         return str(read[0]["sha256"])
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode("utf-8")).hexdigest()
-
-
-def _unless_there_already(line: str) -> None:
-    if not line.endswith("already"):
-        print(line, flush=True)
-
-
-def _exported(dataset: str, needed: Sequence[Need] = ()) -> Manifest:
-    """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
-    folder = paths.data_directory() / dataset
-    files.remove_abandoned(paths.data_directory())
-    if dataset not in find_manifests(paths.data_directory()):
-        with _exporting(dataset):
-            # another process may have made it in the meantime
-            if dataset not in find_manifests(paths.data_directory()):
-                need = _stated(dataset, needed)
-                options = {} if need is None else need.options()
-                return export.export_dataset(dataset, data_dir=paths.data_directory(), **options)
-    manifest = read_manifest(folder)
-    manifest.check_files(folder)
-    return manifest
 
 
 def _note(dataset: str, manifest: Manifest) -> str | None:
