@@ -7,8 +7,9 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.check.plan import devices as device_table
 from t5xpg.check.plan import expected
+from t5xpg.check.plan.collectives import Collective
 from t5xpg.check.plan.devices import DEVICES, REACHED, Device
-from t5xpg.check.plan.hlo import Collective, Operation
+from t5xpg.check.plan.operations import Operation
 from t5xpg.distributed.hardware import PEAK_TERAFLOPS
 
 # 100 operations, 10 bytes of memory, 8 bytes of links and 2 bytes of a network a second; 4 in a domain

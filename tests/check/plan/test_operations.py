@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from t5xpg.check.plan import hlo
-from t5xpg.check.plan.hlo import operations
+from t5xpg.check.plan.operations import operations
+from t5xpg.check.plan.program import read
 
 
 def costs(
@@ -19,7 +19,7 @@ def costs(
     shapes = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in arrays]
     options = {"xla_allow_excess_precision": False}
     text = jax.jit(function).lower(*shapes).compile(compiler_options=options).as_text()
-    found = operations(hlo.read(text), dtype)
+    found = operations(read(text), dtype)
     return tuple(sum(getattr(one, kind) * times for one, times in found.items()) for kind in ("flops", "bytes"))
 
 
