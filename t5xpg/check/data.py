@@ -10,7 +10,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.check.finding import Finding
 from t5xpg.data import objectives
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.tasks import lengths as objective_lengths
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text.labelled import TFDS_TASKS
@@ -127,12 +127,7 @@ def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Find
     """What the data process says of a task or mixture that a user's module registers."""
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
         try:
-            try:
-                described = service.describe(dataset)
-            except UserError as error:
-                if task_names.NOT_CACHED not in str(error):
-                    raise
-                described = service.describe(dataclasses.replace(dataset, use_cached=False))
+            described = describe(service, dataset)
             assembly.check_vocabulary(described.vocabulary, experiment)
             if described.cached:
                 prepare.compare_caches(dataset)
@@ -144,6 +139,16 @@ def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Find
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
     yield _readable(described.name, dataset, cached, described.examples.get(dataset.split))
     yield from _metrics(dataset, experiment, has_metrics=described.has_metrics)
+
+
+def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
+    """The task as it can be read now: from its cache, or without one where there is none yet."""
+    try:
+        return service.describe(dataset)
+    except UserError as error:
+        if task_names.NOT_CACHED not in str(error):
+            raise
+    return service.describe(dataclasses.replace(dataset, use_cached=False))
 
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
+from t5xpg.check.data import describe
 from t5xpg.check.finding import Finding
-from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
-from t5xpg.data.tasks import task_names
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
 from t5xpg.experiment import Experiment, prepare
@@ -70,34 +70,21 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: b
         trained = None
     if row is not None and selection is not None and selection.of_validation:
         parts = [part.name for part in row.parts]
-        yield _selected(selection, validation_names(parts if len(parts) > 1 else []))
+        names = validation_names(parts if len(parts) > 1 else [])
+        yield _best(selection, functools.partial(selection.require, names))
         selection = None
     if quick or (trained is None and selection is None) or not state.ready:
         return
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
         try:
-            dataset, vocabulary = _readable(service, dataset)
+            described = describe(service, dataset)
         except UserError:  # said where the data are looked at
             return
         if trained is not None:
-            yield from _vocabulary(vocabulary, trained, experiment)
+            yield from _vocabulary(described.vocabulary, trained, experiment)
         if selection is not None:
-            try:
-                require_selection(service, dataset, selection)
-                yield Finding("best", _text(selection))
-            except UserError as error:
-                yield Finding("best", str(error), problem=True)
-
-
-def _readable(service: DataService, dataset: DatasetConfig) -> tuple[DatasetConfig, Vocabulary]:
-    """The dataset as it can be read now, from its cache or without, and its vocabulary."""
-    try:
-        return dataset, service.describe(dataset).vocabulary
-    except UserError as error:
-        if task_names.NOT_CACHED not in str(error):
-            raise
-    dataset = dataclasses.replace(dataset, use_cached=False)
-    return dataset, service.describe(dataset).vocabulary
+            readable = dataclasses.replace(dataset, use_cached=described.cached)
+            yield _best(selection, functools.partial(require_selection, service, readable, selection))
 
 
 def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experiment) -> Iterator[Finding]:
@@ -107,19 +94,16 @@ def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experi
         yield Finding("start", str(error), problem=True)
 
 
-def _selected(selection: Selection, names: list[str]) -> Finding:
+def _best(selection: Selection, require: Callable[[], None]) -> Finding:
+    """require: raises UserError where what is selected by is not measured."""
     try:
-        selection.require(names)
+        require()
     except UserError as error:
         return Finding("best", str(error), problem=True)
-    return Finding("best", _text(selection))
-
-
-def _text(selection: Selection) -> str:
     patience = selection.patience
     ends = "" if patience is None else f"; ends after {patience} in a row without a better one"
     kept = "kept" if selection.keep else "not kept"
-    return f"{selection.metric}, {selection.mode}, {kept}{ends}"
+    return Finding("best", f"{selection.metric}, {selection.mode}, {kept}{ends}")
 
 
 def _own_meta(directory: RunDirectory) -> dict[str, Any]:

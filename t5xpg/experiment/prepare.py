@@ -179,13 +179,13 @@ def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
                 train_vocabulary(each.dataset, each.settings, name=each.name)
             else:
                 copy_vocabulary(each.dataset, Path(each.tokenizer), name=each.name, **each.copied)
-    dataset = None if state.row is None else state.row.dataset
-    if dataset is not None and (note := _note(dataset, manifests[dataset])):
-        print(note, flush=True)
+    if state.row is not None and state.row.dataset is not None:
+        manifest = manifests[state.row.dataset]
+        if note := _note(state.row.dataset, manifest):
+            print(note, flush=True)
+        cached = _cached(config) if config.use_cached else None
+        return DataIdentity(identity_of_text(state.row, manifest), cached, manifest.to_json())
     cached = _cached(config) if config.use_cached else {}
-    if dataset is not None:
-        data = {"task": task, "dataset": dataset, "sha256": manifests[dataset].identity}
-        return DataIdentity(data, cached or None, manifests[dataset].to_json())
     definitions = [cached] if isinstance(cached.get("task"), str) else list(cached.values())
     sources = {
         definition["task"]: {
@@ -196,6 +196,11 @@ def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
         if "source" in definition
     }
     return DataIdentity({"task": task, **({"sources": sources} if sources else {})}, cached or None)
+
+
+def identity_of_text(row: task_names.Row, manifest: Manifest) -> dict[str, Any]:
+    """What a task of the table reads: its dataset, and the digests of the splits."""
+    return {"task": row.name, "dataset": row.dataset, "sha256": manifest.identity}
 
 
 def prepare_all(configs: Sequence[DatasetConfig], needed: Sequence[Need] = ()) -> DataIdentity:

@@ -13,7 +13,7 @@ _MB = 1e6
 
 def lines(plan: Mapping[str, Any]) -> list[str]:
     """The text of what `plan.make` returns."""
-    step, device, memory = plan["step"], plan["device"], plan["memory"]
+    step, device = plan["step"], plan["device"]
     mesh = " x ".join(f"{axis} {size}" for axis, size in step["mesh"].items())
     parts = f" in {step['microbatches']} parts" if step["microbatches"] > 1 else ""
     lengths = "/".join(str(length) for length in step["lengths"].values())
@@ -22,7 +22,7 @@ def lines(plan: Mapping[str, Any]) -> list[str]:
         f"parameters   {step['parameters']:,}",
         f"batch        {step['rows']:,} x {lengths} tokens{parts}, computed in {step['dtype']}",
         "",
-        *_memory(memory, device),
+        *_memory(plan["memory"], device),
         "",
         *_collectives(plan["collectives"], step["unknown_loops"]),
         "",
@@ -32,70 +32,66 @@ def lines(plan: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _table(header: str, values: Mapping[str, str]) -> list[str]:
+    return aligned([header, ""], [[f"  {name}", value] for name, value in values.items()], 1)
+
+
 def _memory(memory: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]:
-    kinds = ("parameters", "optimizer", "gradients", "activations", "batch")
-    rows = [[f"  {kind}", f"{memory[kind] / _MB:,.0f}"] for kind in kinds]
-    rows.append(["  in all", f"{memory['total'] / _MB:,.0f}"])
-    found = aligned(["MB on each device", ""], rows, 1)
-    told = f"{memory['verdict']} in {device['memory'] / 1e9:g} GB, of which {memory['usable'] / 1e9:.1f} can be used"
+    kinds = {kind: kind for kind in ("parameters", "optimizer", "gradients", "activations", "batch")}
+    sizes = {name: f"{memory[kind] / _MB:,.0f}" for name, kind in {**kinds, "in all": "total"}.items()}
+    verdict = f"{memory['verdict']} in {device['memory'] / 1e9:g} GB, of which {memory['usable'] / 1e9:.1f} can be used"
     compiled = memory["compiled"]
     beside = f"; XLA's program for CPUs takes {compiled / _MB:,.0f} MB" if compiled is not None else ""
-    return [*found, f"  {told}{beside}"]
+    return [*_table("MB on each device", sizes), f"  {verdict}{beside}"]
 
 
-def _collectives(rows: list[Mapping[str, Any]], unknown_loops: int) -> list[str]:
-    if not rows:
+def _collectives(collectives: list[Mapping[str, Any]], unknown_loops: int) -> list[str]:
+    if not collectives:
         return ["no collectives"]
     header = ["collectives of a step", "along", "devices", "times", "MB", "MB sent", "ms"]
-    found = aligned(
-        header,
+    rows = [
         [
-            [
-                f"  {row['kind']}",
-                ", ".join(row["axes"]),
-                f"{row['group']:,}",
-                f"{row['times']:,}",
-                f"{row['bytes'] / _MB:,.1f}",
-                f"{(row['sent_near'] + row['sent_far']) / _MB:,.1f}",
-                _ms(row["seconds"]),
-            ]
-            for row in rows
-        ],
-        2,
-    )
-    if unknown_loops:
-        found.append(f"  {unknown_loops} loops whose length the compiler does not know are counted once")
-    return found
+            f"  {one['kind']}",
+            ", ".join(one["axes"]),
+            f"{one['group']:,}",
+            f"{one['times']:,}",
+            f"{one['bytes'] / _MB:,.1f}",
+            f"{(one['sent_near'] + one['sent_far']) / _MB:,.1f}",
+            _ms(one["seconds"]),
+        ]
+        for one in collectives
+    ]
+    unknown = [f"  {unknown_loops} loops whose length the compiler does not know are counted once"]
+    return aligned(header, rows, 2) + (unknown if unknown_loops else [])
 
 
 def _operations(plan: Mapping[str, Any]) -> list[str]:
-    step, flops = plan["step"], plan["flops"]
-    analysis = flops["cost_analysis"]
-    rows = [
-        ["  of the model, counted from its shapes", f"{flops['model'] / step['devices'] / 1e9:,.1f}"],
-        ["  of the compiled program's products", f"{flops['products'] / 1e9:,.1f}"],
-    ]
-    if analysis is not None:
-        rows.append(["  of XLA's cost analysis, each loop once", f"{analysis / 1e9:,.1f}"])
-    text = aligned(["GFLOP of a step on each device", ""], rows, 1)
-    return [*text, f"memory traffic of a step  {plan['bytes'] / 1e9:,.1f} GB on each device"]
+    flops = plan["flops"]
+    counts = {
+        "of the model, counted from its shapes": flops["model"] / plan["step"]["devices"],
+        "of the compiled program's products": flops["products"],
+        "of XLA's cost analysis, each loop once": flops["cost_analysis"],
+    }
+    shown = {name: f"{count / 1e9:,.1f}" for name, count in counts.items() if count is not None}
+    traffic = f"memory traffic of a step  {plan['bytes'] / 1e9:,.1f} GB on each device"
+    return [*_table("GFLOP of a step on each device", shown), traffic]
 
 
 def _time(plan: Mapping[str, Any]) -> list[str]:
-    time, device, reached = plan["time"], plan["device"], plan["reached"]
-    rows = [
-        ["  operations bound by compute", _ms(time["compute"])],
-        ["  operations bound by memory bandwidth", _ms(time["memory"])],
-        ["  collectives that are waited for", _ms(time["waiting"])],
-        ["  collectives beside the backward pass", _ms(time["beside"])],
-        ["    what is left of them when it ends", _ms(time["late"])],
-    ]
-    shares = ", ".join(f"{share:.0%} of the {what}" for what, share in reached.items())
-    told = "measured" if device["name"] == HERE else "published"
+    time, device = plan["time"], plan["device"]
+    parts = {
+        "operations bound by compute": "compute",
+        "operations bound by memory bandwidth": "memory",
+        "collectives that are waited for": "waiting",
+        "collectives beside the backward pass": "beside",
+        "  what is left of them when it ends": "late",
+    }
+    shares = ", ".join(f"{share:.0%} of the {what}" for what, share in plan["reached"].items())
+    source = "measured" if device["name"] == HERE else "published"
     peak, bandwidth = device["peak"] / 1e12, device["bandwidth"] / 1e9
-    text = [
-        *aligned(["ms of a step", ""], rows, 1),
-        f"  reckoned with {shares} {told}:",
+    return [
+        *_table("ms of a step", {name: _ms(time[part]) for name, part in parts.items()}),
+        f"  reckoned with {shares} {source}:",
         f"  {peak:,.4g} TFLOP/s, {bandwidth:,.4g} GB/s, {device['links'] / 1e9:,.4g} GB/s to others of a group of "
         f"{device['domain']:,}, {device['network'] / 1e9:,.4g} GB/s beyond",
         "",
@@ -104,8 +100,8 @@ def _time(plan: Mapping[str, Any]) -> list[str]:
         f"MFU          {time['mfu']:.0%} of the peak",
         f"bound by     {time['bound']}",
         f"run          {time['run']} for {plan['total_steps']:,} steps, without start, evaluations and checkpoints",
+        *(f"note: {note}" for note in plan["notes"]),
     ]
-    return text + [f"note: {note}" for note in plan["notes"]]
 
 
 def _ms(seconds: float) -> str:
