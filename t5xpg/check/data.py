@@ -17,13 +17,13 @@ from t5xpg.data.text.labelled import TFDS_TASKS
 from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import no_metrics
-from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment import Experiment, assembly, data_state
 from t5xpg.experiment.needs import PlannedIds
 
 
 def look_at(dataset: DatasetConfig, experiment: Experiment, *, quick: bool) -> Iterator[Finding]:
     """What there is to say of a stream. quick: without starting TensorFlow, so nothing of users' tasks."""
-    state = prepare.state_of(dataset, experiment.needs, compare=not quick)
+    state = data_state.state_of(dataset, experiment.needs, compare=not quick)
     if state.row is not None:
         yield from _task_of_table(state, state.row, dataset, experiment)
     elif not dataset.module_import:
@@ -35,14 +35,14 @@ def look_at(dataset: DatasetConfig, experiment: Experiment, *, quick: bool) -> I
 
 
 def _unknown_task(task: str) -> Finding:
-    entries, fields = prepare.vocabularies(), prepare.dataset_fields()
+    entries, fields = data_state.vocabularies(), data_state.dataset_fields()
     rows = [row for name in fields for row in task_names.rows(name, entries, fields[name])]
     known = [row.name for row in [*rows, *task_names.tfds_rows(entries)]]
     text = f"There is no task or mixture named {task}.{nearest(task, known)}{task_names.how_to_get(task, entries)}"
     return Finding("data", f"{text} Tasks of your own need MODULE_IMPORT.", problem=True)
 
 
-def _text(state: prepare.State, dataset: DatasetConfig) -> Iterator[Finding]:
+def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Finding]:
     """What is missing of the text, the vocabulary and the cache, and what cannot be used of them."""
     for problem in state.problems:
         yield Finding("data", problem, problem=True)
@@ -56,7 +56,7 @@ def _text(state: prepare.State, dataset: DatasetConfig) -> Iterator[Finding]:
 
 
 def _task_of_table(
-    state: prepare.State, row: task_names.Row, dataset: DatasetConfig, experiment: Experiment
+    state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, experiment: Experiment
 ) -> Iterator[Finding]:
     documents = _documents(state, row)
     count = documents.get(dataset.split)
@@ -83,7 +83,7 @@ def _task_of_table(
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 
 
-def _documents(state: prepare.State, row: task_names.Row) -> Mapping[str, int | None]:
+def _documents(state: data_state.DataState, row: task_names.Row) -> Mapping[str, int | None]:
     """The splits of a task, with the number of their documents where it is known."""
     if row.dataset is None and row.supervised is not None:
         return dict.fromkeys(TFDS_TASKS[row.supervised.kind].splits)
@@ -130,7 +130,7 @@ def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Find
             described = describe(service, dataset)
             assembly.check_vocabulary(described.vocabulary, experiment)
             if described.cached:
-                prepare.compare_caches(dataset)
+                data_state.compare_caches(dataset)
         except UserError as error:
             yield Finding("data", str(error), problem=True)
             return

@@ -20,7 +20,7 @@ from t5xpg.base.progress import duration
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.distributed import hardware
-from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment import Experiment, assembly, data_state
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
@@ -95,7 +95,7 @@ def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
 
 def _is_there(dataset: DatasetConfig) -> bool:
     """Whether a stream of the table can be read without making something first."""
-    state = prepare.state_of(dataset)
+    state = data_state.state_of(dataset)
     return state.row is not None and state.row.dataset is not None and state.ready
 
 

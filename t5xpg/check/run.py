@@ -11,7 +11,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import read_manifest
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import run_identity
 from t5xpg.run.directory import RunDirectory
@@ -36,7 +36,7 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     experiment = loaded.experiment
     identity = run_identity(experiment, prepare.DataIdentity({}))
     del identity["data"], identity["cache"]
-    row = prepare.row_of(experiment.train_dataset.mixture_or_task_name, experiment.needs)
+    row = data_state.row_of(experiment.train_dataset.mixture_or_task_name, experiment.needs)
     if data and row is not None and row.dataset is not None:
         with contextlib.suppress(UserError):  # not exported yet, or said where the data are looked at
             manifest = read_manifest(paths.data_directory() / row.dataset)

@@ -17,7 +17,7 @@ from t5xpg.check.finding import Finding
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
-from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment import Experiment, data_state
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.needs import PlannedIds
 from t5xpg.optim import state
@@ -63,7 +63,7 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
 def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: bool) -> Iterator[Finding]:
     """trained: the record of the vocabulary to start from, where there is one."""
     dataset, selection = experiment.eval_dataset, experiment.selection
-    state = prepare.state_of(dataset, experiment.needs)
+    state = data_state.state_of(dataset, experiment.needs)
     row = state.row
     if row is not None and trained is not None and not isinstance(row.vocabulary, PlannedIds):
         yield from _vocabulary(row.vocabulary, trained, experiment)

@@ -24,7 +24,7 @@ from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
 from t5xpg.evaluate.trained_model import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
-from t5xpg.experiment import assembly, prepare
+from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
@@ -206,7 +206,7 @@ def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
 
 def _check_ids(config: DatasetConfig, directory: RunDirectory) -> None:
     """Raise UserError where a task of the table has other ids than the run; of others the data process knows."""
-    row, recorded = prepare.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
+    row, recorded = data_state.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
     if row is not None and recorded is not None:
         check_same_vocabulary(row.vocabulary, recorded, directory)
 

@@ -17,7 +17,7 @@ from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.trained_model import vocabulary_differences
-from t5xpg.experiment import Experiment, config, prepare
+from t5xpg.experiment import Experiment, config, data_state, prepare
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study import text_read
 from t5xpg.study.plan import Run
@@ -40,7 +40,7 @@ def require_tasks(experiment: str, runs: Sequence[Run], tasks: Sequence[str], fo
     if not own:
         return
     for dataset in (*(loaded.train_dataset for loaded in own.values()), *judged.values()):
-        state = prepare.state_of(dataset)
+        state = data_state.state_of(dataset)
         if state.missing or state.row is None:
             prepare.prepare(dataset)
     with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:

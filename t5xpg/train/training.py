@@ -27,7 +27,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import ALONE, Group, hardware
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
-from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment import Experiment, assembly, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.identity import data_config, deciding_settings, run_identity, vocabulary_identity
@@ -329,7 +329,7 @@ def train(
         with contextlib.ExitStack() as stack:
             recording = None if recorded is None else stack.enter_context(_recording(recorded))
             datasets = [experiment.train_dataset, experiment.eval_dataset]
-            if any(prepare.state_of(dataset, experiment.needs).missing for dataset in datasets):
+            if any(data_state.state_of(dataset, experiment.needs).missing for dataset in datasets):
                 process.drop_early()  # it has not seen what is made now
             source = _prepared(experiment, group) if recording is None else prepare.DataIdentity(**recording.source)
             if recording is not None:

@@ -14,7 +14,7 @@ from t5xpg.check import checks
 from t5xpg.check.plan import devices
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.record import find_vocabularies, read_record
-from t5xpg.experiment import config, needs, prepare
+from t5xpg.experiment import config, data_state, needs, prepare
 from t5xpg.experiment.identity import deciding_settings
 from tests.experiment.test_config import write_gin
 from tests.workplace import sentences
@@ -99,10 +99,10 @@ def test_files_and_a_vocabulary_are_made_into_what_the_task_reads(
     found = prepare.prepare(STREAM, needed)
     assert (found.data["dataset"], set(found.data["sha256"])) == ("pairs", {"train", "validation"})
     assert list(find_vocabularies(place / "data")) == ["pairs_unigram_60"]
-    assert prepare.state_of(STREAM, needed).ready
+    assert data_state.state_of(STREAM, needed).ready
     assert prepare.prepare(STREAM) == found, "what is there needs not be stated"
     # of another task nothing of it is asked
-    assert not prepare.state_of(DatasetConfig("pydocs_lm", {}), needed).vocabularies
+    assert not data_state.state_of(DatasetConfig("pydocs_lm", {}), needed).vocabularies
 
 
 def test_a_vocabulary_of_other_settings_is_refused(place: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_vocabulary_of_other_settings_is_refused(place: Path) -> None:
     said = r"character_coverage 0\.9995, needed 1\.0\. To make .* make vocab .* CHARACTER_COVERAGE=1\.0 FORCE=1$"
     with pytest.raises(UserError, match=said) as error:
         prepare.prepare(STREAM, other)
-    assert prepare.state_of(STREAM, other).problems == (str(error.value),)
+    assert data_state.state_of(STREAM, other).problems == (str(error.value),)
 
 
 def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
@@ -121,13 +121,13 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
     data = needs.Data("mine", files={split: f"{split}.en" for split in ("train", "validation")})
     vocabulary = needs.Vocabulary("mine", tokenizer="their.model", name="theirs")
     stream = DatasetConfig("mine_lm_mine_theirs", {"targets": 64}, use_cached=False)
-    state = prepare.state_of(stream, (data, vocabulary))
+    state = data_state.state_of(stream, (data, vocabulary))
     assert state.missing == (data.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
     assert state.problems == ("The vocabulary mine_theirs is copied from a file: there is no file their.model.",)
     prepare.prepare(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (data,))
     prepare.train_vocabulary("mine", needs.Vocabulary("mine", 60).settings)
     (place / "data" / "mine" / "vocabularies" / "unigram_60" / "sentencepiece.model").rename(place / "their.model")
-    assert prepare.state_of(stream, (data, vocabulary)).row.vocabulary.size <= 160
+    assert data_state.state_of(stream, (data, vocabulary)).row.vocabulary.size <= 160
     prepare.prepare(stream, (data, vocabulary))
     record = read_record(find_vocabularies(place / "data")["mine_theirs"])
     assert record.source["kind"] == "file"
@@ -171,10 +171,10 @@ def test_a_stale_cache_is_one_for_the_check_too(place: Path, capsys: pytest.Capt
     write_json(identity, record)
     for known in (place / "cache" / ".t5xpg").glob("known-*"):
         known.unlink()  # as where something changed that the task is made of
-    assert prepare.state_of(stream).ready, "without TensorFlow nothing is to be seen"
+    assert data_state.state_of(stream).ready, "without TensorFlow nothing is to be seen"
     with pytest.raises(UserError, match="was made from something else than the task is now") as error:
         prepare.prepare(stream)
-    assert prepare.state_of(stream, compare=True).problems == (str(error.value),)
+    assert data_state.state_of(stream, compare=True).problems == (str(error.value),)
     capsys.readouterr()
     assert checks.check(file, ["MIXTURE_OR_TASK_NAME=mine_span_corruption"], [], None) == 1
     assert "make cache TASK=mine_span_corruption FORCE=1" in capsys.readouterr().out

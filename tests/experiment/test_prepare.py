@@ -22,7 +22,7 @@ from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.export import exported_name
 from t5xpg.data.text.manifest import read_manifest, write_manifest
 from t5xpg.data.text.sources import Selection
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from tests.workplace import sentences
 
 SMALL = DatasetConfig("small_span_corruption", {})
@@ -127,7 +127,7 @@ def test_what_is_missing_is_made_once(
     assert len(started) == 1
     assert prepare.prepare_all([SMALL, SMALL]) == source
     assert len(started) == 1
-    assert prepare.state_of(SMALL, compare=True).ready
+    assert data_state.state_of(SMALL, compare=True).ready
     assert {path.name for path in (place / "cache").iterdir()} == {
         cache_memory.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
     }  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cache
     (place / "train.txt").write_text(sentences(61, seed=61))
     try:
         export(place)
-        assert len(prepare.state_of(SMALL).problems) == 1
+        assert len(data_state.state_of(SMALL).problems) == 1
         with pytest.raises(UserError) as error:
             prepare.prepare(MIX)
     finally:
@@ -206,7 +206,7 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
         path.write_bytes(content[: len(content) // 2] if change == "cut off" else content.replace(b"dog", b"cow"))
     with pytest.raises(UserError, match=r"The text of small is not as it was exported: .*train\.jsonl") as error:
         prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
-    assert prepare.state_of(SMALL).problems == (str(error.value),)
+    assert data_state.state_of(SMALL).problems == (str(error.value),)
     with pytest.raises(UserError) as again:
         prepare.cache("small_span_corruption")
     assert str(again.value) == str(error.value)
@@ -258,10 +258,10 @@ def test_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
     config = DatasetConfig("pydocs_span_corruption", {})
     commands = ["make data DATASET=pydocs", task_names.cache_command("pydocs_span_corruption")]
-    assert list(prepare.state_of(config).missing) == commands
+    assert list(data_state.state_of(config).missing) == commands
     (tmp_path / "cache" / "pydocs_span_corruption").mkdir(parents=True)  # not completed
-    assert list(prepare.state_of(config).missing) == commands
-    assert prepare.state_of(config).problems == ()
+    assert list(data_state.state_of(config).missing) == commands
+    assert data_state.state_of(config).problems == ()
 
 
 def test_what_a_killed_export_left_is_removed(place: Path, exported: Path) -> None:

@@ -19,7 +19,7 @@ from t5xpg.base.paths import shown
 from t5xpg.data import objectives
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, network_gin, network_of, record_of
-from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment import Experiment, data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
@@ -201,7 +201,7 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int
     prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / _MACROS, gin)
-    if (row := prepare.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:
+    if (row := data_state.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:
         write_json(folder / RECORD, record_of(experiment.model.config, row.vocabulary))
     command = [
         python, "-m", "t5x.train", f"--gin_search_paths={paths.REPOSITORY}", f"--gin_file={folder / _MACROS}",
