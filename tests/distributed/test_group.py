@@ -40,8 +40,8 @@ def test_told_gathered_and_met() -> None:
     def work(processes: Processes) -> Any:
         said = f"of {processes.process}".encode()
         first = processes.told("name", said)
-        gathered = processes.gathered("name", said)
-        again = processes.gathered("name", said * 2)
+        gathered = processes.gather("name", said)
+        again = processes.gather("name", said * 2)
         processes.meet("name")
         return first, gathered, again
 
@@ -55,8 +55,8 @@ def test_one_process_needs_nobody() -> None:
     with join(None) as alone:
         assert alone is ALONE
         assert alone.first
-        assert alone.told("name", b"x") == b"x"
-        assert alone.gathered("name", b"x") == [b"x"]
+        assert alone.broadcast("name", b"x") == b"x"
+        assert alone.gather("name", b"x") == [b"x"]
         alone.meet("name")
         with StopRequest() as request:
             stop = alone.follow(request, 7)

@@ -17,7 +17,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.optim.state import TrainState
-from t5xpg.run.best import Best, Selection
+from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.metrics import Window
 from t5xpg.train.run_state import RunState
 from t5xpg.train.training import Run, loop
@@ -121,7 +121,7 @@ class Noted:
         stop_after: int | None = None,
         until: int = TOTAL,
         predict_period: int | None = None,
-        selection: Selection | None = None,
+        selection: BestMetric | None = None,
         skip: int = 0,
         measure_first: bool = False,
     ) -> RunState:
@@ -222,7 +222,7 @@ def test_a_stop_where_a_checkpoint_is_due_leaves_that() -> None:
 
 def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
     noted = Noted(losses={28.0: 0.5})
-    selection = Selection("validation/loss")
+    selection = BestMetric("validation/loss")
     noted.train(selection=selection, until=TOTAL)
     assert list(noted.saved) == [2, 4, 6, 7]
     assert not any(passing for _, _, passing in noted.saved.values())
@@ -230,7 +230,7 @@ def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
 
 def test_a_run_that_ends_early_ends_as_at_its_last_step() -> None:
     noted = Noted(losses={10.0: 2.0})
-    selection = Selection("validation/loss", patience=1)
+    selection = BestMetric("validation/loss", patience=1)
     best = Best(selection)
     best.add(1, {"validation/loss": 1.0})
     at = noted.train(step=3, selection=selection, predict_period=3)
