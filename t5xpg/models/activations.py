@@ -1,6 +1,6 @@
-"""Where arrays lie while a model computes: models name their axes, who compiles them for a mesh sharding them.
+"""The sharding of activations: models name the logical axes of their arrays, and a mesh says how those are split.
 
-Without a mesh of several devices nothing is placed, and nothing of this becomes part of the program.
+Without a mesh of several devices nothing is split, and nothing of this becomes part of the compiled program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Product = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class ActivationSharding(Protocol):
-    """What a mesh has to say of arrays with certain logical axes."""
+    """How arrays with certain logical axes are split over the devices of a mesh."""
 
     def split(self, x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
         """x, lying as the rules have it."""
@@ -38,7 +38,7 @@ _current: ContextVar[ActivationSharding | None] = ContextVar("activation_shardin
 
 @contextmanager
 def on_mesh(sharding: ActivationSharding) -> Iterator[None]:
-    """What is traced inside is placed."""
+    """What is traced in the block follows `sharding`."""
     token = _current.set(sharding)
     try:
         yield

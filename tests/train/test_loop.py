@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ class Noted:
 
     # measurements
     def loss(self, params: Any) -> dict[str, float]:
-        value = float(params["w"])
+        value = float(params["w"]) if "w" in params else 0.0
         self.events.append(("measure", value))
         return {"loss": self.losses.get(value, 1.0), "accuracy": 0.5, "target_bytes": 0, "nats_per_byte": 0.0} | {
             "bits_per_byte": 0.0
@@ -110,8 +110,9 @@ class Noted:
 
     # checkpoints
     def save(self, step: int, state: TrainState, position: Any, meta: Any, metrics: Any, *, passing: bool) -> None:
-        self.saved[step] = (float(state.params["w"]), meta["window"], passing)
-        self.events.append(("save", step, float(state.params["w"])))
+        value = float(state.params.get("w", 0.0))
+        self.saved[step] = (value, meta["window"], passing)
+        self.events.append(("save", step, value))
 
     def train(
         self,
@@ -126,37 +127,58 @@ class Noted:
         measure_first: bool = False,
     ) -> RunState:
         """Run from `step` on. measure_first: the state before the first update, before it."""
+        params = {"w": jnp.float32(sum(range(step + 1)))}
+        at = RunState(step, TrainState(jnp.int32(step), params, ()), Best(selection), window or Window())
+        settings = {"infer_eval_period": predict_period, "selection": selection, "skip_nonfinite": skip}
+        self.loop(
+            at,
+            self.batches(step),
+            lambda batch: batch,
+            update,
+            until,
+            stop_after=stop_after,
+            measured=bool(step) or measure_first,
+            **settings,
+        )
+        return at
+
+    def loop(
+        self,
+        at: RunState,
+        stream: Iterator[Any],
+        place: Callable[[Any], Any],
+        train_step: Callable[..., Any],
+        until: int,
+        *,
+        stop_after: int | None = None,
+        measured: bool = False,
+        **settings: Any,
+    ) -> None:
+        """`training.loop` with nothing real but the arguments."""
+        periods = {"stats_period": 3, "eval_period": 4, "infer_eval_period": None}
         experiment = SimpleNamespace(
-            total_steps=TOTAL,
-            stats_period=3,
-            eval_period=4,
-            infer_eval_period=predict_period,
+            **{"total_steps": TOTAL, "selection": None, "skip_nonfinite": 0, **periods, **settings},
             checkpoints=SimpleNamespace(period=2),
-            selection=selection,
-            skip_nonfinite=skip,
         )
         first_update = threading.Event()
-        if step or measure_first:
+        if measured:
             first_update.set()
-        anything: Any = self
+        own: Any = self
         run = Run(
             experiment=experiment,  # type: ignore[arg-type]
-            stream=self.batches(step),  # type: ignore[arg-type]
+            stream=stream,  # type: ignore[arg-type]
             position=dict,
-            place=lambda batch: batch,  # type: ignore[arg-type, return-value]
-            train_step=update,
-            measurements=anything,
-            checkpointer=anything,
-            records=anything,
-            progress=anything,
+            place=place,
+            train_step=train_step,
+            measurements=own,
+            checkpointer=own,
+            records=own,
+            progress=own,
             meta={},
             first_update=first_update,
         )
-        params = {"w": jnp.float32(sum(range(step + 1)))}
-        at = RunState(step, TrainState(jnp.int32(step), params, ()), Best(selection), window or Window())
-        stop = SimpleNamespace(reached=lambda step: step == stop_after, number=None)
-        loop(run, at, stop, until)  # type: ignore[arg-type]
-        return at
+        stop: Any = SimpleNamespace(reached=lambda step: step == stop_after, number=None)
+        loop(run, at, stop, until)
 
     def batches(self, step: int) -> Iterator[Any]:
         for number in itertools.count(step + 1):
