@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.stages import Compiled
 
-from t5xpg.base import environment, paths
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.kill_points import phase
 from t5xpg.base.paths import shown
@@ -351,9 +351,7 @@ def train(
                 early = f"; it ended early: {best.reason}" if best.ends(step) else ""
                 print(f"{loaded.name}: already trained for {step:,} steps, in {shown(path)}{early}")
                 return 0
-            service = recording or stack.enter_context(
-                DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.data_log)
-            )
+            service = recording or stack.enter_context(DataService(log=directory.data_log))
             # processes that wait for each other while they compile must all do so, whatever one of them has kept
             kept = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
             keep = stack.enter_context(kept)
