@@ -37,7 +37,7 @@ LENGTHS = {"inputs": 32, "targets": 16}
 
 def is_batch(value: Any) -> bool:
     values = value if isinstance(value, tuple) else (value,)
-    return any(isinstance(each, dict) and "decoder_target_tokens" in each for each in values)
+    return any(isinstance(each, dict) and hasattr(each.get("decoder_target_tokens"), "shape") for each in values)
 
 
 class Way:
@@ -106,11 +106,11 @@ def test_a_batch_crosses_few_files_in_one_direction(tmp_path: Path) -> None:
     place = HeldRows.of_all(4).place
     sharding = batch_sharding(make_mesh(MeshConfig()))
     way = Way()
+    threading.setprofile(way.profile)  # before the data process starts
     with DataService(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache") as service:
-        threading.setprofile(way.profile)
-        sys.setprofile(way.profile)
         try:
             stream = service.open(config)
+            sys.setprofile(way.profile)
             at = RunState(0, create(model, optimizer, jax.random.key(0)), Best(None))
             Noted().loop(at, stream, lambda batch: place(batch, sharding), update, until=2)
         finally:
