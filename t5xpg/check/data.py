@@ -125,7 +125,7 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
 
 def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
     """What the data process says of a task or mixture that a user's module registers."""
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         try:
             described = describe(service, dataset)
             assembly.check_vocabulary(described.vocabulary, experiment)

@@ -84,7 +84,7 @@ def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
         compiling = pool.submit(lambda: (built.compile_train_step(), built.compile_eval_step()))
         batches = experiment.eval_dataset.max_batches
         if all(_is_there(each) for each in configs):
-            with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+            with DataService() as service:
                 assembly.check_vocabulary(service.describe(configs[0]).vocabulary, experiment)
                 stream, eval_stream = map(service.open, configs)
                 next(stream)

@@ -8,27 +8,42 @@ from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
 from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
-from t5xpg.experiment.identity import run_identity
-from t5xpg.run.directory import RunDirectory
+from t5xpg.experiment.identity import deciding, run_identity
+from t5xpg.run.directory import RunDirectory, differences
 
 
 def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
     """New, continued, or another one. data: whether the run reads the text that is exported here."""
+    identity = _identity(loaded, data)
     try:
-        directory.check(loaded.name, _identity(loaded, data))
+        if directory.exists():
+            directory.check_trains()
+            recorded = directory.read()
+        else:
+            directory.check(loaded.name, {})  # no folder of somebody else's
+            recorded = _of_checkpoint(directory)
+            known = recorded["identity"].get("settings", {})
+            identity = {"settings": {name: value for name, value in identity["settings"].items() if name in known}}
     except UserError as error:
         yield Finding("run", str(error), problem=True)
         return
-    folders = directory.checkpoints.iterdir() if directory.checkpoints.is_dir() else ()
-    step = max((int(folder.name) for folder in folders if folder.name.isdecimal()), default=0)
+    step = max(_steps(directory), default=0)
+    if not recorded["identity"]:
+        yield Finding("run", f"new, in {shown(directory.path)}")
+        return
+    found = differences(recorded, loaded.name, identity)
+    if found:
+        yield Finding("run", directory.mismatch(found, identity["settings"]), problem=True)
+        return
     total = loaded.experiment.total_steps
-    course = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
-    yield Finding("run", f"{course if directory.exists() or step else 'new'}, in {shown(directory.path)}")
+    where = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
+    yield Finding("run", f"{where}, in {shown(directory.path)}")
 
 
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
@@ -42,3 +57,21 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
             manifest = read_manifest(paths.data_directory() / row.dataset)
             identity["data"] = prepare.identity_of_text(row, manifest)
     return identity
+
+
+def _steps(directory: RunDirectory) -> list[int]:
+    folders = directory.checkpoints.iterdir() if directory.checkpoints.is_dir() else ()
+    return [int(folder.name) for folder in folders if folder.name.isdecimal() and folder.is_dir()]
+
+
+def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
+    """The model's settings that stand in the last checkpoint, for a folder whose run.json is gone."""
+    for step in sorted(_steps(directory), reverse=True):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged one: for the checkpoints to say
+            meta = read_json(directory.checkpoints / str(step) / "meta" / "metadata")
+            of_model = {
+                name if name.startswith("model") else f"model.{name}": meta["settings"][name]
+                for name in meta["settings"]
+            }
+            return {"experiment": str(meta["experiment"]), "identity": {"settings": deciding(of_model)}}
+    return {"experiment": "", "identity": {}}

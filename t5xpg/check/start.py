@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
@@ -21,8 +20,8 @@ from t5xpg.experiment import Experiment, data_state
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.needs import PlannedIds
 from t5xpg.optim import state
-from t5xpg.run.best import Selection, validation_names
-from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, Place, find
+from t5xpg.run.best import BestMetric, validation_names
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 
@@ -50,7 +49,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick:
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
     """Whether the initial checkpoint is there and fits; and its meta, where it does."""
     try:
-        place: Place = find(initial)
+        place: SavedStep = find(initial)
         abstract = state.abstract(experiment.model, experiment.optimizer)
         meta = initial_state.require_fit(place, experiment, abstract)
     except UserError as error:
@@ -75,7 +74,7 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: b
         selection = None
     if quick or (trained is None and selection is None) or not state.ready:
         return
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         try:
             described = describe(service, dataset)
         except UserError:  # said where the data are looked at
@@ -94,7 +93,7 @@ def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experi
         yield Finding("start", str(error), problem=True)
 
 
-def _best(selection: Selection, require: Callable[[], None]) -> Finding:
+def _best(selection: BestMetric, require: Callable[[], None]) -> Finding:
     """require: raises UserError where what is selected by is not measured."""
     try:
         require()

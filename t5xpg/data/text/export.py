@@ -28,7 +28,8 @@ from t5xpg.data.text.manifest import (
     split_path,
     write_manifest,
 )
-from t5xpg.data.text.sources import HuggingFace, InstalledMessages, LocalFiles, OfFiles, Selection
+from t5xpg.data.text.messages import InstalledMessages
+from t5xpg.data.text.sources import HuggingFace, LocalFiles, OfFiles, Selection
 from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -151,9 +152,7 @@ def _dataset(
     if fields is not None:
         if files is None:
             raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
-        from t5xpg.data.text.local_records import LocalRecords  # imports zstandard, which the other sources do without
-
-        return Dataset(LocalRecords(files, fields, left_out), fields=tuple(fields))
+        return Dataset(LocalFiles(files, left_out, fields), fields=tuple(fields))
     if files is not None:
         return Dataset(LocalFiles(files, left_out))
     if hub is not None:
