@@ -81,7 +81,10 @@ def test_an_experiment_that_can_be_trained(place: Path, capsys: pytest.CaptureFi
     assert table(place, capsys, "USE_CACHED_TASKS=False").count("train, not cached, 30 documents") == 1
 
 
-@pytest.mark.parametrize("override", BROKEN)
+ALONE = ("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp")  # with these the rest cannot be looked at
+
+
+@pytest.mark.parametrize("override", [override for override in BROKEN if override.startswith(ALONE)])
 def test_each_mistake_alone(place: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
     printed = table(place, capsys, override, code=1)
     for line in BROKEN[override]:
@@ -90,11 +93,7 @@ def test_each_mistake_alone(place: Path, capsys: pytest.CaptureFixture[str], ove
 
 
 def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = [
-        override
-        for override in BROKEN
-        if not override.startswith(("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp"))
-    ]
+    overrides = [override for override in BROKEN if not override.startswith(ALONE)]
     printed = table(place, capsys, *overrides, code=1)
     for override in overrides:
         for line in BROKEN[override]:

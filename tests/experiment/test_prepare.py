@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import record as cache_memory
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.tasks import task_names
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.export import exported_name
 from t5xpg.data.text.manifest import read_manifest, write_manifest
@@ -253,48 +249,17 @@ def test_a_selection_lies_beside_the_whole_and_says_what_it_is(
     assert capsys.readouterr().out == f"data: {name} is a piece of small, the files [tv]*.txt\n"
 
 
-def test_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
-    config = DatasetConfig("pydocs_span_corruption", {})
-    commands = ["make data DATASET=pydocs", task_names.cache_command("pydocs_span_corruption")]
-    assert list(data_state.state_of(config).missing) == commands
-    (tmp_path / "cache" / "pydocs_span_corruption").mkdir(parents=True)  # not completed
-    assert list(data_state.state_of(config).missing) == commands
-    assert data_state.state_of(config).problems == ()
+def test_an_export_is_made_under_the_lock_of_its_dataset(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[str] = []
 
+    @contextlib.contextmanager
+    def hold(path: Path, **options: Any) -> Iterator[None]:
+        held.append(path.name)
+        yield
 
-def test_what_a_killed_export_left_is_removed(place: Path, exported: Path) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    name = files.temporary_prefix("small").replace(f"-{os.getpid()}.", f"-{ended.pid}.") + "abc.tmp"
-    (exported.parent / name).mkdir()
-    prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
-    assert not (exported.parent / name).exists()
-
-
-def test_the_second_exporter_waits_for_the_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = (
-        "import sys, time; from pathlib import Path; from t5xpg.base import locks\n"
-        "with locks.hold(Path(sys.argv[1]), doing='exporting small', instead=''):\n"
-        "    print('held', flush=True); time.sleep(600)\n"
-    )
-    lock = place / "data" / ".small.lock"
-
-    def end(seconds: float) -> None:
-        first.kill()
-        first.wait()
-
-    with subprocess.Popen([sys.executable, "-c", program, str(lock)], stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "held\n"
-        with pytest.MonkeyPatch.context() as patch:
-            # it goes while the second one sleeps
-            patch.setattr(time, "sleep", end)
-            export(place)
-    assert f"Process {first.pid} is exporting small, since " in capsys.readouterr().out
-    with locks.hold(lock, doing="", instead=""):
-        pass
+    monkeypatch.setattr(prepare.locks, "hold", hold)
+    export(place)
+    assert held == [".small.lock"]
 
 
 def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,6 @@ def test_fragments_by_their_names(tmp_path, name) -> None:
     assert config.load(write_gin(tmp_path), bindings, files).experiment.mesh.model == 2
 
 
-def test_the_experiments_own() -> None:
-    assert mesh_choice.mesh_overrides(None) == mesh_choice.mesh_overrides("") == ([], [])
-
-
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

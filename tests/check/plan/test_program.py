@@ -52,23 +52,13 @@ def test_shapes_operands_and_calls() -> None:
     assert [one.name for one in fused.parameters] == ["param_0", "param_1"]
 
 
-def test_a_loop_runs_as_often_as_the_compiler_says() -> None:
-    program = read(TEXT.replace("TRIPS", KNOWN))
-    assert {one.name: times for _, one, times in program.run() if one.opcode == "fusion"} == {"y": 6}
-    assert program.unknown_loops == 0
-
-
-def test_a_loop_of_unknown_length_is_counted_once_and_told() -> None:
-    program = read(TEXT.replace("TRIPS", "metadata={}"))
-    assert {one.name: times for _, one, times in program.run() if one.opcode == "fusion"} == {"y": 1}
-    assert program.unknown_loops == 1
-
-
 @pytest.mark.parametrize(("dtype", "bits"), [("f32", 32), ("bf16", 16), ("f8e4m3fn", 8), ("pred", 8), ("c64", 64)])
 def test_widths(dtype, bits) -> None:
     assert Array(dtype, ()).bits == bits
 
 
-def test_without_an_entry() -> None:
-    with pytest.raises(ValueError, match="ENTRY"):
-        read("HloModule empty")
+@pytest.mark.parametrize(("trips", "times", "unknown"), [(KNOWN, 6, 0), ("metadata={}", 1, 1)])
+def test_a_loop_runs_as_often_as_the_compiler_says_or_counts_once(trips, times, unknown) -> None:
+    program = read(TEXT.replace("TRIPS", trips))
+    assert {one.name: count for _, one, count in program.run() if one.opcode == "fusion"} == {"y": times}
+    assert program.unknown_loops == unknown
