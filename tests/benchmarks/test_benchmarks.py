@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import memory, page, step_plain_jax
+from benchmarks import growth, memory, page, step_plain_jax
 from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base.errors import UserError
@@ -59,9 +59,6 @@ def test_a_row_says_how_its_contestants_compare() -> None:
 )
 def test_goals(goal: Goal | None, reached: bool | None) -> None:
     assert dataclasses.replace(ROW, goal=goal).reached() is reached
-
-
-def test_a_goal_has_one_limit() -> None:
     with pytest.raises(ValueError, match="one limit"):
         Goal(at_most=1.0, at_least=1.0)
 
@@ -84,6 +81,7 @@ def test_contestants_take_turns_and_one_that_fails_is_left_out() -> None:
     assert found.missing == {"b": "it broke", "c": "it broke"}
 
 
+@pytest.mark.process
 def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = 'import os; print("words"); print({"pid": os.getpid()} and \'{"x": "%s"}\' % os.environ.get("X"))'
     assert in_process(["-c", code], environment={"X": "1"}) == {"x": "1"}
@@ -158,17 +156,14 @@ def test_rows_that_fail_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.chosen([]) == list(program.MODULES)
     assert program.chosen(["loop", "step"]) == ["step", "loop"]
+    assert all((Path(program.__file__).parent / f"{name}.py").is_file() for name in program.MODULES)
     for arguments, message in (["stepp"], "Did you mean step?"), (["--repeats=0"], "REPEATS=0"):
         monkeypatch.setattr(sys, "argv", ["bench", *arguments])
         assert program.main() == 1
         assert message in capsys.readouterr().err
 
 
-def test_every_module_of_rows_is_there() -> None:
-    folder = Path(program.__file__).parent
-    assert [name for name in program.MODULES if not (folder / f"{name}.py").is_file()] == []
-
-
+@pytest.mark.process
 def test_memory_of_a_process_and_its_children() -> None:
     # No copy beside what each keeps: a sample of the parent at such a moment would be more than both later.
     child = "x = b'1' * 40_000_000; print('here', flush=True); input()"
@@ -224,8 +219,13 @@ def test_plain_jax_has_the_loss_that_we_have() -> None:
     np.testing.assert_allclose(float(theirs(weights, batch)), expected, rtol=1e-5)
 
 
-def test_jobs_count_the_operations_that_the_model_counts() -> None:
-    for job in JOBS.values():
+AXES = {f"{axis.name}-{axis.chunk}": [axis.job(size) for size in axis.sizes] for axis in growth.AXES}
+
+
+@pytest.mark.parametrize("jobs", [list(JOBS.values()), *AXES.values()], ids=["jobs", *AXES])
+def test_jobs_count_the_operations_that_the_model_counts(jobs: list[Job]) -> None:
+    for job in jobs:
         model = EncoderDecoderModel(config_from_transformers(job.settings()))
         assert job.flops() == job.batch * model.flops_per_example({"inputs": job.inputs, "targets": job.targets})
         assert job.tokens == job.batch * (job.inputs + job.targets)
+        assert job.inputs + job.targets < len(TEXT.read_bytes())
