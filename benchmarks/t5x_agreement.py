@@ -62,7 +62,7 @@ def compare(
     params = jax.tree.map(np.asarray, state.params)
     checkpoint = write_checkpoint(folder, in_t5x(given.model, params), 0, new_param_states(given.model, params))
     (folder / "experiment.gin").write_text(experiment_gin(given, loaded.name, folder / "model", checkpoint))
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         dataset = data_config(given.train_dataset, given.random_seed)
         vocabulary = service.describe(dataset).vocabulary
         if dataset.pack:
