@@ -36,13 +36,6 @@ def test_the_readme_is_short_and_shows_the_tree() -> None:
     assert sorted(rooms) == sorted(folders)
 
 
-def test_a_batch_crosses_at_most_seven_files() -> None:
-    _, _, rest = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("<!-- batch:begin -->")
-    files = re.findall(r"^\d\. `(.*)`$", rest.partition("<!-- batch:end -->")[0], re.MULTILINE)
-    assert 2 <= len(files) <= 7
-    assert all((REPOSITORY / file).is_file() for file in files)
-
-
 def test_every_page_says_who_needs_it_and_is_in_the_index() -> None:
     assert sorted([*DOCS, INDEX]) == sorted(INDEX.parent.glob("*.md"))
     for page in (INDEX, *DOCS):
