@@ -91,24 +91,6 @@ def test_what_was_written_comes_back(
             reader.read(-1)
 
 
-def test_it_is_compact(tmp_path: Path) -> None:
-    """Bytes of text, as most batches hold: no more than what a general compressor makes of narrow numbers."""
-    spec = BatchSpec(16, {"inputs": 128, "targets": 32})
-    draw = random.Random(0)
-    words = ["the", "model", "reads", "sentences", "and", "fills", "in", "what", "was", "left", "out"]
-    batches = []
-    for _ in range(10):
-        text = " ".join(draw.choices(words, k=2000)).encode()
-        ids = np.frombuffer(text, np.uint8).astype(np.int32) + 3
-        encoder, targets = ids[: 16 * 128].reshape(16, 128), ids[3000 : 3000 + 16 * 32].reshape(16, 32)
-        shifted = np.pad(targets, ((0, 0), (1, 0)))[:, :-1]
-        arrays = (encoder, targets, shifted, np.ones_like(targets))
-        batches.append({name: array.copy() for name, array in zip(spec.features(), arrays, strict=True)})
-    write(tmp_path, batches, spec)
-    raw = sum(array.nbytes for batch in batches for array in batch.values())
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) * 10 < raw
-
-
 def test_any_position_costs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the last of many batches reads a header, one entry and one record, however many there are."""
     costs = []
@@ -196,20 +178,6 @@ def test_every_length_but_the_right_one_is_found(recorded: Path) -> None:
         path.write_bytes(whole)
 
 
-def test_a_damaged_batch_is_named_and_the_others_can_be_read(recorded: Path) -> None:
-    path = batches_path(recorded, "train")
-    size = path.stat().st_size
-    with StreamReader(recorded, "train") as reader:
-        start, length, _ = reader._entry(2)
-    damaged(path, lambda data: data.__setitem__(start + length - 1, data[start + length - 1] ^ 4))
-    assert path.stat().st_size == size
-    with StreamReader(recorded, "train") as reader:
-        for number in (0, 1, 3, 4):
-            reader.read(number)
-        with pytest.raises(UserError, match=r"train\.batches, batch 3 of 5: .*"):
-            reader.read(2)
-
-
 def test_entries_that_changed_places_are_found(recorded: Path) -> None:
     def swap(data: bytearray) -> None:
         data[-48:], data[-96:-48] = data[-96:-48], data[-48:]
@@ -245,9 +213,7 @@ def with_header(data: bytes, *, count: int | None = None, size: int | None = Non
         ({"count": 2**64 - 1}, r"it has \d+ bytes instead of"),
         ({"size": 2**63}, r"bytes instead of 9,223,372,036,854,775,808"),
         ({"text": b"x" * 70000}, "its header claims a length of 70,000 bytes"),
-        ({"text": b"\xff"}, "its header describes no batch"),
         ({"text": b"[" * 60000}, "its header describes no batch"),
-        ({"text": b"[]"}, "its header describes no batch"),
         ({"text": b"{}"}, "its header describes no batch"),
         (
             {
@@ -262,13 +228,6 @@ def with_header(data: bytes, *, count: int | None = None, size: int | None = Non
                 b'"task_feature_lengths": {"inputs": 1, "targets": 1}}'
             },
             "-1 is no size",
-        ),
-        (
-            {
-                "text": b'{"batch_size": 1, "packed": 3, "vocab_size": null, '
-                b'"task_feature_lengths": {"inputs": 1, "targets": 1}}'
-            },
-            "packed is neither true nor false",
         ),
     ],
 )
@@ -310,23 +269,6 @@ def test_a_frame_of_another_size_is_not_unpacked(recorded: Path) -> None:
         stream_format._decode(widths + fitting + b"more", SPEC)
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    widths=st.binary(min_size=8, max_size=8),
-    content=st.binary(max_size=400),
-    cut=st.integers(0, 30),
-    added=st.binary(max_size=3),
-)
-def test_arbitrary_records_are_refused_or_numbers(widths: bytes, content: bytes, cut: int, added: bytes) -> None:
-    frame = zstandard.ZstdCompressor().compress(content)
-    for record in (content, widths + content, widths + frame[: len(frame) - cut] + added):
-        try:
-            batch = stream_format._decode(record, SPEC)
-        except (ValueError, zstandard.ZstdError):
-            continue
-        assert {name: (array.shape, array.dtype) for name, array in batch.items()} == SPEC.features()
-
-
 def test_what_is_not_there_or_no_file(recorded: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"other\.index: it is not there"):
         StreamReader(tmp_path, "other")
@@ -346,13 +288,3 @@ def test_another_version_is_said(recorded: Path) -> None:
     damaged(index_path(recorded, "train"), lambda data: data.__setitem__(slice(8, 12), struct.pack("<I", 2)))
     with pytest.raises(UserError, match="it has version 2 of the format, and this program reads 1"):
         StreamReader(recorded, "train")
-
-
-@settings(max_examples=200, deadline=None)
-@given(index=st.binary(max_size=300), batches=st.binary(max_size=100))
-def test_arbitrary_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, index: bytes, batches: bytes) -> None:
-    folder = tmp_path_factory.mktemp("bytes")
-    index_path(folder, "train").write_bytes(index)
-    batches_path(folder, "train").write_bytes(batches)
-    with pytest.raises(UserError):
-        StreamReader(folder, "train")

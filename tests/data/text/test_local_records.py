@@ -183,24 +183,6 @@ def test_equal_inputs_are_in_one_split(export: Export) -> None:
     assert export("train=a.tsv", "label,text", limit=7).splits["train"].documents == 7
 
 
-def test_lines_that_cannot_be_used_are_left_out_and_told(export: Export) -> None:
-    for name, text in parallel("one\n\ntwo\n\nfive\n", "eins\n\n\ndrei\nfünf\n").items():
-        Path(name).write_bytes(text)
-    with pytest.raises(UserError, match=r"a\.de:3 is empty, and a\.en:3 is not"):
-        export("train=a.en a.de")
-    manifest = export("train=a.en a.de", on_bad_line="skip")
-    assert [line["de"] for line in export.lines("train")] == ["eins", "fünf"]
-    assert manifest.filter["bad_lines"]["count"] == 2
-    Path("b.jsonl").write_text("\n")
-    with pytest.raises(
-        UserError, match=r"no record in validation: kept are rows with a text for en and de, and 2 rows"
-    ):
-        export("train=a.en a.de validation=b.jsonl", on_bad_line="skip")
-    Path("b.jsonl").write_text('{"en": "a", "de": "b"}')
-    with pytest.raises(UserError, match="1 different records cannot be split"):
-        export("b.jsonl")
-
-
 def test_fields_are_of_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="FIELDS=en,de are of records in your own files: name them, FILES="):
         export_dataset("pydocs", data_dir=tmp_path, fields={"en": "en", "de": "de"})
