@@ -31,7 +31,6 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -103,24 +102,20 @@ class StreamWriter:
         self.bytes_per_batch = self._size / self.count + _ENTRY.size
         return digest
 
-    def _complete(self) -> None:
-        """Write the header of the index, and both files to the disk."""
-        header = _PREFIX.pack(_INDEX_MARK, VERSION, len(self._json), self.count, self._size) + self._json
-        self._index.seek(0)
-        self._index.write(header + hashlib.sha256(header).digest())
-        for file in (self._batches, self._index):
-            file.flush()
-            os.fsync(file.fileno())
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write the header of the index, and both files to the disk, unless there was an error."""
         with self._files:
-            if kind is None:
-                self._complete()
+            if kind is not None:
+                return
+            header = _PREFIX.pack(_INDEX_MARK, VERSION, len(self._json), self.count, self._size) + self._json
+            self._index.seek(0)
+            self._index.write(header + hashlib.sha256(header).digest())
+            for file in (self._batches, self._index):
+                file.flush()
+                os.fsync(file.fileno())
 
 
 class StreamReader:
@@ -172,9 +167,7 @@ class StreamReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self, path: Path) -> int:
@@ -204,12 +197,11 @@ class StreamReader:
             self.spec = _spec_from_json(text)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._error(where, f"its header describes no batch ({type(error).__name__}: {error})") from None
-        expected = self._entries_at + self._count * _ENTRY.size
-        if index_size != expected:
-            raise self._error(where, f"it has {index_size:,} bytes instead of {expected:,}")
-        if self._batches_size != recorded_size:
-            problem = f"it has {self._batches_size:,} bytes instead of {recorded_size:,}"
-            raise self._error(str(self._batches), problem)
+        expected_size = self._entries_at + self._count * _ENTRY.size
+        sizes = [(self._index, index_size, expected_size), (self._batches, self._batches_size, recorded_size)]
+        for path, size, expected in sizes:
+            if size != expected:
+                raise self._error(str(path), f"it has {size:,} bytes instead of {expected:,}")
         if self._read(self._batches, 0, len(_BATCHES_MARK), str(self._batches)) != _BATCHES_MARK:
             raise self._error(str(self._batches), "it holds no batches (it starts otherwise)")
 

@@ -158,7 +158,7 @@ def _quiet() -> Iterator[None]:
     import datasets
 
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec", "filelock")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in loggers}
     bars = datasets.utils.are_progress_bars_disabled()
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -167,7 +167,7 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()

@@ -106,11 +106,9 @@ class Source(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What identifies the text, as JSON; an export of the same description is up to date."""
-        ...
 
     def read(self) -> Iterator[Rows]:
         """The rows of each split. Raises UserError where the text cannot be had."""
-        ...
 
 
 @runtime_checkable
@@ -122,7 +120,6 @@ class OfFiles(Protocol):
 
         Raises UserError, here or where it is read, for patterns that match nothing.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,7 @@ class SelectedText:
                 names.append(file.path)
                 yield file
 
-        # each document comes before the next file is asked for: it is of the last name
+        # each document comes before the next file is read: it is of the last name
         documents = [
             (content_hash(text), text if self.selection.takes(names[-1]) else None)
             for text in self.whole.documents(files())
