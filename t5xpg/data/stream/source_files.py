@@ -81,6 +81,11 @@ class SourceFiles:
         }
         self._next_look = time.monotonic() + _PERIOD
 
+    def names_and_sizes(self) -> str:
+        """Their number, and a digest of their names and sizes."""
+        files = [[os.path.basename(file.path), file.look.size if file.look else -1] for file in self._files]
+        return f"{len(files)} files, {hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}"
+
     def check(self) -> None:
         """Raise UserError, naming the files, if one is no longer what it was when the stream was opened."""
         began = time.monotonic()
@@ -182,12 +187,6 @@ def _common_folder(paths: Sequence[str]) -> str:
     # characters, then up to a slash: commonpath would make gs:/ of gs://
     common = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])  # noqa: RUF071
     return common.rpartition("/")[0] + "/"
-
-
-def size_of(path: str) -> int:
-    """Bytes of a file; -1 where there is none."""
-    look = _look(path)
-    return look.size if look else -1
 
 
 def _look(path: str) -> _Look | None:

@@ -59,14 +59,12 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
 @pytest.mark.parametrize(
     "settings",
     [
-        config(),
         config("sample_plain", pack=True, num_virtual_shards=2),
         config("sample_cached", use_cached=True, pack=True),
-        config("sample_three", num_virtual_shards=2),
         config("sample_mixture"),
         config("sample_plain", split="validation", num_epochs=1, shuffle=False, num_virtual_shards=2, batch_size=2),
     ],
-    ids=["plain", "packed, two shards", "cached and packed", "three files, two shards", "mixture", "evaluation"],
+    ids=["packed, two shards", "cached and packed", "mixture", "evaluation"],
 )
 def test_a_fresh_process_goes_on_with_the_same_batches(
     first: DataService, second: DataService, settings: DatasetConfig

@@ -13,7 +13,7 @@ import seqio
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
-from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, stream_identity
+from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed
 from t5xpg.data.tasks import providers
 
 LENGTHS = {"inputs": 40, "targets": 24}
@@ -195,7 +195,7 @@ def test_a_module_that_is_not_there() -> None:
 def test_identity_knows_settings_and_files(sample_folder: Path) -> None:
     def identity(**values: Any) -> dict[str, Any]:
         settings = config("sample_three", **values)
-        return stream_identity(providers.find_provider(settings), settings)
+        return ShardedBatches(providers.find_provider(settings), settings, [0]).identity
 
     first = identity()
     assert first == identity(max_batches=3)
