@@ -264,12 +264,9 @@ class HuggingFace:
         """The rows of each split. Raises UserError where there is no network and no copy in the cache of `datasets`."""
         from t5xpg.data.text import hugging_face
 
-        if self.streamed:
-            for name, texts in hugging_face.stream_splits(self.path, self.configuration, self.revision).items():
-                yield Rows(name, texts)
-            return
-        for split, rows in hugging_face.load_splits(self.path, self.configuration, self.revision).items():
-            yield Rows(split, rows, len(rows))
+        splits = hugging_face.splits(self.path, self.configuration, self.revision, self.streamed)
+        for split, (texts, count) in splits.items():
+            yield Rows(split, texts, count)
 
 
 def selected(selection: Selection, corpus: str) -> dict[str, str]:

@@ -82,7 +82,7 @@ def test_says_which_splits_and_columns_are_missing(copy: Path) -> None:
     for path in (copy / CONFIGURATION).glob("*.parquet"):
         pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
     with pytest.raises(UserError, match='has no column "text": it has content'):
-        hugging_face.load_splits(str(copy), CONFIGURATION, None)
+        hugging_face.splits(str(copy), CONFIGURATION, None)
 
 
 @pytest.fixture
