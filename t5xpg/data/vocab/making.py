@@ -224,11 +224,7 @@ def _short(value: Any) -> str:
 
 
 def _put(
-    wanted: VocabularyRecord,
-    data_dir: Path,
-    model: bytes,
-    vocabulary_of: Callable[[Path], Vocabulary],
-    log: Log,
+    wanted: VocabularyRecord, data_dir: Path, model: bytes, vocabulary_of: Callable[[Path], Vocabulary], log: Log
 ) -> VocabularyRecord:
     """Write a vocabulary and its report, whole or not at all."""
     _check_name(wanted.name)
