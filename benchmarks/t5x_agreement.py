@@ -38,7 +38,7 @@ THEIRS = Path(__file__).with_name("t5x_agreement_theirs.py")
 STEPS, TOLERANCE = 10, 1e-4
 USUAL = ["DROPOUT_RATE=0.0"]
 CASES: dict[str, list[str]] = {
-    "as it is": [],
+    "unchanged": [],
     "two examples in each row": ["PACK=True"],
     "two microbatches, loss not normalised": ["NUM_MICROBATCHES=2", "LOSS_NORMALIZING_FACTOR=None"],
     "tied, label smoothing, loss not normalised": [
