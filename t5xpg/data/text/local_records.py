@@ -63,20 +63,7 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: BadLines | None 
     empty, go into `left_out`; without it they raise UserError naming file and line. So do, in any case, a file that
     cannot be read on, and parallel files with different numbers of lines.
     """
-    items: Iterator[Any]
-    parse: Callable[[Any], Record | None]
-    form = form_of(part[0])
-    if len(part) > 1:
-        items, parse = _parallel_lines(part), _side_by_side
-    elif form == PARQUET:
-        items, parse = parquet_rows(part[0], fields), lambda row: _cells(*row, fields)
-    elif form in JSON_LINES:
-        example = "{" + ", ".join(f'"{field}": "…"' for field in fields) + "}"
-        items, parse = numbered_lines(part[0]), lambda line: _object(*line, fields, example)
-    elif tuple(fields) == TEXT:
-        items, parse = numbered_lines(part[0]), lambda line: (text_of_line(*line),)
-    else:
-        items, parse = _column_lines(part[0], fields), lambda line: _columns(*line, fields)
+    items, parse = _items_and_parser(part, fields)
     for item in items:
         try:
             record = parse(item)
@@ -87,6 +74,21 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: BadLines | None 
             continue
         if record is not None:
             yield record
+
+
+def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any], Callable[[Any], Record | None]]:
+    """What a part is read as, and what makes a record of one such: None where there is no text."""
+    form = form_of(part[0])
+    if len(part) > 1:
+        return _parallel_lines(part), _side_by_side
+    if form == PARQUET:
+        return parquet_rows(part[0], fields), lambda row: _cells(*row, fields=fields)
+    if form in JSON_LINES:
+        example = "{" + ", ".join(f'"{field}": "…"' for field in fields) + "}"
+        return numbered_lines(part[0]), lambda line: _object(*line, fields=fields, example=example)
+    if tuple(fields) == TEXT:
+        return numbered_lines(part[0]), lambda line: (text_of_line(*line),)
+    return _column_lines(part[0], fields), lambda line: _columns(*line, fields=fields)
 
 
 def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
