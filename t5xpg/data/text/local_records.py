@@ -82,13 +82,13 @@ def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any],
     if len(part) > 1:
         return _parallel_lines(part), _side_by_side
     if form == PARQUET:
-        return parquet_rows(part[0], fields), lambda row: _cells(*row, fields=fields)
+        return parquet_rows(part[0], fields), lambda row: _cells(row, fields)
     if form in JSON_LINES:
         example = "{" + ", ".join(f'"{field}": "…"' for field in fields) + "}"
-        return numbered_lines(part[0]), lambda line: _object(*line, fields=fields, example=example)
+        return numbered_lines(part[0]), lambda line: _object(line, fields, example)
     if tuple(fields) == TEXT:
         return numbered_lines(part[0]), lambda line: (text_of_line(*line),)
-    return _column_lines(part[0], fields), lambda line: _columns(*line, fields=fields)
+    return _column_lines(part[0], fields), lambda line: _columns(line, fields)
 
 
 def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
@@ -116,8 +116,9 @@ def _column_lines(path: Path, fields: Sequence[str]) -> Iterator[tuple[bytes | N
         yield line, where, columns
 
 
-def _columns(line: bytes | None, where: str, columns: Sequence[str], fields: Sequence[str]) -> Record | None:
-    text = text_of_line(line, where)
+def _columns(line: tuple[bytes | None, str, Sequence[str]], fields: Sequence[str]) -> Record | None:
+    content, where, columns = line
+    text = text_of_line(content, where)
     if not text.strip():
         return None
     values = text.split("\t")
@@ -130,19 +131,20 @@ def _columns(line: bytes | None, where: str, columns: Sequence[str], fields: Seq
     return _complete(tuple(found[field] for field in fields), fields, where)
 
 
-def _object(line: bytes | None, where: str, fields: Sequence[str], example: str) -> Record | None:
-    text = text_of_line(line, where)
+def _object(line: Line, fields: Sequence[str], example: str) -> Record | None:
+    text, where = text_of_line(*line), line[1]
     if not text.strip():
         return None
     found = json_object(text, where, example)
     return _complete(tuple(string_in(found, field, where) for field in fields), fields, where)
 
 
-def _cells(row: Sequence[Any], where: str, fields: Sequence[str]) -> Record | None:
-    for name, value in zip(fields, row, strict=True):
+def _cells(row: tuple[Sequence[Any], str], fields: Sequence[str]) -> Record | None:
+    values, where = row
+    for name, value in zip(fields, values, strict=True):
         if not isinstance(value, str):
             raise BadLineError(f'{where}: "{name}" is {type(value).__name__}, expected a string.')
-    return _complete(tuple(row), fields, where)
+    return _complete(tuple(values), fields, where)
 
 
 def _complete(values: Record, names: Sequence[str], where: str = "") -> Record | None:
