@@ -49,7 +49,7 @@ class RecordedData:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What `preparation.Source` held when the batches were recorded: "data", "cache" and "manifest"."""
+        """What `experiment.prepare` knew of the data that was recorded: "data", "cache" and "manifest"."""
         return dict(self.recording.source)
 
     def require(self, steps: int) -> None:
