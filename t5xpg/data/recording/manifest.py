@@ -52,7 +52,7 @@ class StreamRecord:
 
 @dataclass(frozen=True)
 class Recording:
-    """What manifest.json says. `source` is what `experiment.prepare` knew of the data; `files` gives "bytes" and "sha256"."""
+    """What manifest.json says. source: what `experiment.prepare` knew of the data. files: "bytes" and "sha256" of each."""
 
     experiment: str  # as it is typed
     streams: Mapping[str, StreamRecord]
