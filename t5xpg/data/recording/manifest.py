@@ -52,7 +52,7 @@ class StreamRecord:
 
 @dataclass(frozen=True)
 class Recording:
-    """What manifest.json says. source: what `experiment.prepare` knew of the data. files: "bytes" and "sha256" of each."""
+    """What manifest.json says. source: what `experiment.prepare` knew of the data. files: "bytes", "sha256" of each."""
 
     experiment: str  # as it is typed
     streams: Mapping[str, StreamRecord]
