@@ -98,20 +98,20 @@ class DataProcess:
         self.environment = dict(environment)
         output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
         self._outputs = [output]
-        self._connection, theirs = socket.socketpair()
+        self._connection, worker_end = socket.socketpair()
         root = str(Path(__file__).resolve().parents[3])
         path = os.environ.get("PYTHONPATH")
         paths = {"PYTHONPATH": root + (os.pathsep + path if path else "")}
         self._lock = threading.Lock()
         self._closed = False
-        with theirs:
+        with worker_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "t5xpg.data.stream.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "t5xpg.data.stream.worker", str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **_ENVIRONMENT, **environment, **paths},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
             )
         self._tell({"sys_path": [entry for entry in sys.path if entry]})
@@ -139,7 +139,7 @@ class DataProcess:
             except (OSError, EOFError):
                 self._raise_if_closed()
                 raise DataProcessError(self._how_it_ended()) from None
-            except BaseException:  # Ctrl-C in the middle of a frame: what follows could not be told apart
+            except BaseException:  # Ctrl-C in the middle of a frame: what follows is no frame
                 self._connection.shutdown(socket.SHUT_RDWR)
                 raise
         if "error" in reply:
