@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 
-from t5xpg.base.kill_points import tell
+from t5xpg.base import phases
 from t5xpg.data.batch import Batch, hash_batch, hash_of_parts, hash_parts
 
 LINE = 65  # bytes: the digits and a line end
@@ -50,7 +50,7 @@ class BatchTrail(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         """The batch of the next update."""
-        tell("begin", "step", self._step + 1)
+        phases.begin("step", self._step + 1)
         batch = next(self._batches)
         self._step += 1
         self._recent.append((self._step, batch))

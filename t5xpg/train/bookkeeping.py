@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import phase, tell
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress, duration
 from t5xpg.distributed import hardware
@@ -128,7 +128,7 @@ class RunObserver:
 
         Raises UserError where its loss or gradient is not finite, and that was tolerated often enough.
         """
-        tell("end", "step", step)
+        phases.end("step", step)
         found = nonfinite.find(step, metrics, self._tolerance.parameter_names)
         if found is not None:
             self._skip(found, metrics)
@@ -205,7 +205,7 @@ class RunObserver:
     def evaluate(self, step: int, state: Any) -> None:
         """Measure the validation split and record it, and that of every task of a mixture by itself."""
         self._last_step_ended = None
-        with phase("evaluate", step):
+        with phases.phase("evaluate", step):
             summary = self._measurements.loss(state.params)
             by_task = self._measurements.loss_by_task(state.params)
         self._validation = (step, summary)
@@ -226,7 +226,7 @@ class RunObserver:
         """Measure the metrics of the tasks and record them; their time goes to the timings."""
         self._last_step_ended = None
         began = time.perf_counter()
-        with phase("evaluate", step):
+        with phases.phase("evaluate", step):
             measured = self._measurements.metrics(state.params, step)
         self._infer_eval_seconds = seconds = time.perf_counter() - began
         for one in measured:

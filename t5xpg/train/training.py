@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.stages import Compiled
 
-from t5xpg.base import environment, paths
+from t5xpg.base import environment, paths, phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import phase
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress, duration
 from t5xpg.base.signals import StopRequest
@@ -115,7 +114,7 @@ class Run:
         self.step, self.window = step, Window()
         self.tolerance = Tolerance(experiment.skip_nonfinite, parameter_names(self.assembly.abstract_state.params))
         if step:
-            with phase("restore", step):
+            with phases.phase("restore", step):
                 self.state, position, meta = self.checkpointer.restore(step, self.assembly.abstract_state)
                 self.stream.restore(position)
             self.window = Window.from_json(meta["window"])
@@ -278,7 +277,7 @@ class Run:
 
     def _compile_train_step(self) -> Compiled:
         """The update, compiled now, so that the first step of the bar is a step."""
-        with phase("compile"):
+        with phases.phase("compile"):
             return self.assembly.compile_train_step()
 
     def _compile_eval_step(self) -> Compiled:
