@@ -118,13 +118,19 @@ def json_object_of(path: Path, saying: str = "") -> Mapping[str, Any]:
 
     saying: what the file is read for, to be named in a message. Raises UserError for what is not JSON.
     """
-    if not path.is_file():
-        return {}
     try:
-        value = read_json(path)
+        value = read_json(path) if path.is_file() else {}
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}{f', which says {saying},' if saying else ''} is not JSON ({error}).") from None
     return value if isinstance(value, Mapping) else {}
+
+
+def json_object_if_any(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is none, or it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        value = read_json(path)
+        return value if isinstance(value, dict) else {}
+    return {}
 
 
 def last_lines(log: Path | BinaryIO, count: int) -> list[str]:
@@ -198,12 +204,9 @@ def _lives(process: int) -> bool:
 
 
 def sha256_of_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes, read in pieces."""
-    digest = hashlib.sha256()
+    """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _umask() -> int:
