@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import paths
+from t5xpg.commands import COMMANDS
 from t5xpg.experiment import config, prepare
 from t5xpg.experiment.identity import run_identity
 from t5xpg.run import report
 from t5xpg.study import matrix, sweep
+from tests.cli.test_commands import VARIABLES
 from tests.conftest import PROGRAMS
 from tests.workplace import REPOSITORY, sentences
 
@@ -64,7 +66,6 @@ ELSEWHERE = re.compile(r"make data DATASET=(wikitext|norwegian|norwegian_message
 # Of other experiments than those of span corruption: the rest of a text is as long as the text.
 LENGTHS = {"code_prefix_lm": "{'inputs': 64, 'targets': 64}"}
 MEASURING = "make bench"  # whatever rows: they stand beside every row of the table
-MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS_WITH_GIN = {"demo", "check", "estimate", "plan", "train", "record", "eval", "infer", "export"}
 
 
@@ -137,8 +138,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, command: str, code: int = 0) -> str:
     outer = ("T5XPG_", "PYTEST", "MAKE", "MFLAGS")  # what an outer make and this test's own surroundings leave
-    values = " ".join(re.findall(r"^VALUES [:+]= (.*)$", MAKEFILE, re.MULTILINE)).split()
-    dropped = {"PYTHONPATH", "VIRTUAL_ENV", "MACHINE", *values}
+    dropped = {"PYTHONPATH", "VIRTUAL_ENV", *VARIABLES}
     environment = {n: v for n, v in os.environ.items() if not n.startswith(outer) and n not in dropped}
     environment[PROGRAMS] = os.environ[PROGRAMS]
     environment["HF_HUB_OFFLINE"] = "1"  # a network would make `make data` download half a gigabyte
@@ -185,7 +185,7 @@ def test_commands_run_in_the_order_of_the_readme(copy: Path) -> None:
         if command in NOT_RUN_HERE or command.startswith(MEASURING) or READY_TO_LAUNCH.search(command):
             target = re.search(r"\bmake ([\w-]+)", command)
             assert target
-            assert re.search(rf"^{target[1]}: ", MAKEFILE, re.MULTILINE)
+            assert target[1] in COMMANDS
         elif elsewhere := ELSEWHERE.fullmatch(command):
             if elsewhere[1] != "norwegian_messages":  # programs may bring them
                 assert "FILES=" in run(copy, command, code=2)
