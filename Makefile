@@ -31,7 +31,7 @@ override MACHINE := $(patsubst .venv/.installed-%,%,$(firstword $(wildcard $(MAC
 override MACHINE := $(or $(MACHINE),$(shell sh requirements/machine))
 IMAGE := cuda
 endif
-ifneq ($(words $(MACHINE)) $(filter-out $(MACHINES),$(MACHINE)),1 )
+ifneq ($(words $(MACHINE)):$(filter-out $(MACHINES),$(MACHINE)),1:)
 $(error MACHINE=$(MACHINE) is none of: $(MACHINES))
 endif
 INSTALLED := .venv/.installed-$(MACHINE)

@@ -17,9 +17,7 @@ CPU_FLAGS_FOR_JAXLIB = "0.10.2"
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    if (
-        sys.argv[1:2] == ["--from-make"] and len(sys.argv) > 2
-    ):  # the variables of `make train` are the options of `t5xpg train`
+    if len(sys.argv) == 3 and sys.argv[1] == "--from-make":
         sys.argv[1:] = commands.from_make(sys.argv[2], os.environ)
     command = commands.COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if command and command.computes:
