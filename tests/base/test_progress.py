@@ -153,9 +153,7 @@ def test_an_error_says_where_it_stopped(clock: FakeClock) -> None:
     assert stream.getvalue().endswith("\nafter it\n")
 
 
-def test_a_dumb_terminal_gets_plain_lines(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with Progress("train", 2, "steps", stream=terminal) as progress:
         progress.advance(2)
