@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import last_lines
 
 Arrays = dict[str, np.ndarray]
 
@@ -189,7 +190,8 @@ class DataProcess:
             how = f"has ended with exit code {code}"
         elif code is not None:
             how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-        lines = next(filter(None, map(_last_lines, self._outputs)), [])
+        printed = (last_lines(output, _TAIL_LINES) for output in self._outputs)
+        lines = next(filter(None, printed), [])
         last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
         return (
             f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {how}. "
@@ -200,12 +202,6 @@ class DataProcess:
 def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     return log.open("w+b")
-
-
-def _last_lines(output: BinaryIO) -> list[str]:
-    output.seek(0, os.SEEK_END)
-    output.seek(max(0, output.tell() - 16384))
-    return output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
 
 
 _early: list[DataProcess] = []

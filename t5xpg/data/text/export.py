@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.digests import MEMORY
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import directory_atomically, remove_abandoned
+from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import BadLines
@@ -81,7 +79,8 @@ def export_dataset(
         log(f"{name} is up to date: {manifest.summary()}")
         return manifest
 
-    with _room(name, folder), directory_atomically(folder) as new:
+    remedy = "Make room, or name another place with T5XPG_DATA_DIR."
+    with room_for(f"the export of {name}", folder.parent, remedy), directory_atomically(folder) as new:
         rows_read, splits = write_splits(
             name, dataset.source, new, limit=limit, max_bytes=max_bytes, left_out=left_out, fields=dataset.fields
         )
@@ -199,20 +198,6 @@ def _destination(data_dir: Path, name: str) -> Path:
                 "Move it away, or choose another name, DATASET=…."
             )
     return folder
-
-
-@contextlib.contextmanager
-def _room(name: str, folder: Path) -> Iterator[None]:
-    """Say where a disk is full: the error of a write does not."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise UserError(
-            f"There is no room for the export of {name} in {folder.parent} ({error.strerror}); what was there before "
-            "is as it was. Make room, or name another place with T5XPG_DATA_DIR."
-        ) from error
 
 
 def _up_to_date(folder: Path, wanted: Manifest) -> Manifest | None:
