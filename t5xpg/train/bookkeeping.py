@@ -21,8 +21,8 @@ from t5xpg.run.batch_trail import BatchTrail
 from t5xpg.run.best import Best, Values, values_of
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.loggers import Logger, StartedRun, exporter
-from t5xpg.run.loggers.exporter import Audience
+from t5xpg.run.loggers import Logger, StartedRun
+from t5xpg.run.loggers.fanout import LoggerFanout, start_threads
 from t5xpg.run.metrics import Window, said
 from t5xpg.run.records import JsonlWriter, TensorBoardWriter, Unwritten, to_json
 from t5xpg.train import nonfinite
@@ -79,7 +79,7 @@ class RunObserver:
         loggers: Sequence[Logger] = (),
         started: StartedRun | None = None,
     ) -> None:
-        """loggers: told of `started`, the run without an id, and of its records."""
+        """loggers: get the records of `started`, the run without an id."""
         assert started is not None or not loggers
         self._cost = cost
         self._stream = stream
@@ -99,9 +99,9 @@ class RunObserver:
         self._metrics.truncate_after(kept)
         self._timing.truncate_after(kept)
         records = (directory.metrics_jsonl, directory.timing_jsonl)
-        told = exporter.start(loggers, started, *records, progress.print) if started and written else ()
+        threads = start_threads(loggers, started, *records, progress.print) if started and written else ()
         tensorboard = TensorBoardWriter(directory.tensorboard, after_step=kept) if written else Unwritten()
-        self._audience = Audience(tensorboard, told)
+        self._audience = LoggerFanout(tensorboard, threads)
         self._validation: tuple[int, Mapping[str, Any]] | None = None
         self._measured: tuple[int, Values] = (-1, {})  # for checkpoints: all numbers measured at one step
         self._waited = stream.waited

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import tensorstore
 from flax import serialization
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.tensorflow_files import INDEX, TensorFlowCheckpoint
+from t5xpg.data.tensorflow_checkpoint import INDEX, TensorFlowCheckpoint
 
 MESSAGE, METADATA, STATE = "checkpoint", "_METADATA", "state"
 TENSORFLOW, T5X = "mesh_tensorflow", "t5x"
@@ -128,14 +129,8 @@ def _index_in(folder: Path) -> Path | None:
 
 def _of_tensorflow(prefix: Path) -> StoredCheckpoint:
     variables = TensorFlowCheckpoint(prefix)
-    if absent := [file.name for file in variables.data_files() if not file.is_file()]:
-        raise UserError(f"{prefix.parent} lacks {', '.join(absent[:3])}. Copy or download the data files, too.")
-
-    def stored(name: str) -> StoredArray:
-        return StoredArray(variables.variables[name].shape, lambda: variables[name])
-
-    index = prefix.with_name(f"{prefix.name}{INDEX}")
-    return StoredCheckpoint(prefix, TENSORFLOW, {name: stored(name) for name in variables}, _files(index))
+    arrays = {name: StoredArray(shape, partial(variables.read, name)) for name, shape in variables.shapes.items()}
+    return StoredCheckpoint(prefix, TENSORFLOW, arrays, _files(prefix.with_name(f"{prefix.name}{INDEX}")))
 
 
 def _files(file: Path) -> tuple[Path, ...]:
