@@ -13,9 +13,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
-from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_layers_in_one
+from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_stacked_layers
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
-from t5xpg.exchange.t5x.params import write_checkpoint
 from t5xpg.experiment import Experiment, assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.models.model import Model, Params
@@ -101,6 +101,6 @@ def _param_states(model: Model, params: Params, trees: dict[str, Params] | None)
 def new_param_states(model: Model, params: Params) -> Params:
     """The zeros with which T5X's Adafactor begins."""
     if network_of(model) == SCALABLE:
-        return zeros_of_layers_in_one(in_t5x(model, params))
+        return zeros_of_stacked_layers(in_t5x(model, params))
     state = Adafactor(Constant(1.0)).transformation(model.logical_axes()).init(params)
     return param_states({slot: in_t5x(model, tree) for slot, tree in _factored(state).items()})

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.importing import import_checkpoint
-from t5xpg.exchange.t5x.params import flat
 from t5xpg.experiment import assembly, config
 from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
@@ -41,9 +41,9 @@ def test_a_checkpoint_of_t5x_becomes_a_run(runs: Path, tmp_path: Path, capsys: p
         directory, loaded.experiment, assembly.assemble(loaded.experiment)
     )
     assert (vocabulary.kind, vocabulary.sentinels, step) == ("bytes", "byt5_google", 0)
-    assert {f"target/{name}": described(np.asarray(array)) for name, array in flat(params)} == {
-        name: said for name, said in CONTENTS["t5_1_1"].items() if name.startswith("target/")
-    }
+    assert {
+        f"target/{name}": described(np.asarray(array)) for name, array in flatten_dict(params, sep="/").items()
+    } == {name: said for name, said in CONTENTS["t5_1_1"].items() if name.startswith("target/")}
     imported = directory.imported()
     assert imported is not None
     assert (imported["format"], imported["source"]) == ("t5x", str(given / "checkpoint_5"))
@@ -111,7 +111,7 @@ def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
     kept = {
         f"state/param_states/{name}/{slot}": array
         for slot in ("v_row", "v_col", "v")
-        for name, array in flat(optimizer["0"][slot])
+        for name, array in flatten_dict(optimizer["0"][slot], sep="/").items()
     }
     assert {name: described(np.asarray(array)) for name, array in kept.items() if array.shape != (1,)} == {
         name: said for name, said in CONTENTS["t5_1_1"].items() if name.startswith("state/param_states")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +123,8 @@ def _weight_map(index: Path) -> dict[str, str]:
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
             raise UserError(f"{index} names {file!r}: expected the name of a file beside it.")
     return names
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first five names for a message, and how many more there are; empty of none."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

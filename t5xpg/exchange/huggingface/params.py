@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.exchange.formats.weights import first_names
 from t5xpg.exchange.huggingface.config import (
     config_from_transformers,
     config_to_transformers,
@@ -127,17 +128,15 @@ def params_from_transformers(
     if missing:
         hint = nearest(missing[0], state_dict)
         raise UserError(
-            f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {_some(missing)}.{hint}"
+            f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {first_names(missing)}.{hint}"
         )
     if unknown:
-        raise UserError(f"The checkpoint has {len(unknown)} tensors that this configuration lacks: {_some(unknown)}.")
+        raise UserError(
+            f"The checkpoint has {len(unknown)} tensors that this configuration lacks: {first_names(unknown)}."
+        )
     if wrong:
         raise UserError(f"The checkpoint and the configuration differ: {'; '.join(wrong[:5])}.")
     return params
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:

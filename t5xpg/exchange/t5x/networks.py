@@ -19,12 +19,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, OWN, SEQIO, Vocabulary
 from t5xpg.exchange.huggingface.architectures import unshared
-from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS, flat, put
+from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -86,12 +87,13 @@ def _encoder_decoder(config: T5Config, params: Params) -> Params:
     made: Params = {"token_embedder": params["token_embedder"]}
     counts = (config.num_encoder_layers, config.num_decoder_layers)
     for stack, count in zip(STACKS, counts, strict=True):
-        layers = [dict(flat(params[stack][f"layers_{layer}"])) for layer in range(count)]
-        made[stack] = {name: part for name, part in params[stack].items() if not name.startswith("layers_")}
-        made[stack][stack] = {}
-        for name in layers[0]:
-            arrays = [_with_heads(name, layer[name], config) for layer in layers]
-            put(made[stack][stack], name, np.stack(arrays, axis=SCAN_AXIS))
+        layers = [flatten_dict(params[stack][f"layers_{layer}"], sep="/") for layer in range(count)]
+        stacked = {
+            name: np.stack([_with_heads(name, layer[name], config) for layer in layers], axis=SCAN_AXIS)
+            for name in layers[0]
+        }
+        outside = {name: part for name, part in params[stack].items() if not name.startswith("layers_")}
+        made[stack] = {**outside, stack: unflatten_dict(stacked, sep="/")}
     return made
 
 
