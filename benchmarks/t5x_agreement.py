@@ -28,7 +28,7 @@ from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
-from t5xpg.exchange.t5x.engine import experiment_gin
+from t5xpg.exchange.t5x.engine_gin import experiment_gin
 from t5xpg.exchange.t5x.networks import in_t5x
 from t5xpg.exchange.to_t5x import new_param_states
 from t5xpg.experiment import assembly, config

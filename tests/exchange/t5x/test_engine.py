@@ -86,7 +86,9 @@ def test_a_run_goes_on_with_its_own_settings_alone(t5x: Path) -> None:
 def test_what_goes_wrong_in_t5x_is_said(t5x: Path) -> None:
     engine.train(loaded(), t5x)
     (t5x / "fail").write_text("")
-    with pytest.raises(UserError, match=r"T5X ended with code 1: ValueError: the shapes do not fit. All that it said"):
+    with pytest.raises(
+        UserError, match=r"T5X ended with code 1: ValueError: the shapes do not fit. All that it printed"
+    ):
         engine.train(loaded(), t5x)
 
 
@@ -126,11 +128,11 @@ def test_tasks_are_registered_as_the_experiment_has_them(workplace: Workplace) -
     config = DatasetConfig("small_span_corruption", {"inputs": 32, "targets": 32}, objective=objective)
     program = (
         "import seqio\n"
-        "from t5xpg.exchange.t5x.engine import t5x_tasks\n"
+        "from t5xpg.exchange.t5x import engine_tasks\n"
         "task = seqio.get_mixture_or_task('small_span_corruption')\n"
         "keywords = [step.keywords for step in task.preprocessors if hasattr(step, 'keywords')]\n"
         "print([words['noise_density'] for words in keywords if 'noise_density' in words])\n"
-        "assert t5x_tasks.vocabulary('small_span_corruption') == task.output_features['inputs'].vocabulary\n"
+        "assert engine_tasks.vocabulary('small_span_corruption') == task.output_features['inputs'].vocabulary\n"
     )
     told = {"T5XPG_ENGINE_OBJECTIVE": json.dumps(config.to_json()["objective"]), "T5XPG_ENGINE_MODULES": "json"}
     environment = {**workplace.environment, **told}
