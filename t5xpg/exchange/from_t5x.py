@@ -21,8 +21,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.exchange.formats.t5x_files import TENSORFLOW, holds_checkpoint, open_checkpoint
+from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
 from t5xpg.exchange.import_folders import TOKENIZER_FILES
-from t5xpg.exchange.imported import Taken, vocabulary_of_folder
+from t5xpg.exchange.imported import ImportedCheckpoint
 from t5xpg.exchange.t5x.adafactor import Accumulators, accumulators_of
 from t5xpg.exchange.t5x.networks import RECORD
 from t5xpg.exchange.t5x.params import config_of, params_of, state_of
@@ -39,13 +40,13 @@ _BYTE_ROWS = range(259, 513)
 _PIECES = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
 
-def is_one(checkpoint: str) -> bool:
+def is_checkpoint(checkpoint: str) -> bool:
     """Whether this names a checkpoint of T5X or Mesh-TensorFlow on this machine."""
     path = Path(checkpoint).expanduser()
     return bool(checkpoint) and holds_checkpoint(path)
 
 
-def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> Taken:
+def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
     """The checkpoint, with its Adafactor where `optimizer` says so.
 
     Raises UserError where it is not whole, or no encoder-decoder of T5's families.
@@ -64,7 +65,7 @@ def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     if optimizer:
         accumulators = accumulators_of(state, params)
         step, opt_state = accumulators.step, _optax_state(config, params, accumulators)
-    return Taken(
+    return ImportedCheckpoint(
         source=str(found.path),
         name=_name(given),
         format=found.kind,

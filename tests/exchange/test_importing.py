@@ -173,7 +173,10 @@ def remove(name: str) -> Any:
 BAD: dict[str, tuple[Any, str]] = {
     "no config": (remove("config.json"), r"has no config\.json: expected a folder that `save_pretrained`"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is not JSON"),
-    "no object": (lambda folder: (folder / "config.json").write_text("[]"), "holds a list, expected an object"),
+    "no object": (
+        lambda folder: (folder / "config.json").write_text("[]"),
+        r"config\.json holds no settings: expected an object",
+    ),
     "no weights": (remove("model.safetensors"), "holds no parameters"),
     "no tokenizer": (remove("tokenizer.json"), r"has no tokenizer: .*TOKENIZER=path, or TOKENIZER=bytes"),
     "another family": (lambda folder: change(folder, model_type="mbart"), "'mbart'; 't5', 'mt5', 'umt5' can be read"),
