@@ -65,8 +65,8 @@ WITH_TENSORFLOW = {
 LATE_TENSORFLOW = {"t5xpg.data.late_imports", "t5xpg.data.metrics", "t5xpg.data.tensorflow_checkpoint"}
 # They import TensorFlow (the first three), are of the goldens only, or belong to another framework.
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch", "transformers")
-# A program of the other environment, which asks transformers what it makes of an export.
-ELSEWHERE = "t5xpg.exchange.huggingface.transformers_answers"
+# A program for another environment: transformers' outputs for an export.
+ELSEWHERE = "t5xpg.exchange.huggingface.transformers_outputs"
 WITHOUT_JAX = ("base", "data", "tasks")
 RUN_WITH_JAX = {f"t5xpg.run.checkpoint.{name}" for name in ("checkpointer", "initial_checkpoint", "items")}
 

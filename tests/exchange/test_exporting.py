@@ -106,7 +106,7 @@ class Transformers:
         self._right: dict[str, np.ndarray] = {}
         self._ours = transformers_check._ours
         monkeypatch.setattr(transformers_check, "_ours", self.ours)
-        monkeypatch.setattr(transformers_check, "_asked", self.asked)
+        monkeypatch.setattr(transformers_check, "_theirs", self.theirs)
         monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, sys.executable)
 
     def ours(self, *arguments: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -115,9 +115,9 @@ class Transformers:
         self._right, self._vocabulary = {"logits": logits, "generated": generated}, arguments[3]
         return logits, generated
 
-    def asked(self, python: Path, folder: Path, asked: Any, metadata: dict[str, str]) -> tuple[Any, dict[str, Any]]:
+    def theirs(self, python: Path, folder: Path, given: Any, metadata: dict[str, str]) -> tuple[Any, dict[str, Any]]:
         assert (folder / "config.json").is_file()
-        assert asked["inputs"].shape[0] == asked["decoder_inputs"].shape[0]
+        assert given["inputs"].shape[0] == given["decoder_inputs"].shape[0]
         ids = [self.wrong.get(text, expected_ids(self._vocabulary, text)) for text in json.loads(metadata["texts"])]
         said = {"ids": ids, "model": "T5", "tokenizer": "Tokens", "versions": {"torch": "1", "transformers": "2"}}
         return {name: array + self.wrong.get(name, 0) for name, array in self._right.items()}, said
