@@ -54,6 +54,11 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
         np.testing.assert_array_equal(written[key], value)
     with safe_open(folder / "model.safetensors", "numpy") as file:
         assert file.metadata() == {"format": "pt"}
+    written_config, theirs_config = (json.loads((one / "config.json").read_text()) for one in (folder, theirs))
+    assert written_config["model_type"] == theirs_config["model_type"].replace("mt5", "t5" if name == "mt5" else "mt5")
+    others = ("architectures", "model_type", "tie_word_embeddings", "scale_decoder_outputs", "dtype", "eos_token_id")
+    for key in written_config.keys() - set(others):
+        assert written_config[key] == theirs_config[key], key
     generation = json.loads((folder / "generation_config.json").read_text())
     theirs_generation = json.loads((theirs / "generation_config.json").read_text())
     for key in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):

@@ -12,7 +12,6 @@ from flax.traverse_util import flatten_dict
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
 from t5xpg.run.checkpoint import items
@@ -34,17 +33,7 @@ def test_a_checkpoint_of_t5x_becomes_a_run(runs: Path, tmp_path: Path, capsys: p
     run = import_checkpoint(str(given), runs)
     assert run == runs / "t5_1_1"
     assert "T5X, 22,688 parameters, bytes, 259 ids, sentinels as byt5_google" in capsys.readouterr().out
-    loaded = config.load("t5_1_1")
-    directory = RunDirectory(run)
-    check_same_model(directory, loaded.experiment)
-    params, vocabulary, step = parameters_and_vocabulary(
-        directory, loaded.experiment, assembly.assemble(loaded.experiment)
-    )
-    assert (vocabulary.kind, vocabulary.sentinels, step) == ("bytes", "byt5_google", 0)
-    assert {
-        f"target/{name}": described(np.asarray(array)) for name, array in flatten_dict(params, sep="/").items()
-    } == {name: said for name, said in CONTENTS["t5_1_1"].items() if name.startswith("target/")}
-    imported = directory.imported()
+    imported = RunDirectory(run).imported()
     assert imported is not None
     assert (imported["format"], imported["source"]) == ("t5x", str(given / "checkpoint_5"))
     with pytest.raises(UserError, match="FORCE=1 replaces it"):
