@@ -1,8 +1,9 @@
 """A checkpoint of T5X or of Mesh-TensorFlow, recognised by its files.
 
-Such checkpoints say neither what their MLPs compute nor what their ids mean. The first is looked for in the gin files
-that both programs leave beside them, the second in what `make export FORMAT=t5x` writes (`t5xpg.json`), in tokenizer
-files that lie there, or is told (TOKENIZER=). An embedding of 259 to 512 rows is taken for one of bytes, as ByT5's.
+Such checkpoints contain neither the activations of their MLPs nor the meaning of their ids. The first are looked for
+in the gin files that both programs leave beside them, the second in what `make export FORMAT=t5x` writes
+(`t5xpg.json`), in tokenizer files that lie there, or named by the user (TOKENIZER=). An embedding of 259 to 512 rows is
+one of bytes, as ByT5's.
 """
 
 from __future__ import annotations
@@ -98,10 +99,9 @@ def _name(given: Path) -> str:
 
 
 def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Of the MLP, where a file says them."""
-    said = record.get("model", {}).get("mlp_activations")
-    if said:
-        return tuple(said)
+    """The activations of the MLP, where a file names them."""
+    if recorded := record.get("model", {}).get("mlp_activations"):
+        return tuple(recorded)
     for file in (folder / name for folder in folders for name in _GIN_FILES):
         if file.is_file():
             found = _ACTIVATIONS.findall(file.read_text(encoding="utf-8", errors="replace"))
@@ -134,9 +134,9 @@ def _vocabulary(
 def _recorded(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, int]) -> Vocabulary:
     model = value.get("model_file")
     if model is not None:
-        places = [folder / Path(model).name for folder in folders]
-        there = next((place for place in places if place.is_file()), places[0])
-        value = {**value, "model_file": str(there)}
+        candidates = [folder / Path(model).name for folder in folders]
+        file = next((file for file in candidates if file.is_file()), candidates[0])
+        value = {**value, "model_file": str(file)}
     found = Vocabulary.from_json(value)
     if found.size > rows["vocab_size"]:
         raise UserError(f"{RECORD} says {found.size:,} ids, and the model has {rows['vocab_size']:,}.")

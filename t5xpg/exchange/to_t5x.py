@@ -51,13 +51,16 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         trees, updates = _accumulators(directory, experiment, built, step)
         kept = kept if trees is None else "its Adafactor"
     with directory_atomically(target) as folder:
-        states = _param_states(experiment.model, params, trees)
+        if trees is None:
+            states = new_param_states(experiment.model, params)
+        else:
+            states = param_states({slot: in_t5x(experiment.model, tree) for slot, tree in trees.items()})
         written = write_checkpoint(folder, in_t5x(experiment.model, params), updates, states)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
         if vocabulary.model_file is not None:
             shutil.copyfile(vocabulary.model_file, folder / Path(vocabulary.model_file).name)
-        said = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {written.name}."
-        write_text(folder / MODEL_FILE, model_gin(experiment.model, vocabulary, target, said))
+        comment = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {written.name}."
+        write_text(folder / MODEL_FILE, model_gin(experiment.model, vocabulary, target, comment))
     print(f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {kept}: {shown(target)}")
     print(f"restored by T5X with utils.RestoreCheckpointConfig.path = '{target / written.name}'", flush=True)
     return target
@@ -90,12 +93,6 @@ def _accumulators(
 def _factored(opt_state: Any) -> dict[str, Params]:
     (kept,) = [node for node in opt_state if isinstance(node, optax.FactoredState)]
     return {slot: getattr(kept, slot) for slot in SLOTS}
-
-
-def _param_states(model: Model, params: Params, trees: dict[str, Params] | None) -> Params:
-    if trees is None:
-        return new_param_states(model, params)
-    return param_states({slot: in_t5x(model, tree) for slot, tree in trees.items()})
 
 
 def new_param_states(model: Model, params: Params) -> Params:

@@ -139,4 +139,4 @@ class SentencePieceFile:
         }
 
     def _cannot(self, why: str) -> UserError:
-        return UserError(f"The SentencePiece model {self.path} cannot be said as a tokenizer.json: {why}.")
+        return UserError(f"The SentencePiece model {self.path} cannot be written as a tokenizer.json: {why}.")

@@ -64,7 +64,7 @@ def holds_checkpoint(path: Path) -> bool:
 
 
 def open_checkpoint(path: Path) -> StoredCheckpoint:
-    """The checkpoint at a path: its folder, its file, or the folder of several, of which the last one is taken.
+    """The checkpoint at a path: its folder, its file, or the folder of several, of which the last one is opened.
 
     Raises UserError where there is none, or where it is not whole.
     """
@@ -191,7 +191,7 @@ def _inside(folder: Path, name: str) -> Path:
     """A folder beside the file that names it. Raises ValueError for a name that leads elsewhere."""
     last = name.rstrip("/")
     if not last.isprintable() or "/" in last or last in ("", ".", ".."):
-        raise ValueError(f"an array is said to be in {name!r}")
+        raise ValueError(f"an array should be in {name!r}")
     return folder / last
 
 

@@ -145,17 +145,17 @@ class TorchFile(Mapping[str, np.ndarray]):
                 raise ValueError("numbers in big-endian order")
             found: dict[str, _Storage] = {}
             described = _value(file, found)
-            places: dict[str, int] = {}
+            offsets: dict[str, int] = {}
             for key in _value(file):
                 storage = found[key]
                 (count,) = struct.unpack("<q", file.read(8))
                 if count != storage.count:
                     raise ValueError(f"{count} numbers where {storage.count} are described")
-                places[key] = file.tell()
+                offsets[key] = file.tell()
                 file.seek(count * storage.dtype.itemsize, io.SEEK_CUR)
 
         def read(storage: _Storage) -> np.ndarray:
-            numbers = np.fromfile(self._path, storage.dtype, storage.count, offset=places[storage.key])
+            numbers = np.fromfile(self._path, storage.dtype, storage.count, offset=offsets[storage.key])
             if numbers.size != storage.count:
                 raise ValueError("it ends too early")
             return numbers
@@ -185,9 +185,9 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
 
     def since_mark() -> list[Any]:
         start = marks.pop()
-        taken = stack[start:]
+        items = stack[start:]
         del stack[start:]
-        return taken
+        return items
 
     argument: Any  # pickletools gives one of every kind
     for opcode, argument, _ in pickletools.genops(file):
@@ -206,9 +206,9 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
                 stack.append(tuple(since_mark()))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 count = int(opcode.name[-1])
-                taken = stack[-count:]
+                items = stack[-count:]
                 del stack[-count:]
-                stack.append(tuple(taken))
+                stack.append(tuple(items))
             case "APPEND":
                 last = stack.pop()
                 stack[-1].append(last)

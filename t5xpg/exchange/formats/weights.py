@@ -16,7 +16,7 @@ from t5xpg.exchange.formats.torch_files import TorchFile
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
-# Of other programs; said by name, because they are what one finds instead.
+# Of other programs; named in a message, because they are what one finds instead.
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 _CONVERT = (
     'with PyTorch and transformers: python -c "from transformers import AutoModelForSeq2SeqLM as M; '

@@ -47,8 +47,8 @@ def convert(file: Path, search: Sequence[Path] = ()) -> Converted:
         run = _RUN_FILE.search(name)
         if _MODEL_FILE.search(name) or (run and run[1] in (*tables.RUNS, *_NO_TRAINING)):
             return None
-        places = [folder / name for folder in (*search, including.parent, Path())]
-        return next((place for place in places if place.is_file()), None)
+        candidates = [folder / name for folder in (*search, including.parent, Path())]
+        return next((file for file in candidates if file.is_file()), None)
 
     conversion = _Conversion(file)
     for statement in statements(file, found):
@@ -297,7 +297,7 @@ class _Conversion:
         changed: dict[str, Any] = {}
         for name in sorted(self._ours, key=lambda name: (order.get(name, len(order)), name)):
             value = self._ours[name]
-            # validation is like training where nothing else is said
+            # validation is like training unless the file binds it
             macro = (
                 tables.OURS.get(name.replace("train_eval/spec.", "train/")) if name.startswith("train_eval/") else None
             )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.spec import DatasetConfig
 from t5xpg.exchange.t5x.networks import SCALABLE, network_gin, network_of
 from t5xpg.experiment import Experiment
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -35,17 +34,15 @@ def experiment_gin(experiment: Experiment, name: str, model_dir: Path, initial: 
         "MODEL_DIR": str(model_dir),
         "INITIAL_CHECKPOINT_PATH": [] if initial is None else str(initial),
     }
-    return "\n".join(
-        [
-            f"# {name} for T5X: the macros of gin/engines/t5x.gin.",
-            "from __gin__ import dynamic_registration",
-            "",
-            *network_gin(experiment.model),
-            "",
-            *(f"{macro} = {value!r}" for macro, value in macros.items()),
-            "",
-        ]
-    )
+    lines = [
+        f"# {name} for T5X: the macros of gin/engines/t5x.gin.",
+        "from __gin__ import dynamic_registration",
+        "",
+        *network_gin(experiment.model),
+        "",
+        *(f"{macro} = {value!r}" for macro, value in macros.items()),
+    ]
+    return "\n".join([*lines, ""])
 
 
 def macros_of(experiment: Experiment) -> dict[str, Any]:
@@ -113,18 +110,11 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
         yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
     if experiment.skip_nonfinite:
         yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
-    yield from _of_data(experiment.train_dataset)
-    yield from _of_periods(experiment)
-
-
-def _of_data(train: DatasetConfig) -> Iterator[str]:
+    train = experiment.train_dataset
     if train.feature_converter not in (None, "EncDecFeatureConverter"):
         yield f"FEATURE_CONVERTER={train.feature_converter}: T5X's encoder-decoders take EncDecFeatureConverter."
     if train.num_virtual_shards != 1:
         yield "NUM_VIRTUAL_SHARDS: T5X reads one shard for each process; set it to 1."
-
-
-def _of_periods(experiment: Experiment) -> Iterator[str]:
     periods = {"EVAL_PERIOD": experiment.eval_period, "CHECKPOINT_PERIOD": experiment.checkpoints.period}
     least = min(periods.values())
     for name, period in periods.items():
