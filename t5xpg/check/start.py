@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
+from t5xpg.base.files import json_object_if_any
 from t5xpg.base.paths import shown
 from t5xpg.check.finding import Finding
 from t5xpg.data.spec import DatasetConfig
@@ -72,7 +70,7 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: b
         selection = None
     if quick or (trained is None and selection is None) or prepare.missing(dataset) or prepare.problems(dataset):
         return
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         try:
             dataset, vocabulary = _readable(service, dataset)
         except UserError:  # said where the data are looked at
@@ -124,8 +122,7 @@ def _own_meta(directory: RunDirectory) -> dict[str, Any]:
     """The meta of the run's own last checkpoint; empty where there is none that can be read."""
     folders = [path for path in directory.checkpoints.glob("*") if path.name.isdecimal()]
     for folder in sorted(folders, key=lambda path: -int(path.name)):
-        with contextlib.suppress(OSError, ValueError):  # a damaged one: for the checkpoints to say
-            meta = read_json(folder / "meta" / "metadata")
-            if isinstance(meta, dict):
-                return meta
+        meta = json_object_if_any(folder / "meta" / "metadata")  # a damaged one: for the checkpoints to say
+        if meta:
+            return meta
     return {}

@@ -22,10 +22,10 @@ part of it, and what the files were stands beside it, so that it is never put ba
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 import re
 import tempfile
@@ -41,9 +41,10 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.source_files import FILES, SourceFiles, size_of
+from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
+from t5xpg.data.stream.source_files import FILES, SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter
-from t5xpg.data.tasks.providers import Provider, source_of, tasks_of
+from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 
 PATIENCE = 5.0  # seconds for the first rows
 THREADS = 2  # of each pipeline; the training process computes on the same cores
@@ -59,12 +60,13 @@ class ShardedBatches:
     def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
         self.config = config
         self.shards = tuple(shards)
-        self._provider = provider
+        self._provider = provider = with_relocatable_paths(provider)
         self._datasets = {shard: _dataset(provider, config, shard) for shard in self.shards}
         self._features = config.batch_spec(config.rows_per_shard).features()
         self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
         self._length: int | None = None  # batches of the whole stream, once counted
         self._files = SourceFiles(provider, config)
+        self.identity = stream_identity(config, self._files)
         self.rewind()
 
     def rewind(self) -> None:
@@ -188,20 +190,35 @@ def shard_prefix(shard: int) -> str:
     return f"shard_{shard:05d}-"
 
 
-def stream_identity(provider: Provider, config: DatasetConfig) -> dict[str, Any]:
-    """What must be the same for a position to mean the same place: the settings, and names and sizes of the files."""
+def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]:
+    """What must be the same for a position to mean the same: the settings, and names and sizes of the files."""
     settings = config.to_json()
     for name in ("max_batches", "module_import"):
         del settings[name]
     if config.converter == ENC_DEC:  # positions of earlier versions know no other
         del settings["feature_converter"], settings["loss_on_targets_only"]
-    files = []
-    for task in tasks_of(provider):
-        if config.split in task.splits:
-            paths = map(str, source_of(task, config).list_shards(config.split))
-            files += [[os.path.basename(path), size_of(path)] for path in paths]
-    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    return settings | {"files": f"{len(files)} files, {digest[:16]}"}
+    return settings | {"files": files.names_and_sizes()}
+
+
+def with_relocatable_paths(provider: Provider) -> Provider:
+    """The task or mixture, its files opened by names that do not tell where the data and cache folders lie."""
+    open_folders()
+    return map_tasks(provider, _with_relocatable_paths)
+
+
+def _with_relocatable_paths(task: seqio.Task) -> seqio.Task:
+    def relocated(source: Any) -> Any:
+        if not isinstance(source, seqio.FileDataSource):
+            return source
+        other = copy.copy(source)
+        other.list_shards = lambda split: relocatable(source.list_shards(split))
+        return other
+
+    copied = copy.copy(task)
+    copied._source = relocated(task.source)
+    cached = task._get_cached_source
+    copied._get_cached_source = lambda *arguments, **named: relocated(cached(*arguments, **named))
+    return copied
 
 
 def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:

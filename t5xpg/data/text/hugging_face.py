@@ -8,7 +8,7 @@ import socket
 import sys
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,88 +19,49 @@ _ROWS_AT_ONCE = 1000
 _REACH_SECONDS = 5.0
 
 
-class TextColumn:
-    """The column "text" of a loaded split: iterable, with a length, a thousand rows in memory at a time.
-
-    `name` is that of the split in messages. Iterating raises UserError at a row that is no text.
-    """
-
-    def __init__(self, split: Any, name: str = "the split") -> None:
-        self._split = split
-        self._name = name
-
-    def __len__(self) -> int:
-        return len(self._split)
-
-    def __iter__(self) -> Iterator[str]:
-        row = 0
-        for batch in self._split.select_columns("text").iter(batch_size=_ROWS_AT_ONCE):
-            for text in batch["text"]:
-                row += 1
-                if not isinstance(text, str):
-                    raise UserError(f'{self._name}, row {row}: "text" is {type(text).__name__}, expected a string.')
-                yield text
-
-
-def load_splits(path: str, configuration: str | None, revision: str | None) -> dict[str, TextColumn]:
-    """The train, validation and test splits of a dataset.
+def splits(
+    path: str, configuration: str | None, revision: str | None, streamed: bool = False
+) -> dict[str | None, tuple[Iterator[str], int | None]]:
+    """The texts of the train, validation and test splits of a dataset, and how many there are.
 
     `path` is a name on the hub, or a local folder laid out like one. Without a network the copy in the cache of
-    `datasets` is used. Raises UserError where there is none, or where the dataset has other splits or columns.
+    `datasets` is used. `streamed`: as they come, without a copy and a number; where there are not all three splits, the
+    train split under the name None, for a text without splits. Raises UserError where the dataset cannot be had or has
+    other splits or columns, here or at a row.
     """
-    import datasets
-
-    with _quiet(), _offline_where_unreachable() as reached:
-        try:
-            loaded = datasets.load_dataset(path, configuration, revision=revision)
-        except Exception as error:  # connection, hub, file and generation errors share no base class
-            raise UserError(_cannot_load(path, configuration, reached, error)) from error
-    for split in SPLITS:
-        if split not in loaded:
-            raise UserError(f"{path} has no split {split!r}: it has {', '.join(loaded)}.")
-        if "text" not in loaded[split].column_names:
-            raise UserError(f'{path} has no column "text": it has {", ".join(loaded[split].column_names)}.')
-    return {split: TextColumn(loaded[split], f"{path} {split}") for split in SPLITS}
-
-
-def stream_splits(path: str, configuration: str | None, revision: str | None) -> dict[str | None, Iterator[str]]:
-    """The texts of a dataset as they come, without a copy of it: nothing is fetched before it is asked for.
-
-    The three splits; where it has not got all of them, its train split under the name None, for a text without splits.
-    Raises UserError where the dataset cannot be had, there or at a row.
-    """
-    import datasets
-
-    with _quiet(), _offline_where_unreachable() as reached:
-        try:
-            loaded = datasets.load_dataset(path, configuration, revision=revision, streaming=True)
-        except Exception as error:  # connection, hub, file and generation errors share no base class
-            raise UserError(_cannot_load(path, configuration, reached, error)) from error
-    if "train" not in loaded:
-        raise UserError(f"{path} has no split 'train': it has {', '.join(map(str, loaded))}.")
-    if not set(SPLITS) <= set(loaded):
-        return {None: _streamed_texts(loaded["train"], f"{path} train")}
-    return {split: _streamed_texts(loaded[split], f"{path} {split}") for split in SPLITS}
+    loaded = _load(path, configuration, revision=revision, streaming=streamed)
+    names: dict[str | None, str] = {split: split for split in SPLITS}
+    if streamed and not set(SPLITS) <= set(loaded):
+        names = {None: "train"}
+    found: dict[str | None, tuple[Iterator[str], int | None]] = {}
+    for split, name in names.items():
+        if name not in loaded:
+            raise UserError(f"{path} has no split {name!r}: it has {', '.join(map(str, loaded))}.")
+        data = loaded[name]
+        if not streamed and "text" not in data.column_names:
+            raise UserError(f'{path} has no column "text": it has {", ".join(data.column_names)}.')
+        batches = data.iter(1) if streamed else data.select_columns("text").iter(_ROWS_AT_ONCE)
+        found[split] = (_texts(batches, f"{path} {name}"), None if streamed else len(data))
+    return found
 
 
-def _streamed_texts(split: Any, name: str) -> Iterator[str]:
+def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[str]:
     """The column "text". Raises UserError at a row that is no text, or cannot be read."""
     row = 0
-    rows = iter(split)
     while True:
         try:
-            values = next(rows, None)
+            batch = next(batches, None)
         except Exception as error:  # of the network, the file system, the format
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise UserError(f"{name} cannot be read on after row {row}: {reason}") from error
-        if values is None:
+            raise UserError(f"{name} cannot be read on after row {row}: {_reason(error)}") from error
+        if batch is None:
             return
-        row += 1
-        if "text" not in values:
-            raise UserError(f'{name} has no column "text": it has {", ".join(values)}.')
-        if not isinstance(values["text"], str):
-            raise UserError(f'{name}, row {row}: "text" is {type(values["text"]).__name__}, expected a string.')
-        yield values["text"]
+        if "text" not in batch:
+            raise UserError(f'{name} has no column "text": it has {", ".join(batch)}.')
+        for text in batch["text"]:
+            row += 1
+            if not isinstance(text, str):
+                raise UserError(f'{name}, row {row}: "text" is {type(text).__name__}, expected a string.')
+            yield text
 
 
 def rows(
@@ -111,24 +72,28 @@ def rows(
     With `streaming` they are taken as they come, without a copy.
     `path` is a name on the hub, or a local folder. Raises UserError where the dataset cannot be had.
     """
+    yield from _load(path, configuration, revision=revision, split=split, streaming=streaming)
+
+
+def _load(path: str, configuration: str | None, **options: Any) -> Any:
+    """What `datasets.load_dataset` gives. Raises UserError where the dataset cannot be had."""
     import datasets
 
     with _quiet(), _offline_where_unreachable() as reached:
         try:
-            loaded = datasets.load_dataset(path, configuration, revision=revision, split=split, streaming=streaming)
+            return datasets.load_dataset(path, configuration, **options)
         except Exception as error:  # connection, hub, file and generation errors share no base class
-            raise UserError(_cannot_load(path, configuration, reached, error)) from error
-    yield from loaded
+            reason = _reason(error) if reached or Path(path).exists() else "there is no network"
+            raise UserError(
+                f"Cannot load {path} ({configuration}): {reason}. Two ways on: "
+                'FILES="train=… validation=… test=…" builds it from local files (text, JSON lines, parquet); or make '
+                "it on a machine with a network and copy its folder below data/, or the cache of `datasets` (HF_HOME), "
+                "here."
+            ) from error
 
 
-def _cannot_load(path: str, configuration: str | None, reached: bool, error: Exception) -> str:
-    absent = not reached and not Path(path).exists()
-    reason = "there is no network" if absent else " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return (
-        f"Cannot load {path} ({configuration}): {reason}. Two ways on: "
-        'FILES="train=… validation=… test=…" builds it from local files (text, JSON lines, parquet); or make it on a '
-        "machine with a network and copy its folder below data/, or the cache of `datasets` (HF_HOME), here."
-    )
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @contextlib.contextmanager
@@ -168,7 +133,7 @@ def _quiet() -> Iterator[None]:
     import datasets
 
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec", "filelock")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in loggers}
     bars = datasets.utils.are_progress_bars_disabled()
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -177,7 +142,7 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()
