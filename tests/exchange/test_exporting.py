@@ -17,10 +17,13 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import exporting
 from t5xpg.exchange.huggingface import transformers_check
-from t5xpg.exchange.huggingface.model_card import generation_config
+from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
+from t5xpg.exchange.huggingface.config import config_to_transformers
+from t5xpg.exchange.huggingface.model_card import generation_config, model_card
 from t5xpg.exchange.huggingface.tokenizer_files import SAMPLES, expected_ids, tokenizer_type
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import config
+from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
 from tests.workplace import REPOSITORY
 
@@ -72,15 +75,22 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
     assert transformers_check.NOT_CHECKED in capsys.readouterr().out
 
 
-def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name() -> None:
     """transformers 5.23 would load the class of tokenizer.json, which bytes have not."""
     assert tokenizer_type("umt5", Vocabulary()) == "byt5"
     assert tokenizer_type("t5", Vocabulary()) is None
-    card_module = sys.modules["t5xpg.exchange.huggingface.model_card"]  # the package has a function of this name
-    monkeypatch.setattr(
-        card_module, "tokenizer_type", lambda model_type, vocabulary: tokenizer_type("umt5", vocabulary)
+    config = T5Config(vocab_size=384, relpos_bias_in_every_layer=True)
+    exported = Exported(SEQ2SEQ, config_to_transformers(config), {})
+    card = model_card(
+        "a",
+        exported=exported,
+        config=config,
+        num_params=1,
+        vocabulary=Vocabulary(),
+        step=1,
+        results=None,
+        imported=None,
     )
-    card = (export(runs, "byt5") / "README.md").read_text()
     assert 'AutoTokenizer.from_pretrained("path/to/this/folder", tokenizer_type="byt5")' in card
 
 

@@ -6,9 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
@@ -18,7 +16,7 @@ from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
 from tests.small_tokenizers import sentencepiece_model
-from tests.t5x_goldens import CONTENTS, described, unpack
+from tests.t5x_goldens import unpack
 from tests.workplace import REPOSITORY
 
 
@@ -87,6 +85,7 @@ optimizers.Adafactor.min_dim_size_to_factor = 16
 
 
 def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
+    """Its accumulators are compared in test_to_t5x.py."""
     run = import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs, optimizer=True)
     file = tmp_path / "tuning.gin"
     file.write_text(FINE_TUNING.format(model=run / "model.gin"))
@@ -97,14 +96,6 @@ def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
     assert int(state.step) == 5
     optimizer = items.optimizer_tree(state)["state"]
     assert (int(optimizer["0"]["count"]), int(optimizer["2"]["count"])) == (5, 5)
-    kept = {
-        f"state/param_states/{name}/{slot}": array
-        for slot in ("v_row", "v_col", "v")
-        for name, array in flatten_dict(optimizer["0"][slot], sep="/").items()
-    }
-    assert {name: described(np.asarray(array)) for name, array in kept.items() if array.shape != (1,)} == {
-        name: said for name, said in CONTENTS["t5_1_1"].items() if name.startswith("state/param_states")
-    }
 
 
 def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
