@@ -143,7 +143,7 @@ def overrides(data: bytes) -> None:
         for problem in reader.problems:
             assert "\n" not in problem, f"the message has many lines: {problem!r}"
             UserError(problem).args[0].encode("utf-8")
-        assert reader.problems or len(reader.places) == 1, f"{len(reader.places)} values bound by {binding!r}"
+        assert reader.problems or len(reader.bound_at) == 1, f"{len(reader.bound_at)} values bound by {binding!r}"
 
 
 def stream(data: bytes) -> None:

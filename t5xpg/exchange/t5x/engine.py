@@ -19,7 +19,7 @@ from t5xpg.base.paths import shown
 from t5xpg.data import objectives
 from t5xpg.exchange.t5x.engine_gin import experiment_gin
 from t5xpg.exchange.t5x.networks import RECORD, record_of
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 
 # Variables for T5X's process, which `engine_tasks` reads.
@@ -64,10 +64,10 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int
     folder = folder.absolute()
     gin = experiment_gin(experiment, loaded.name, folder, None if initial is None else Path(initial).resolve())
     _check_folder(folder, gin)
-    prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset])
+    prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / _GIN_FILE, gin)
-    if (row := prepare.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:
+    if (row := data_state.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:
         write_json(folder / RECORD, record_of(experiment.model.config, row.vocabulary))
     command = [
         python, "-m", "t5x.train", f"--gin_search_paths={paths.REPOSITORY}", f"--gin_file={folder / _GIN_FILE}",
