@@ -26,12 +26,12 @@ import zstandard
 from flax import serialization
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
 from t5xpg.data.text.lines import BadLines
 from t5xpg.data.text.local_records import texts
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint
-from t5xpg.exchange.formats.tensorflow_files import TensorFlowCheckpoint
 from t5xpg.exchange.formats.torch_files import TorchFile
 
 Target = Callable[[bytes], None]
@@ -256,8 +256,8 @@ def tensorflow_index(data: bytes) -> None:
         data_file.write_bytes(_packed_golden("mesh_tensorflow", data_file.name))
     try:
         found = TensorFlowCheckpoint(prefix)
-        for name in found:
-            assert found[name].nbytes <= data_file.stat().st_size
+        for name in found.shapes:
+            assert found.read(name).nbytes <= data_file.stat().st_size
     except UserError as error:
         _refused(error, prefix.name)
 
