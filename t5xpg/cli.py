@@ -556,11 +556,12 @@ def _cache(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from t5xpg.check import checks
     from t5xpg.experiment import config
-    from t5xpg.study import matrix
+    from t5xpg.study.matrix import Matrix
 
-    if matrix.is_matrix(options.experiment):
+    if Matrix.is_planned(options.experiment):
         _without_overrides(options)
-        return matrix.check(options.experiment, _run_directory(options, config.find_experiment(options.experiment)[0]))
+        folder = _run_directory(options, config.find_experiment(options.experiment)[0])
+        return Matrix(options.experiment, folder).check()
     run = _run_directory(options, "") if options.run else None
     overrides, gin_files = _overrides(options)
     device = None
@@ -628,20 +629,14 @@ def _train_with_t5x(options: argparse.Namespace, loaded: LoadedConfig) -> int:
 
 def _sweep(options: argparse.Namespace) -> int:
     from t5xpg.experiment import config
-    from t5xpg.study import matrix, sweep
+    from t5xpg.study import kinds
 
     _without_overrides(options)
     name, _ = config.find_experiment(options.experiment)
-    folder = _run_directory(options, name)
-    if matrix.is_matrix(options.experiment):
-        if options.times:
-            raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
-        return matrix.train(options.experiment, folder, jobs=options.jobs, only=options.cells or "*")
-    if options.cells:
-        raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
-    if options.times:
-        return sweep.time_steps(options.experiment, folder)
-    return sweep.sweep(options.experiment, folder, jobs=options.jobs)
+    study = kinds.study_of(options.experiment, _run_directory(options, name))
+    if study is None:
+        raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): train it with make train EXP={name}")
+    return study.time_steps() if options.times else study.train(jobs=options.jobs, cells=options.cells)
 
 
 def _without_overrides(options: argparse.Namespace) -> None:
@@ -721,14 +716,12 @@ def _convert_gin(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from t5xpg.run import report
     from t5xpg.run.directory import RunDirectory
-    from t5xpg.study import matrix, sweep
+    from t5xpg.study import kinds
 
     loaded = _load(options)
-    if matrix.is_matrix(options.experiment):
-        matrix.publish(options.experiment, _run_directory(options, loaded.name))
-        return 0
-    if sweep.is_sweep(options.experiment):
-        sweep.publish(options.experiment, _run_directory(options, loaded.name))
+    study = kinds.study_of(options.experiment, _run_directory(options, loaded.name))
+    if study is not None:
+        study.publish()
         return 0
     directory = _run_directory(options, loaded.name, loaded.experiment.model_dir)
     report.publish(RunDirectory(directory), loaded.gin_file.parent)

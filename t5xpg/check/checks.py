@@ -53,9 +53,14 @@ def check(
     found = list(dict.fromkeys(found))  # two datasets have much in common
     for finding in found:
         print(finding.shown)
-    count = sum(finding.problem for finding in found)
-    print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
-    return 1 if count else 0
+    return verdict(sum(finding.problem for finding in found))
+
+
+def verdict(problems: int) -> int:
+    """Print whether it can be trained; returns 0 where there are no problems, 1 otherwise."""
+    several = f"{problems} problem{'s' if problems > 1 else ''}: it cannot be trained so"
+    print(several if problems else "it can be trained")
+    return 1 if problems else 0
 
 
 def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> None:

@@ -8,37 +8,39 @@ one; one begins on one and goes on on two.
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from t5xpg.base import environment, locks
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
+from t5xpg.base.processes import last_lines
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
-from t5xpg.study.proofs.comparison import Arrays, PositionComparison, compare, read_checkpoint
+from t5xpg.study.proofs.comparison import Arrays, compare, compare_positions, read_checkpoint
+from t5xpg.study.proofs.folder import proof_folder
 from t5xpg.study.proofs.kills import WatchedRun
+from t5xpg.study.proofs.resume import say
+from t5xpg.study.runs import ended_message, train_command
 
 RECEIPT = "hosts.json"
 # Sums over devices are added up in another order where processes share them: after some tens of updates.
 LOSS_TOLERANCE, PARAMETER_TOLERANCE = 1e-5, 1e-4
-_OUTPUT, _LOCK = "output", ".lock"
+_OUTPUT = "output"
 _END_SECONDS = 300.0  # for which the others may outlive a process that was killed
-_SHOWN_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,17 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
             f'GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 4)}".'
         )
     jax.config.update("jax_platforms", "cpu")  # this process only reads arrays
-    folder = path.absolute()
-    with locks.hold(folder / _LOCK, doing=f"proving in {shown(folder)}", instead="Name another folder with RUN=…"):
-        for entry in folder.iterdir():
-            if entry.is_dir() and (entry.name == _OUTPUT or (entry / "run.json").exists()):
-                shutil.rmtree(entry)
-            elif entry.name not in (RECEIPT, _LOCK):
-                raise UserError(f"{folder} holds something else than a proof: {entry.name}. Name another one: RUN=…")
+
+    def is_own(entry: Path) -> bool:
+        return entry.name in (_OUTPUT, RECEIPT) or (entry / "run.json").exists()
+
+    with proof_folder(path, is_own) as folder:
         (folder / _OUTPUT).mkdir()
         began = time.monotonic()
+        positions = partial(compare_positions, loaded)
         proof = _Proof(arguments, folder, processes, steps, period)
-        with PositionComparison(loaded) as positions:
-            rows = proof.rows(lambda ours, theirs: not compare(ours, theirs, steps, positions).differences)
-    return _close(rows, arguments, folder, processes, time.monotonic() - began)
+        rows = proof.rows(lambda ours, theirs: not compare(ours, theirs, steps, positions).differences)
+        return _close(rows, arguments, folder, processes, time.monotonic() - began)
 
 
 class _Proof:
@@ -124,7 +124,7 @@ class _Proof:
 
     def _train(self, name: str, count: int, number: int | None = None, at: int = 0) -> None:
         """One start on `count` processes; at the update `at` the last one gets the signal `number`."""
-        _say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
+        say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
         self._starts += 1
         port = _free_port()
         directory = RunDirectory(self._folder / name)
@@ -151,7 +151,7 @@ class _Proof:
                 if asked_at is not None and time.monotonic() > asked_at + _END_SECONDS:
                     raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {number} not all processes ended.")
             if at and asked_at is None:
-                raise UserError(f"{name} ended before its step {at}. {_last_lines(outputs[-1])}")
+                raise UserError(f"{name} ended before its step {at}:\n{last_lines(outputs[-1])}")
             codes = [run.exit_code for run in runs]
         expected = [0] * count
         if number == signal.SIGTERM:
@@ -160,12 +160,12 @@ class _Proof:
             expected = [code if code else 1 for code in codes[:-1]] + [-number]
         if codes != expected:
             wrong = next(place for place, code in enumerate(codes) if code != expected[place])
-            raise UserError(f"{name}: process {wrong} ended with {codes[wrong]}. {_last_lines(outputs[wrong])}")
+            raise UserError(ended_message(f"{name}: process {wrong}", codes[wrong], outputs[wrong]))
 
     def _command(self, directory: RunDirectory, process: int, count: int, port: int) -> list[str]:
-        several = [f"--coordinator=127.0.0.1:{port}", f"--processes={count}", f"--process={process}"]
-        more = several if count > 1 else ["--processes=1"]
-        return [sys.executable, "-m", "t5xpg", "train", *self._arguments, f"--run={directory.path}", *more]
+        several = [f"--coordinator=127.0.0.1:{port}", f"--process={process}"] if count > 1 else []
+        experiment, *overrides = self._arguments
+        return train_command(experiment, overrides, directory.path, f"--processes={count}", *several)
 
     def _row(self, name: str, said: str, exact: bool | None = None) -> Row:
         one, other = RunDirectory(self._folder / "on_1"), RunDirectory(self._folder / name)
@@ -223,12 +223,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _last_lines(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
-    return f"Its output lies in {log} and ends:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

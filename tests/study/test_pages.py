@@ -1,13 +1,22 @@
-"""The tables of a matrix, of a board made here."""
+"""The pages of sweeps and matrices: the published ones, and those of boards made here."""
 
 from __future__ import annotations
 
-import json
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from t5xpg.study.matrix import page
+from t5xpg.base import paths
+from t5xpg.base.files import read_json
+from t5xpg.run.results import write_results
+from t5xpg.study import kinds
+from t5xpg.study.matrix_page import PAGE, line
+from t5xpg.study.sweep_page import PAGE as SWEEP_PAGE
+from t5xpg.study.sweep_page import STEPS_FILE, lowest_bold
+
+BOARDS = [file for kind in kinds.KINDS for file in sorted(paths.EXPERIMENTS.glob(f"*/{kind.page.board_file}"))]
 
 UNIGRAM = {"loss": 3.5, "bits_per_byte": 5.25, "accuracy": 0.1}
 OF_TEXT = {"loss": 3.0, "bits_per_byte": 4.5, "accuracy": 0.2}
@@ -86,7 +95,7 @@ def rows(text: str, begin: str) -> list[str]:
 
 
 def test_a_cell_is_a_number_beside_its_baseline() -> None:
-    text = page.block(FOUND)
+    text = PAGE.block(FOUND)
     of_text, losses, bits = rows(text, "encoder-decoder | bytes")[:3]
     assert of_text == "| encoder-decoder | bytes | **1.900** / 3.000 | –<sup>1</sup> |"  # noqa: RUF001
     assert losses == "| encoder-decoder | bytes | **1.800** / 3.500 | –<sup>1</sup> |"  # noqa: RUF001
@@ -101,46 +110,85 @@ def test_a_cell_is_a_number_beside_its_baseline() -> None:
 
 
 def test_what_bits_per_byte_compare_is_said() -> None:
-    text = page.block(FOUND)
+    text = PAGE.block(FOUND)
     assert "bits per byte compare LM runs whatever their vocabularies" in text
     assert "(bytes 4,999, BPE 4,999 bytes;" in text
     assert "not across vocabularies or objectives" in text
-    without = page.block(board(cell("enc_dec", "span_corruption", "bytes", 1.8)))
+    without = PAGE.block(board(cell("enc_dec", "span_corruption", "bytes", 1.8)))
     assert "whatever their vocabularies" not in without
 
 
 def test_every_cell_has_its_steps_and_tokens() -> None:
-    text = page.block(FOUND)
-    (line,) = rows(text, "encoder-decoder | spans | bytes")
+    text = PAGE.block(FOUND)
+    (found,) = rows(text, "encoder-decoder | spans | bytes")
     numbers = "1.800 | 3.500 | 1.900 | 3.000 | 2.700 | 5.250 | 0.400 | 0.100"
-    assert f"| 1,234,567 | 16 x 256 | 300 | 76,800 | 5,000 | 4,000 | {numbers} | yes |" in line
-    (line,) = rows(text, "decoder &#124; only | LM | BPE")
-    assert "| 16 x 256 packed |" in line
-    (line,) = rows(text, "decoder &#124; only | LM | bytes")
-    assert line.endswith("| no |")
+    assert f"| 1,234,567 | 16 x 256 | 300 | 76,800 | 5,000 | 4,000 | {numbers} | yes |" in found
+    (found,) = rows(text, "decoder &#124; only | LM | BPE")
+    assert "| 16 x 256 packed |" in found
+    (found,) = rows(text, "decoder &#124; only | LM | bytes")
+    assert found.endswith("| no |")
     assert "`make vocab DATASET=text SIZE=80 MODEL=bpe`" in text
     assert "commit 0123456789ab" in text
 
 
 def test_a_cell_that_diverged_says_so() -> None:
     diverged = cell("enc_dec", "span_corruption", "bytes", None, done=True, diverged_at=7)
-    text = page.block(board(diverged, cell("dec", "lm", "bytes", 2.0)))
+    text = PAGE.block(board(diverged, cell("dec", "lm", "bytes", 2.0)))
     assert "| not finite after step 7 |" in text
-    assert page.line(diverged).endswith("not finite after step 7")
-    assert page.line(FOUND["cells"][0]).endswith("1.900 nats a token of text, unigram 3.000: learned")
-    assert page.line(FOUND["cells"][1]).endswith("has not learned")
+    assert line(diverged).endswith("not finite after step 7")
+    assert line(FOUND["cells"][0]).endswith("1.900 nats a token of text, unigram 3.000: learned")
+    assert line(FOUND["cells"][1]).endswith("has not learned")
 
 
 def test_the_short_table_stands_between_markers_of_its_own() -> None:
-    text = page.short_block(FOUND, "experiments/a_matrix")
-    begin, end = page.short_markers("a_matrix")
-    assert text.startswith(begin)
-    assert text.endswith(end)
+    text = PAGE.short_block(FOUND, "experiments/a_matrix")
+    assert text.startswith("<!-- a_matrix:begin -->")
+    assert text.endswith("<!-- a_matrix:end -->")
     assert len(rows(text, "encoder-decoder | bytes")) == 1
     assert "(experiments/a_matrix/README.md)" in text
     assert "bytes 4.88, BPE 3.75." in text
 
 
-@pytest.mark.parametrize("make", [page.block, lambda one: page.short_block(one, "experiments/a_matrix")])
-def test_the_page_is_that_of_the_file(make: Any) -> None:
-    assert make(json.loads(json.dumps(FOUND))) == make(FOUND)
+@pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.parent.name)
+def test_published_pages_are_those_of_their_boards(file: Path, tmp_path: Path) -> None:
+    assert kinds.page_differences(file.parent) == []
+    write_results(tmp_path / file.name, read_json(file))
+    assert (tmp_path / file.name).read_bytes() == file.read_bytes()
+
+
+def test_recipes_with_different_tasks_are_not_drawn() -> None:
+    board = read_json(paths.EXPERIMENTS / "ul2_tiny" / SWEEP_PAGE.board_file)
+    assert set(SWEEP_PAGE.pictures(board)) == {STEPS_FILE}
+    task = board["final"][0]["validated_on"]
+    assert f"validation loss on {task}, nats per target byte" in SWEEP_PAGE.pictures(board)[STEPS_FILE]
+    other = copy.deepcopy(board)
+    other["final"][0]["validated_on"] = "another"
+    assert SWEEP_PAGE.pictures(other) == {}
+    text = SWEEP_PAGE.block(other)
+    assert "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn." in text
+    assert "| reference |" in SWEEP_PAGE.block(board)
+    assert "| reference |" not in text
+
+
+def test_a_page_of_nothing_yet_has_no_leaderboard() -> None:
+    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / SWEEP_PAGE.board_file)
+    for entry in (*board["final"], board["short"]):
+        entry["mean_loss"] = None
+    board["runs_done"] = len(board["search"])
+    assert SWEEP_PAGE.pictures(board) == {}
+    text = SWEEP_PAGE.block(board)
+    assert f"{board['runs_done']} of {board['runs']} runs are done; what is missing is left out." in text
+    assert "What was tried, once each:" in text
+    assert "loss after" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([1.0, 2.0, None], ["**1.000**", "2.000", "-"]),
+        ([1.0, 1.0], ["1.000", "1.000"]),
+        ([1.0], ["1.000"]),
+    ],
+)
+def test_only_what_is_lower_is_bold(values: list[float | None], shown: list[str]) -> None:
+    assert lowest_bold(values) == shown
