@@ -21,7 +21,7 @@ from t5xpg.experiment import Experiment, config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import Source
-from t5xpg.run.best import Best, Selection
+from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
@@ -124,7 +124,7 @@ def outcome(run: Run) -> Outcome:
     diverged = directory.nonfinite.is_dir() and any(directory.nonfinite.iterdir())
     selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
     # a run can end early, when evaluations no longer become better
-    ended = selection is not None and Best.of_records(records, Selection(**selection), step).ends(step)
+    ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
     whole = bool(validation) and validation[-1]["step"] == run.steps
     target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
     return Outcome(step, validation, target_tokens, diverged, diverged or ended or whole)
