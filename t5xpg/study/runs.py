@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -177,9 +177,11 @@ class _Process:
         self._step = outcome(run).step
         run.path.mkdir(parents=True, exist_ok=True)
         command = train_command(run.experiment_name, run.overrides, run.path)
-        with _on_cores(cores):
-            # a session of its own: Ctrl-C is passed on once, by `stop`
-            self._process = start_logged(command, self._log, start_new_session=True)
+        # a session of its own: Ctrl-C is passed on once, by `stop`
+        self._process = start_logged(command, self._log, start_new_session=True)
+        if cores is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(self._process.pid, cores)
 
     def ended(self) -> bool:
         """Whether the process has ended; shows how far it is. Raises UserError where it failed."""
@@ -210,16 +212,3 @@ def _shares(jobs: int) -> list[set[int] | None]:
         return [None] * jobs
     cores = sorted(os.sched_getaffinity(0))
     return [set(cores[number::jobs]) or set(cores) for number in range(jobs)]
-
-
-@contextlib.contextmanager
-def _on_cores(cores: set[int] | None) -> Iterator[None]:
-    """Processes that are started in the block run on these cores."""
-    before = None if cores is None else os.sched_getaffinity(0)
-    try:
-        if cores is not None:
-            os.sched_setaffinity(0, cores)
-        yield
-    finally:
-        if before is not None:
-            os.sched_setaffinity(0, before)

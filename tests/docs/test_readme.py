@@ -18,7 +18,7 @@ from t5xpg.base import paths
 from t5xpg.experiment import config, prepare
 from t5xpg.experiment.identity import run_identity
 from t5xpg.run import report
-from t5xpg.study import matrix, sweep
+from t5xpg.study import kinds
 from tests.conftest import PROGRAMS
 from tests.workplace import REPOSITORY, sentences
 
@@ -45,12 +45,12 @@ NOT_RUN_HERE = {
     "make prove-hosts EXP=byt5_tiny_demo",  # test_several_hosts.py, test_proving_hosts.py
     "make reproduce",
     "make reproduce EXP=byt5_tiny_demo",  # test_reproduction.py
-    "make sweep EXP=optimizers_tiny",  # this one and those that follow it: sweeps/test_sweep.py
+    "make sweep EXP=optimizers_tiny",  # this one and those that follow it: study/test_sweep.py
     "make sweep EXP=optimizers_tiny TIMES=1",
     "make report EXP=optimizers_tiny",
-    "make sweep EXP=ul2_tiny",  # sweeps/test_judging.py
+    "make sweep EXP=ul2_tiny",
     "make report EXP=ul2_tiny",
-    "make check EXP=matrix_tiny",  # and those that follow it: matrix/test_matrix.py
+    "make check EXP=matrix_tiny",  # and those that follow it: study/test_matrix.py
     "make sweep EXP=matrix_tiny",
     "make report EXP=matrix_tiny",
     "make install MACHINE=cuda",  # test_makefile.py, as of every kind
@@ -215,8 +215,8 @@ EXPERIMENTS = sorted(path.name for path in paths.EXPERIMENTS.iterdir() if path.i
 NOT_RUN = {"norwegian_t5", "byt5_small_wikitext_gpu", "t5_1_1_base_c4"}
 
 
-# the pages of many runs: sweeps/test_sweep.py, matrix/test_matrix.py
-ONE_RUN = [one for one in EXPERIMENTS if not (sweep.is_sweep(one) or matrix.is_matrix(one) or one in NOT_RUN)]
+# the pages of many runs: study/test_pages.py
+ONE_RUN = [one for one in EXPERIMENTS if kinds.study_of(one, Path()) is None and one not in NOT_RUN]
 
 
 @pytest.mark.parametrize("name", ONE_RUN)

@@ -7,7 +7,6 @@ one; one begins on one and goes on on two.
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import time
@@ -47,7 +46,7 @@ _END_SECONDS = 300.0  # for which the others may outlive a process that was kill
 class Row:
     """One run beside the one of a single process. losses: largest relative difference; parameters: relative L2.
 
-    exact: whether it equals the unbroken run of as many processes bit for bit; None where that was not asked.
+    exact: whether it equals the unbroken run of as many processes bit for bit; None where that is not compared.
     """
 
     run: str
@@ -126,31 +125,27 @@ class _Proof:
         """One start on `count` processes; at the update `at` the last one gets the signal `number`."""
         say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
         self._starts += 1
-        port = _free_port()
+        experiment, *overrides = self._arguments
+        group = [f"--coordinator=127.0.0.1:{_free_port()}"] if count > 1 else []
+        variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(self._devices // count)}
         directory = RunDirectory(self._folder / name)
         outputs = [self._folder / _OUTPUT / f"{self._starts:02d}_{name}_{process}.log" for process in range(count)]
         with ExitStack() as stack:
-            runs = [
-                stack.enter_context(
-                    WatchedRun(
-                        self._command(directory, process, count, port),
-                        directory.checkpoints,
-                        outputs[process],
-                        {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(self._devices // count)},
-                    )
-                )
-                for process in range(count)
-            ]
-            asked_at = None
+            runs = []
+            for process, output in enumerate(outputs):
+                member = [*group, f"--processes={count}", *([f"--process={process}"] if count > 1 else [])]
+                command = train_command(experiment, overrides, directory.path, *member)
+                runs.append(stack.enter_context(WatchedRun(command, directory.checkpoints, output, variables)))
+            signalled_at = None
             while not all(run.ended for run in runs):
                 for run in runs:
                     run.listen(0.01)
-                if at and asked_at is None and any((step or 0) >= at for step in runs[-1].steps["step"]):
-                    asked_at = time.monotonic()
+                if at and signalled_at is None and any((step or 0) >= at for step in runs[-1].steps["step"]):
+                    signalled_at = time.monotonic()
                     runs[-1].send(number or 0)
-                if asked_at is not None and time.monotonic() > asked_at + _END_SECONDS:
+                if signalled_at is not None and time.monotonic() > signalled_at + _END_SECONDS:
                     raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {number} not all processes ended.")
-            if at and asked_at is None:
+            if at and signalled_at is None:
                 raise UserError(f"{name} ended before its step {at}:\n{last_lines(outputs[-1])}")
             codes = [run.exit_code for run in runs]
         expected = [0] * count
@@ -162,16 +157,11 @@ class _Proof:
             wrong = next(place for place, code in enumerate(codes) if code != expected[place])
             raise UserError(ended_message(f"{name}: process {wrong}", codes[wrong], outputs[wrong]))
 
-    def _command(self, directory: RunDirectory, process: int, count: int, port: int) -> list[str]:
-        several = [f"--coordinator=127.0.0.1:{port}", f"--process={process}"] if count > 1 else []
-        experiment, *overrides = self._arguments
-        return train_command(experiment, overrides, directory.path, f"--processes={count}", *several)
-
-    def _row(self, name: str, said: str, exact: bool | None = None) -> Row:
+    def _row(self, name: str, how: str, exact: bool | None = None) -> Row:
         one, other = RunDirectory(self._folder / "on_1"), RunDirectory(self._folder / name)
         batches = one.batches.read_bytes() == other.batches.read_bytes()
         arrays = [read_checkpoint(run.checkpoints / str(self._steps))["params"] for run in (one, other)]
-        return Row(said, batches, _loss_difference(one, other), _distance(*arrays), exact)
+        return Row(how, batches, _loss_difference(one, other), _distance(*arrays), exact)
 
 
 def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
@@ -208,7 +198,7 @@ def _close(rows: list[Row], arguments: Sequence[str], folder: Path, processes: i
         "host": environment.host(),
         "source": environment.git_state(),
     }
-    write_json(folder / RECEIPT, json.loads(json.dumps(record)))
+    write_json(folder / RECEIPT, record)
     print("\nbeside one process                        batches  losses    parameters")
     for row in rows:
         exact = "" if row.exact is None else "  bit for bit" if row.exact else "  NOT bit for bit"

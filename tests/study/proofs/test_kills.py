@@ -106,7 +106,7 @@ def test_every_phase_gets_its_share(trainer: Path, experiment: str, tmp_path: Pa
 
 def test_a_start_that_fails_is_shown(trainer: Path, experiment: str, tmp_path: Path) -> None:
     write_trainer(trainer, extra="sys.exit('no room for it')")
-    with pytest.raises(UserError, match=r"ended by itself with exit code 1; its output lies in .*output\.log") as error:
+    with pytest.raises(UserError, match=r"ended with exit code 1; its output lies in .*output\.log") as error:
         prove(experiment, tmp_path / "proof")
     assert str(error.value).endswith("  no room for it")
 
