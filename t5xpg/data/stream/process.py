@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.processes import last_lines
 
 _PREFIX = struct.Struct("<II")
 _MARK = 0x54355847
@@ -183,20 +184,12 @@ class DataProcess:
             how = f"has ended with exit code {code}"
         elif code is not None:
             how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-        printed = [_tail(output) for output in reversed(self._outputs)]
-        lines = next(filter(None, printed), [])
-        last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
+        lines = next(filter(None, (last_lines(output, _TAIL_LINES) for output in reversed(self._outputs))), "")
+        last = f"Its last lines:\n{lines}" if lines else "It printed nothing."
         return (
             f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {how}. "
             f"Give the same command again: training goes on from its last checkpoint. {last}"
         )
-
-
-def _tail(output: BinaryIO) -> list[str]:
-    """The last lines of what was printed into a file."""
-    output.seek(0, os.SEEK_END)
-    output.seek(max(0, output.tell() - 16384))
-    return output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
 
 
 _early: list[DataProcess] = []
