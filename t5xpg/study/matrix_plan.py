@@ -64,8 +64,10 @@ def _trained_vocabulary(options: Any) -> TrainedVocabulary:
             raise ValueError(f"{option} is not known.{nearest(option, ('name', *known))}")
     try:
         settings = VocabularySettings(**{option: value for option, value in options.items() if option != "name"})
-    except (UserError, TypeError) as error:
+    except UserError as error:
         raise ValueError(str(error)) from None
+    except TypeError:
+        raise ValueError(f"a value is of another type than `make vocab` takes, in {options!r}.") from None
     name = options.get("name", settings.name)
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError("a name of letters, digits and _ is needed.")

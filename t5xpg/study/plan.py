@@ -22,18 +22,6 @@ from t5xpg.base.paths import shown
 _HEADER = re.compile(r"\s*(?P<opening>\[{1,2})\s*(?P<name>[^\[\]#]+?)\s*\]{1,2}\s*(#.*)?")
 _KEY = re.compile(r"\s*(?P<name>[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
 _BINDING = re.compile(r"[\w./]+=.+")
-_EXPECTED = {
-    "int_type": "a whole number is needed, and it is {input!r}.",
-    "string_type": "a text is needed, and it is {input!r}.",
-    "string_too_short": "a text is needed, and it is {input!r}.",
-    "string_pattern_mismatch": "a name of small letters, digits and _ is needed.",
-    "list_type": "a list is needed, and it is {input!r}.",
-    "dict_type": "a table is needed, and it is {input!r}.",
-    "model_type": "a table is needed, and it is {input!r}.",
-    "greater_than_equal": "{input!r} is too small: it is at least {ge}.",
-    "too_short": "at least one is needed.",
-    "value_error": "{error}",
-}
 
 # Where in a plan: keys of tables and numbers in lists, such as ("left_out", 1, "objectives", 0).
 Place: TypeAlias = Sequence[str | int]
@@ -130,20 +118,17 @@ def line_of(text: str, place: Place, value: object = None) -> int:
 
 
 def _mistake(model: type[Plan], error: ErrorDetails) -> Mistake:
-    """A mistake that pydantic found, in our words."""
+    """A mistake that pydantic found, with the table and the key as they stand in the file."""
     place, kind, value = error["loc"], error["type"], error["input"]
     if place[-1] == "[key]":  # the name of a table
         place = place[:-1]
-        return Mistake(place, f"[{'.'.join(map(str, place))}]: {_EXPECTED[kind]}")
     *tables, key = (part for part in place if isinstance(part, str))
     where = f"[{'.'.join(tables)}] {key}" if tables else key
     if kind == "missing":
         return Mistake(place, f"{where} is missing.")
     if kind == "extra_forbidden":
         return Mistake(place, f"{where} is not known.{nearest(key, _table_at(model, place[:-1]).model_fields)}")
-    expected = _EXPECTED.get(kind)
-    context = error.get("ctx", {})
-    text = expected.format(input=value, **context) if expected is not None else error["msg"]
+    text = str(error["ctx"]["error"]) if kind == "value_error" else f"{error['msg']}, and it is {value!r}."
     return Mistake(place, f"{where}: {text}", value if isinstance(value, str) else None)
 
 

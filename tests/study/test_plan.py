@@ -163,32 +163,31 @@ def test_a_vocabulary_is_made_with_its_settings(tmp_path: Path, more: str, name:
 
 
 SWEEP_MISTAKES = [
-    ("steps = 500", 'steps = "many"', "[search] steps: a whole number is needed, and it is 'many'."),
-    ("steps = 500", "steps = 0", "[search] steps: 0 is too small: it is at least 1."),
+    ("steps = 500", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
+    ("steps = 500", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
     ("seed = 3", "sead = 3", "[search] sead is not known. Did you mean seed?"),
-    ("seeds = [0, 1]\nreference", "seeds = [0.5]\nreference", "[final] seeds: a whole number is needed"),
+    ("seeds = [0, 1]\nreference", "seeds = [0.5]\nreference", "[final] seeds: Input should be a valid integer"),
     ('reference = "stock"', 'reference = "stok"', "[final] reference = 'stok' is no recipe. Did you mean stock?"),
-    ("[recipes.fast]", "[recipes.'Fast one']", "a name of small letters, digits and _ is needed."),
-    ('["LEARNING_RATE=1.0"]', "[]", "[recipes.stock] candidates: at least one is needed."),
+    ("[recipes.fast]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
+    ('["LEARNING_RATE=1.0"]', "[]", "[recipes.stock] candidates: List should have at least 1 item"),
     ("adafactor.gin", "adafacter.gin", "Did you mean gin/optimizers/adafactor.gin"),
     ("[search]", "[serch]", "serch is not known. Did you mean search?"),
-    ('["one", "two"]', "[1]", "[judged] tasks: a text is needed"),
+    ('["one", "two"]', "[1]", "[judged] tasks: Input should be a valid string, and it is 1."),
     ('["one", "two"]', '["one", "one"]', "[judged] tasks: each name is needed once"),
-    ('["one", "two"]', '"one"', "[judged] tasks: a list is needed, and it is 'one'."),
 ]
 MATRIX_MISTAKES = [
     ("decoder_lm = [", "decoder_ml = [", "there is no architecture decoder_ml. Did you mean decoder_lm?"),
     ('["decoder_lm"]', '["decodr_lm"]', "there is no architecture decodr_lm. Did you mean decoder_lm?"),
     ('decoder_lm = ["lm"]', 'decoder_lm = ["lmm"]', "there is no objective lmm. Did you mean lm?"),
     ("objectives.lm]", "objectives.lmm]", "there is no objective lmm. Did you mean lm or mlm?"),
+    ('decoder_lm = ["lm"]', 'decoder_lm = ["lm", "span_corruption"]', "with span_corruption is said more than once."),
     ('"PACK=True"', '"PACK True"', "'PACK True' binds nothing: NAME=value is needed."),
     ('title = "LM"', 'titel = "LM"', "[objectives.lm] titel is not known. Did you mean title?"),
     ('model = "bpe"', 'model = "bqe"', "[vocabularies.bpe] train: MODEL=bqe is not known. Did you mean bpe?"),
-    ("size = 80", 'size = "80"', "[vocabularies.bpe] train:"),
+    ("size = 80", 'size = "80"', "[vocabularies.bpe] train: a value is of another type than `make vocab` takes"),
     ("size = 80", "sise = 80", "[vocabularies.bpe] train: sise is not known. Did you mean size?"),
-    ('reason = "No inputs."', 'reason = ""', "[left_out] reason: a text is needed, and it is ''."),
-    ('objectives = ["lm"]', "objectives = []", "[left_out] objectives: at least one is needed."),
-    ('dataset = "some_text"', "dataset = 3", "dataset: a text is needed, and it is 3."),
+    ('reason = "No inputs."', 'reason = ""', "[left_out] reason: String should have at least 1 character"),
+    ('dataset = "some_text"', "dataset = 3", "dataset: Input should be a valid string, and it is 3."),
     ("[trained]", "[trained", "plan.toml: "),
 ]
 
@@ -212,19 +211,10 @@ def test_mistakes_are_said_with_their_lines(
     assert f"line {line}" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("objectives", "said"),
-    [
-        ('["lm"]', "decoder_lm with span_corruption is neither trained nor left out with a reason."),
-        ('["span_corruption", "lm"]', "decoder_lm with lm is said more than once."),
-    ],
-)
-def test_every_pair_is_said_once(tmp_path: Path, objectives: str, said: str) -> None:
-    text = MATRIX.replace('objectives = ["span_corruption"]', f"objectives = {objectives}")
-    with pytest.raises(UserError) as error:
+def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
+    text = MATRIX[: MATRIX.rindex("[[left_out]]")]
+    with pytest.raises(UserError, match="decoder_lm with span_corruption is neither trained nor left out with a reaso"):
         read_text(tmp_path, text, MatrixPlan)
-    line = MATRIX[: MATRIX.index("decoder_lm = [")].count("\n") + 1
-    assert f"line {line}: {said}" in str(error.value)
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:

@@ -196,24 +196,6 @@ def test_tasks_that_cannot_be_measured_are_refused_before_training(
     assert not list((place.folder / "runs" / "other").glob("*/run.json"))
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--task=small_prefix_lm"], "was trained with another vocabulary than the task has: "),
-        (["--task=a/b"], "TASK=a/b: DatasetConfig.mixture_or_task_name is 'a/b': expected a name, without a path."),
-    ],
-)
-def test_a_run_is_measured_on_tasks_of_its_ids_only(
-    done: tuple[Workplace, Sweep, str], options: list[str], said: str
-) -> None:
-    place, sweep, _ = done
-    run = sweep.runs()[-1]
-    before = sorted(run.path.rglob("evaluation.json"))
-    printed = place.run("eval", str(place.experiment), *run.overrides, f"--run={run.path}", *options, code=1)
-    assert said in printed
-    assert sorted(run.path.rglob("evaluation.json")) == before
-
-
 def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
     losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
     found = runs.Outcome(150, [{"step": step, "nats_per_byte": loss} for step, loss in losses])

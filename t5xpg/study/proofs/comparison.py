@@ -66,7 +66,7 @@ def compare(unbroken: Path, killed: Path, steps: int, positions: ComparePosition
         steps_kept = [kept(each.checkpoints) for each in (ours, theirs)]
         difference = f"{theirs.checkpoints} holds the steps {steps_kept[1]}, in the unbroken run {steps_kept[0]}."
         found.add("checkpoints kept", None if steps_kept[0] == steps_kept[1] else difference, steps=steps_kept[0])
-    left = litter(killed, unbroken)
+    left = leftovers(killed, unbroken)
     found.add("no temporary file left", f"{killed / left[0]} was left behind by a kill." if left else None)
     return found
 
@@ -77,7 +77,7 @@ def kept(checkpoints: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def litter(killed: Path, unbroken: Path) -> list[str]:
+def leftovers(killed: Path, unbroken: Path) -> list[str]:
     """What lies in the killed run and in no finished one: unfinished and temporary files, checkpoints put aside."""
 
     def names(run: Path) -> set[str]:

@@ -118,10 +118,10 @@ class WatchedRun:
             self.ended = True
         *lines, self._unread = (self._unread + piece).split(b"\n")
         for line in lines:
-            self._take(line.decode("ascii"))
+            self._note(line.decode("ascii"))
         self._look_for_saved()
 
-    def _take(self, line: str) -> None:
+    def _note(self, line: str) -> None:
         what, name, *more = line.split()
         step = int(more[0]) if more else None
         if what == "begin":
@@ -170,7 +170,7 @@ class Kill:
         return min(self.open, key=("save", "evaluate", "restore", "compile", "step").index, default=None)
 
 
-class Deck:
+class PhaseShares:
     """How many kills each phase still has to get; phases are drawn at random."""
 
     def __init__(self, kills: int, draw: random.Random) -> None:
@@ -184,7 +184,7 @@ class Deck:
         """How many kills are still to be dealt."""
         return self._left.total()
 
-    def deal(self, possible: Collection[str]) -> str | None:
+    def draw_phase(self, possible: Collection[str]) -> str | None:
         """A phase that still has to get kills and is possible in this start; None where there is none."""
         cards = [name for name in PHASES for _ in range(self._left[name]) if name in possible]
         return self._draw.choice(cards) if cards else None
@@ -196,7 +196,7 @@ class Deck:
 
 
 @dataclass(frozen=True)
-class Course:
+class PhaseTimes:
     """What an unbroken run passes through, by phase: the updates at which it begins, and its durations in seconds."""
 
     steps: Mapping[str, Sequence[int | None]]
@@ -222,7 +222,7 @@ class Course:
 
 
 def kill_in(
-    run: WatchedRun, phase: str, occurrence: int, course: Course, draw: random.Random, *, limit_seconds: float
+    run: WatchedRun, phase: str, occurrence: int, times: PhaseTimes, draw: random.Random, *, limit_seconds: float
 ) -> list[str] | None:
     """Kill `run` at a random moment of the n-th `phase` of this start; the phases in which it died.
 
@@ -237,7 +237,7 @@ def kill_in(
             return run.kill()
         now = time.monotonic()
         if occurrence and moment is None and len(run.steps[phase]) >= occurrence:
-            moment = now + share * draw.random() * course.duration(phase, draw)
+            moment = now + share * draw.random() * times.duration(phase, draw)
         if moment is not None:
             if now >= moment or (phase in _ONCE and not run.open(phase)):
                 return run.kill()

@@ -30,7 +30,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.study.proofs import receipt
 from t5xpg.study.proofs.comparison import Comparison, compare, compare_positions, kept
 from t5xpg.study.proofs.folder import proof_folder
-from t5xpg.study.proofs.kills import Course, Deck, Kill, WatchedRun, kill_in
+from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
 from t5xpg.study.runs import ended_message, train_command
 
 _UNBROKEN, _KILLED, _LOG = "unbroken", "killed", "output.log"
@@ -70,7 +70,7 @@ class _Proof:
         self._loaded, self._experiment, self._overrides = loaded, experiment, tuple(overrides)
         self._least_kills, self._seed, self._folder = kills, seed, folder
         self._draw = random.Random(seed)
-        self._deck = Deck(kills, self._draw)
+        self._shares = PhaseShares(kills, self._draw)
         self._kills: list[Kill] = []
         self._rounds = 1
         self._starts = 0
@@ -80,7 +80,7 @@ class _Proof:
         say(f"training {loaded.experiment.total_steps:,} steps without interruption, into {shown(folder / _UNBROKEN)}")
         with self._start(_UNBROKEN) as run:
             self._to_its_end(run)
-            self._course, self._whole_seconds = Course(run.steps, run.durations), run.seconds
+            self._times, self._whole_seconds = PhaseTimes(run.steps, run.durations), run.seconds
         self._steps = self._saved(_UNBROKEN) or loaded.experiment.total_steps  # it may end early
         silent = [name for name in PHASES if name != "restore" and not run.steps[name]]
         if silent:
@@ -100,16 +100,16 @@ class _Proof:
             positions = partial(compare_positions, self._loaded)
             comparison = compare(self._folder / _UNBROKEN, self._folder / _KILLED, self._steps, positions)
             say(f"round {self._rounds}: {'equal' if not comparison.differences else 'DIFFERENT'}")
-            if comparison.differences or not self._deck.left:
+            if comparison.differences or not self._shares.left:
                 return self._close(comparison)
             shutil.rmtree(self._folder / _KILLED)
             self._rounds += 1
 
     def _kill_until_the_end(self) -> bool:
         """Start and kill, until every phase has its share; returns whether the run came to its end before that."""
-        while left := self._deck.left:
+        while left := self._shares.left:
             at_end = self._start_and_kill()
-            self._fruitless = self._fruitless + 1 if self._deck.left == left else 0
+            self._fruitless = self._fruitless + 1 if self._shares.left == left else 0
             if self._fruitless >= _FRUITLESS:
                 raise UserError(
                     f"{_FRUITLESS} starts in a row ended in none of the phases that the run still has to be killed in. "
@@ -125,19 +125,19 @@ class _Proof:
         aim, occurrence = self._aim(saved)
         with self._start(_KILLED) as run:
             limit = 600 + 10 * self._whole_seconds
-            died_in = kill_in(run, aim, occurrence, self._course, self._draw, limit_seconds=limit)
-            self._course.learn(run)
+            died_in = kill_in(run, aim, occurrence, self._times, self._draw, limit_seconds=limit)
+            self._times.learn(run)
             if died_in is None:
                 self._to_its_end(run)
                 return True
             reached = max((step for step in run.steps["step"] if step), default=saved or 0)
             kill = Kill(self._rounds, aim, tuple(died_in), reached, run.seconds)
-        self._deck.count(kill.phase)
+        self._shares.count(kill.phase)
         self._kills.append(kill)
         where = kill.phase or "between"
         say(
             f"kill {len(self._kills):>3}  {where:<8}  at step {kill.step:,}, {kill.seconds:.1f} s after the start; "
-            f"{self._deck.left} to come{'' if where == aim else f'  (meant for {aim})'}"
+            f"{self._shares.left} to come{'' if where == aim else f'  (meant for {aim})'}"
         )
         return False
 
@@ -146,12 +146,12 @@ class _Proof:
 
         ("save", 0) where no share is left but that of restoring, and nothing is saved yet: the run has to get on.
         """
-        coming = self._course.occurrences(saved)
-        aim = self._deck.deal(coming)
+        coming = self._times.occurrences(saved)
+        aim = self._shares.draw_phase(coming)
         if aim is None:
             return "save", 0
         # Far enough on average that the kills reach over the whole run; not the last one, which may be missed.
-        reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._deck.left))
+        reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._shares.left))
         return aim, self._draw.randint(1, max(1, min(reach, coming[aim] - 1)))
 
     def _start(self, name: str) -> WatchedRun:

@@ -18,7 +18,7 @@ from t5xpg.base.kill_points import PHASES
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.study.proofs import resume
-from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, litter, read_checkpoint
+from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, leftovers, read_checkpoint
 from tests.workplace import Workplace, assert_same_run
 
 STEPS = 12
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_is_not_there_is_found(proof: tuple[Path, str], copy: 
     ],
 )
 def test_what_a_kill_left_is_found(proof: tuple[Path, str], copy: Path, left: str) -> None:
-    assert litter(copy, proof[0] / "unbroken") == []
+    assert leftovers(copy, proof[0] / "unbroken") == []
     (copy / left).mkdir()
     assert differences(proof, copy) == [f"{copy / left} was left behind by a kill."]
 
