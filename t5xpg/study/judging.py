@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.progress import Progress
@@ -26,11 +25,6 @@ from t5xpg.experiment import Experiment, prepare
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.study.runs import Run, outcome
-
-
-def data_service() -> DataService:
-    """The data process, for data and caches where they always lie."""
-    return DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory())
 
 
 def fed_hashes(run: Run) -> list[str]:
@@ -76,7 +70,7 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
     for dataset in (*(one.train_dataset for one in own.values()), *(dataset for _, dataset in judged)):
         if prepare.missing(dataset) or prepare.row_of(dataset.mixture_or_task_name) is None:
             prepare.prepare(dataset)
-    with data_service() as service:
+    with DataService() as service:
         for name, dataset in judged:
             trained = service.describe(own[name].train_dataset).vocabulary
             if differences := vocabulary_differences(service.describe(dataset).vocabulary, trained.to_json(), "run"):
@@ -115,7 +109,7 @@ def count_text(run: Run) -> None:
     """
     train = run.experiment.train_dataset
     layout, batches, total = layout_of(train.converter), 0, 0
-    with Progress("text read", outcome(run).step, "batches") as progress, data_service() as service:
+    with Progress("text read", outcome(run).step, "batches") as progress, DataService() as service:
         token_bytes = service.describe(train).vocabulary.token_bytes()
         for batch in fed_batches(run, service):
             total += bytes_of(batch, layout, token_bytes)

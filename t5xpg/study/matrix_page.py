@@ -1,4 +1,4 @@
-"""The page of a matrix: the tables of its README, and the short one of the repository's, made from matrix.json."""
+"""The page of a matrix: the tables of its README, made from matrix.json and from nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Measure: TypeAlias = Callable[[Cell], tuple[float | None, float | None]]
 
 def sections(board: Board) -> Iterator[str]:
     """The paragraphs of the block of the experiment's README."""
-    yield _progress(board)
+    yield progress(board, "cells", f"the others are shown as {UNKNOWN}")
     yield _how_to_read(board)
     yield _matrix(board, _of_text)
     yield _footnotes(board)
@@ -34,21 +34,7 @@ def sections(board: Board) -> Iterator[str]:
     yield facts(_facts(board), board["sources"])
 
 
-def short_sections(board: Board, place: str) -> Iterator[str]:
-    """The paragraphs of the block of the repository's README. place: the experiment's folder, as a link from there."""
-    comparable = ", ".join(
-        f"{_title(board, 'vocabulary', cell)} {cell['bits_per_byte']:.2f}"
-        for cell in _of(board, _COMPARABLE)
-        if cell["bits_per_byte"] is not None
-    )
-    sentence = f" Bits per byte, in which language models compare whatever their vocabularies: {comparable}."
-    yield _progress(board)
-    yield _how_to_read(board) + (sentence if comparable else "")
-    yield _matrix(board, _of_text)
-    yield f"{_footnotes(board)}\n\nSteps, tokens and all the rest: [{escape(place)}]({place}/README.md)."
-
-
-PAGE = Page("matrix.json", "matrix", sections, short_sections=short_sections)
+PAGE = Page("matrix.json", "matrix", sections)
 
 
 def line(cell: Cell) -> str:
@@ -59,10 +45,6 @@ def line(cell: Cell) -> str:
     reached, unigram = map(decimals, _of_text(cell))
     verdict = "learned" if cell["learned"] else "has not learned"
     return f"{name}: {reached} nats a token of text, unigram {unigram}: {verdict}"
-
-
-def _progress(board: Board) -> str:
-    return progress(board, "cells", f"the others are shown as {UNKNOWN}")
 
 
 def _how_to_read(board: Board) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from t5xpg.base import paths
 from t5xpg.base.files import read_json, replaced_together, write_text
-from t5xpg.base.page import block_of, escape, table, with_block
+from t5xpg.base.page import escape, table, with_block
 from t5xpg.base.paths import shown
 from t5xpg.run.results import write_results
 
@@ -23,39 +22,30 @@ class Page:
     """How a kind of board is shown.
 
     board_file: its JSON in the experiment's folder. marker: the block stands between comments with this name. sections:
-    the paragraphs of the block; empty ones are left out. pictures: {file name: SVG}. short_sections: of a block in the
-    repository's README, where that has markers with the experiment's name; the second argument is the experiment's
-    folder, as a link from there.
+    the paragraphs of the block; empty ones are left out. pictures: {file name: SVG}.
     """
 
     board_file: str
     marker: str
     sections: Callable[[Board], Iterable[str]]
     pictures: Callable[[Board], Mapping[str, str]] = lambda board: {}
-    short_sections: Callable[[Board, str], Iterable[str]] | None = None
 
     def block(self, board: Board) -> str:
         """The block between its markers, markers included, without a line end after the last."""
-        return _block(self.marker, f"`make report` from {self.board_file}", self.sections(board))
+        begin, end = self._markers
+        written_by = f"<!-- Written by `make report` from {self.board_file}. Do not edit. -->"
+        return "\n\n".join(part for part in (begin, written_by, *self.sections(board), end) if part)
 
-    def short_block(self, board: Board, place: str) -> str:
-        """The block of the repository's README."""
-        assert self.short_sections is not None
-        name = board["experiment"]
-        return _block(name, f"`make report EXP={name}`", self.short_sections(board, place))
+    @property
+    def _markers(self) -> tuple[str, str]:
+        return f"<!-- {self.marker}:begin -->", f"<!-- {self.marker}:end -->"
 
     def texts(self, home: Path, board: Board) -> dict[Path, str]:
         """What the files of a page hold; `home` is the experiment's folder."""
-        readme, top = home / README_FILE, paths.REPOSITORY / README_FILE
+        readme = home / README_FILE
         text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {board['experiment']}\n"
-        found = {readme: with_block(text, self.block(board), *_markers(self.marker), readme)}
-        found |= {home / name: svg for name, svg in self.pictures(board).items()}
-        if self.short_sections is not None and home.resolve().is_relative_to(paths.EXPERIMENTS.resolve()):
-            text, markers = top.read_text(encoding="utf-8"), _markers(board["experiment"])
-            if block_of(text, *markers, top):
-                place = home.resolve().relative_to(paths.REPOSITORY.resolve()).as_posix()
-                found[top] = with_block(text, self.short_block(board, place), *markers, top)
-        return found
+        pictures = {home / name: svg for name, svg in self.pictures(board).items()}
+        return {readme: with_block(text, self.block(board), *self._markers, readme), **pictures}
 
     def write(self, home: Path, board: Board) -> Path:
         """Write the board and the page into the experiment's folder, all or nothing; the path of its README."""
@@ -76,16 +66,6 @@ class Page:
             for path, text in texts.items()
             if not path.exists() or path.read_text(encoding="utf-8") != text
         ]
-
-
-def _markers(name: str) -> tuple[str, str]:
-    return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-
-
-def _block(marker: str, written_by: str, sections: Iterable[str]) -> str:
-    begin, end = _markers(marker)
-    parts = [begin, f"<!-- Written by {written_by}. Do not edit. -->", *sections, end]
-    return "\n\n".join(part for part in parts if part)
 
 
 def progress(board: Board, runs: str, missing: str) -> str:

@@ -32,7 +32,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import to_json
-from t5xpg.study.judging import data_service, fed_batches, fed_hashes, other_batches
+from t5xpg.study.judging import fed_batches, fed_hashes, other_batches
 from t5xpg.study.runs import Run, outcome
 from t5xpg.train import compile_cache
 
@@ -64,7 +64,7 @@ def compare(runs: Sequence[Run]) -> None:
     known: dict[str, Counted] = {}
     with (
         Progress("compare", len(waiting), "cells") as progress,
-        data_service() as service,
+        DataService() as service,
         compile_cache.kept_programs(),
     ):
         for run in waiting:

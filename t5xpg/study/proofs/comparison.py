@@ -17,12 +17,12 @@ import orbax.checkpoint as ocp
 from t5xpg.base import digests
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import hash_batch
+from t5xpg.data.stream.client import DataService
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.run.checkpoint import items as checkpoint_items
 from t5xpg.run.directory import RunDirectory
-from t5xpg.study.judging import data_service
 
 _TEMPORARY = (".tmp", ".old", ".orbax-checkpoint-tmp")
 _SHOWN_CHARACTERS = 300
@@ -176,7 +176,7 @@ def compare_positions(loaded: LoadedConfig, ours: Arrays, theirs: Arrays) -> tup
         return "byte for byte", None
     data = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
     following: list[list[str]] = []
-    with data_service() as service:
+    with DataService() as service:
         for position in (ours, theirs):
             with contextlib.closing(service.open(data)) as stream:
                 stream.restore(position)
