@@ -15,9 +15,3 @@ PLAN_FILES = " or ".join(kind.plan_file for kind in KINDS)
 def study_of(experiment: str, folder: Path) -> Study | None:
     """The study of an experiment, with its runs in `folder`; None for an experiment that is one run."""
     return next((kind(experiment, folder) for kind in KINDS if kind.is_planned(experiment)), None)
-
-
-def page_differences(home: Path) -> list[str]:
-    """What differs between the boards in an experiment's folder and the pages made from them; empty where nothing."""
-    pages = [kind.page for kind in KINDS if (home / kind.page.board_file).exists()]
-    return [difference for page in pages for difference in page.differences(home)]

@@ -11,13 +11,14 @@ from t5xpg.base import paths
 from t5xpg.base.files import read_json
 from t5xpg.run.results import write_results
 from t5xpg.study import kinds, matrix_page, sweep_page
+from t5xpg.study.page import Page
 
-BOARDS = [file for kind in kinds.KINDS for file in sorted(paths.EXPERIMENTS.glob(f"*/{kind.page.board_file}"))]
+BOARDS = [(kind.page, file) for kind in kinds.KINDS for file in paths.EXPERIMENTS.glob(f"*/{kind.page.board_file}")]
 
 
-@pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.parent.name)
-def test_published_pages_are_those_of_their_boards(file: Path, tmp_path: Path) -> None:
-    assert kinds.page_differences(file.parent) == []
+@pytest.mark.parametrize(("page", "file"), BOARDS, ids=[file.parent.name for _, file in BOARDS])
+def test_published_pages_are_those_of_their_boards(page: Page, file: Path, tmp_path: Path) -> None:
+    assert page.differences(file.parent) == []
     write_results(tmp_path / file.name, read_json(file))
     assert (tmp_path / file.name).read_bytes() == file.read_bytes()
 
