@@ -12,7 +12,7 @@ from typing import Any
 
 from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_of, remove, write_json
+from t5xpg.base.files import json_object_if_any, remove, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
@@ -149,7 +149,7 @@ def _check(directory: RunDirectory, mark: Results) -> None:
             f"A reproduction is trained in a clean folder, and {shown(path)} holds {what}. Name another one with RUN=…"
         )
     if (path / MARK_FILE).exists() and not (path / OUTCOME_FILE).exists():
-        old = json_object_of(path / MARK_FILE)
+        old = json_object_if_any(path / MARK_FILE)
         if old != mark:
             raise UserError(
                 f"{shown(path)} holds an unfinished reproduction of {old.get('experiment')} with {old.get('steps')} "

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
-from t5xpg.base.processes import last_lines, start_logged
+from t5xpg.base.processes import start_logged
 from t5xpg.base.progress import Progress
 from t5xpg.experiment import Experiment, config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
@@ -26,6 +27,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
 _LOOK_SECONDS = 1.0
+_SHOWN_LINES = 15  # of the output of a process that failed
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +139,11 @@ def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: 
 
 def ended_message(what: str, code: int | None, log: Path) -> str:
     """That a process has ended in a way that it should not have, with the end of its output."""
-    return f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:\n{last_lines(log)}"
+    lines = [
+        f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:",
+        *last_lines(log, _SHOWN_LINES),
+    ]
+    return "\n  ".join(lines)
 
 
 def train(runs: Sequence[Run], *, jobs: int, label: str) -> None:

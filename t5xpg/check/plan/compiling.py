@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.processes import last_lines
 
 # The machine code is thrown away, so the compiler need not do its best; bfloat16 stays as the model writes it.
 FLAGS = (
@@ -42,7 +41,7 @@ def compile_step(experiment: str, overrides: Sequence[str], gin_files: Sequence[
         check=False,
     )
     if done.returncode:
-        last = last_lines(done.stderr.strip())
+        last = "\n".join(done.stderr.strip().splitlines()[-12:])
         raise RuntimeError(f"The process that compiles the step ended with {done.returncode}:\n{last}")
     answer = json.loads(done.stdout.splitlines()[-1])
     if "error" in answer:

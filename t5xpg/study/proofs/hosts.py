@@ -22,9 +22,8 @@ import numpy as np
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_json
+from t5xpg.base.files import last_lines, write_json
 from t5xpg.base.paths import shown
-from t5xpg.base.processes import last_lines
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.run.directory import RunDirectory
@@ -146,7 +145,7 @@ class _Proof:
                 if signalled_at is not None and time.monotonic() > signalled_at + _END_SECONDS:
                     raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {number} not all processes ended.")
             if at and signalled_at is None:
-                raise UserError(f"{name} ended before its step {at}:\n{last_lines(outputs[-1])}")
+                raise UserError("\n  ".join([f"{name} ended before its step {at}:", *last_lines(outputs[-1], 15)]))
             codes = [run.exit_code for run in runs]
         expected = [0] * count
         if number == signal.SIGTERM:

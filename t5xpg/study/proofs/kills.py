@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from t5xpg.base import kill_points
+from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import PHASES
+from t5xpg.base.phases import PHASES
 from t5xpg.base.processes import start_logged
 
 # A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
@@ -46,7 +46,7 @@ class WatchedRun:
         self._began = time.monotonic()
         self._marks, end = os.pipe()
         os.set_blocking(self._marks, False)
-        variables = {**os.environ, **(environment or {}), kill_points.VARIABLE: str(end)}
+        variables = {**os.environ, **(environment or {}), phases.VARIABLE: str(end)}
         try:
             self._process = start_logged(command, log, env=variables, pass_fds=(end,))
         except BaseException:

@@ -1,7 +1,7 @@
 """Proof by command that a run is the same run however often it is killed: `make prove-resume EXP=… KILLS=20`.
 
 The experiment is trained once without interruption, into `<folder>/unbroken`, and again into `<folder>/killed`, where
-SIGKILL ends it in each of the phases of `t5xpg.base.kill_points` and the same command is called again. Every
+SIGKILL ends it in each of the phases of `t5xpg.base.phases` and the same command is called again. Every
 killed run that comes to its end is compared with the unbroken one; the receipt is kept beside them.
 """
 
@@ -21,8 +21,8 @@ import jax
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import PHASES
 from t5xpg.base.paths import shown
+from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig

@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from t5xpg.base.kill_points import PHASES
+from t5xpg.base.phases import PHASES
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.study.proofs import resume
