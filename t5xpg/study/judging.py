@@ -21,7 +21,7 @@ from t5xpg.data.batch import Batch, BatchLayout, hash_batch, layout_of
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.trained_model import vocabulary_differences
-from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment import Experiment, data_state, prepare
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.study.runs import Run, outcome
@@ -68,7 +68,8 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
         return
     judged = [(name, evaluation.of_task(one.eval_dataset, task)) for name, one in own.items() for task in tasks]
     for dataset in (*(one.train_dataset for one in own.values()), *(dataset for _, dataset in judged)):
-        if prepare.missing(dataset) or prepare.row_of(dataset.mixture_or_task_name) is None:
+        state = data_state.state_of(dataset)
+        if state.missing or state.row is None:
             prepare.prepare(dataset)
     with DataService() as service:
         for name, dataset in judged:

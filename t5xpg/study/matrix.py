@@ -12,11 +12,11 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
 from t5xpg.check import checks
-from t5xpg.check.finding import Finding
+from t5xpg.check.finding import Finding, report
 from t5xpg.data.text.manifest import find_manifests
 from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from t5xpg.study import matrix_board, matrix_page, unigrams
 from t5xpg.study.engine import Study
 from t5xpg.study.matrix_plan import AXES, MatrixPlan
@@ -83,7 +83,7 @@ class Matrix(Study):
         wanted = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
         for run in wanted:  # one after another: runs side by side would be in each other's way
             for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
-                if prepare.missing(dataset):
+                if data_state.state_of(dataset).missing:
                     prepare.prepare(dataset)
         yield wanted
         unigrams.compare([run for run in wanted if not outcome(run).diverged])
@@ -118,9 +118,7 @@ class Matrix(Study):
                     problems.setdefault(one.text, []).append(run.name)
             findings += [one for one in found if not one.problem]
         findings += [Finding("cells", f"{text} (in {_named(cells)})", problem=True) for text, cells in problems.items()]
-        for finding in findings:
-            print(finding.shown)
-        return checks.verdict(len(problems))
+        return report(findings)
 
     def _made_first(self) -> Iterator[Finding]:
         """The plan, and what `make sweep` makes before it trains."""

@@ -21,7 +21,7 @@ from t5xpg.base.progress import Progress
 from t5xpg.experiment import Experiment, config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.identity import run_identity
-from t5xpg.experiment.prepare import Source
+from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
@@ -92,7 +92,7 @@ class Run:
 
     def check(self) -> None:
         """Raise UserError where the plan has a mistake, or the folder holds a run with other settings."""
-        identity = run_identity(self.experiment, Source(data={}))
+        identity = run_identity(self.experiment, DataIdentity(data={}))
         if self.directory.exists():
             self.directory.check(self.loaded.name, {name: identity[name] for name in ("seed", "settings")})
 
