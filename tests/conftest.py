@@ -43,7 +43,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 # Files that start many programs, the longest first: a process that begins with them does not end long after the others.
 LONG_FILES = (
     "test_readme.py",
-    "test_judging.py",
     "test_matrix.py",
     "test_faults.py",
     "test_proving.py",
