@@ -1,4 +1,4 @@
-# Each target is one line; `make help` lists them, and `make help train` shows what train can be told.
+# Each target is one line; `make help` lists them, and `make help train` shows the variables of train.
 # t5xpg/commands.py says which variables a command of the program takes: it finds them in its environment.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help

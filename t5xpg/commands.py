@@ -52,7 +52,7 @@ price = _reader("not a price", lambda text: float(text) if 0 <= float(text) < fl
 
 @dataclass(frozen=True)
 class Option:
-    """What a command can be told.
+    """An option of a command.
 
     variable: its name in Make; "" where Make has none. flag: its name for the program, "--run"; "experiment" is the
     command's argument, "--gin.NAME" a macro of the experiment, and "" an option that only the Makefile reads.
@@ -162,7 +162,7 @@ _TESTS = Option("TESTS", "", "PATHS", "only these: 'tests/models tests/optim/tes
 
 GROUPS: dict[str, tuple[Command, ...]] = {
     "Start": (
-        _target("help", "this list; `make help train` shows what train can be told"),
+        _target("help", "this list; `make help train` shows the variables of train"),
         _target("install", "install the packages of this kind of machine into .venv", _MACHINE, _PYTHON),
         _command(
             "demo", "the whole chain on text that is already on the machine", _GIN, _RUN,

@@ -150,7 +150,7 @@ class _SharedStop:
     def __init__(self, request: StopRequest, together: StopTogether) -> None:
         self.request, self.together = request, together
         self.heard: int | None = None
-        self.told = False
+        self.announced = False
 
     def reached(self, step: int) -> bool:
         return self.together.reached(step)
@@ -261,8 +261,8 @@ class Processes:
         if stop is None:
             return
         asked = stop.request.number
-        if asked is not None and not stop.told:
-            stop.told = True
+        if asked is not None and not stop.announced:
+            stop.announced = True
             self._client.key_value_set(f"{_STOP}/{self.process}", str(asked))
             notices[f"{_STOP}/{self.process}"] = str(asked)
         numbers = [int(text) for key, text in sorted(notices.items()) if key.startswith(_STOP)]

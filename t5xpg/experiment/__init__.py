@@ -98,12 +98,12 @@ class Experiment:
 
     def _converted(self, dataset: DatasetConfig) -> DatasetConfig:
         """The dataset with the feature converter that the model takes. Raises UserError where it takes another one."""
-        taken = self.model.feature_converters
-        chosen = dataset.feature_converter or taken[0]
-        if chosen not in taken:
+        accepted = self.model.feature_converters
+        chosen = dataset.feature_converter or accepted[0]
+        if chosen not in accepted:
             raise UserError(
                 f"FEATURE_CONVERTER is {chosen!r}, and a {type(self.model).__name__} takes batches of "
-                f"{' or '.join(taken)}."
+                f"{' or '.join(accepted)}."
             )
         dataset = dataclasses.replace(dataset, feature_converter=chosen)
         layout_of(chosen).check_lengths(dataset.task_feature_lengths)

@@ -26,8 +26,8 @@ Batch = Mapping[str, jax.Array]
 @functools.lru_cache(maxsize=16)
 def _abstract(kind: type[Model], config: T5Config) -> tuple[nnx.GraphDef, nnx.State]:
     modules = nnx.eval_shape(lambda: kind.modules(jax.random.key(0), config))
-    asked = config.scan_layers or config.remat_policy != "none"
-    if asked and not any(isinstance(module, LayerStack) for _, module in nnx.iter_modules(modules)):
+    stacked = config.scan_layers or config.remat_policy != "none"
+    if stacked and not any(isinstance(module, LayerStack) for _, module in nnx.iter_modules(modules)):
         raise UserError(
             f"SCAN_LAYERS and REMAT_POLICY do nothing for a {kind.__name__}, whose layers are in no LayerStack "
             "(t5xpg.models.layer_stack): set SCAN_LAYERS=False and REMAT_POLICY='none'."

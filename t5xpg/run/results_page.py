@@ -231,10 +231,10 @@ def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
     elsewhere = ("data", "tasks")  # in tables of their own
-    told = {name: value for name, value in evaluation.items() if name not in elsewhere}
+    numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
         [escape(_MEASURES.get(name, name)), decimals(value) if name in _MEASURES else cell(value)]
-        for name, value in _leaves(told, "")
+        for name, value in _leaves(numbers, "")
     ]
     return table([escape(title), ""], rows, numbers_from=1)
 

@@ -158,10 +158,10 @@ def _refuse_another(output: Path, wanted: Recording) -> None:
     """Raise UserError where `output` holds other batches than are wanted, or a damaged recording."""
     with RecordedData(output) as there:
         found = _what_decides(there.recording)
-    asked = _what_decides(wanted)
-    differing = [name for name in {**asked, **found} if found.get(name) != asked.get(name)]
+    expected = _what_decides(wanted)
+    differing = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
     if differing:
-        listed = "; ".join(f"{name} was {found.get(name)}, is {asked.get(name)}" for name in differing)
+        listed = "; ".join(f"{name} was {found.get(name)}, is {expected.get(name)}" for name in differing)
         raise UserError(
             f"{shown(output)} is a recording of other batches: {listed}. "
             "Replace it with FORCE=1, or name another folder with OUTPUT=…"

@@ -229,8 +229,8 @@ class Checkpointer:
         where there are checkpoints and none is whole.
         """
         found = self.latest_here() if self._group.first else None
-        said = self._group.broadcast("latest", b"" if found is None else str(found).encode("ascii"))
-        return int(said) if said else None
+        answer = self._group.broadcast("latest", b"" if found is None else str(found).encode("ascii"))
+        return int(answer) if answer else None
 
     def latest_here(self) -> int | None:
         """`latest` as this process sees it, without a word to the others: they may not be there any more."""
