@@ -37,7 +37,9 @@ for name in ("tensorflow", "seqio", "t5", "tensorflow_datasets", "tensorflow_tex
 from t5xpg.__main__ import set_cpu_flags
 set_cpu_flags()
 from pathlib import Path
-from t5xpg import cli, config, training
+from t5xpg import cli
+from t5xpg.experiment import config
+from t5xpg.train import training
 experiment, runs, recorded = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 def train(name, until=None):
     assert training.train(config.load(experiment), runs / name, until=until, recorded=recorded) == 0
@@ -52,7 +54,8 @@ import sys
 from t5xpg.__main__ import set_cpu_flags
 set_cpu_flags()
 from pathlib import Path
-from t5xpg import config, training
+from t5xpg.experiment import config
+from t5xpg.train import training
 assert training.train(config.load(sys.argv[1]), Path(sys.argv[2]) / "live_then_recorded", until=5) == 0
 """
 
