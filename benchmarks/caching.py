@@ -36,7 +36,8 @@ from benchmarks.harness import Found, Goal, Row, alternate  # noqa: E402
 from t5xpg.base import paths  # noqa: E402
 from t5xpg.base.files import sha256_of_file  # noqa: E402
 from t5xpg.data.cache import command  # noqa: E402
-from t5xpg.data.cache.command import BEAM, LOCAL, CacheProcess  # noqa: E402
+from t5xpg.data.cache.process import CacheProcess  # noqa: E402
+from t5xpg.data.cache.runners import BEAM, LOCAL  # noqa: E402
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
 from t5xpg.data.text.export import export_dataset  # noqa: E402
 from t5xpg.data.text.manifest import read_manifest  # noqa: E402
@@ -69,9 +70,9 @@ class TimedProcess(CacheProcess):
         assert began is not None
         TimedProcess.seconds = time.perf_counter() - began
 
-    def plan(self) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
         TimedProcess.peak = memory.watch(self._child.pid)
-        return super().plan()
+        return super().plan(log)
 
 
 def make_text(dataset: str, megabytes: int, folder: Path) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5xpg.data.cache.command import RUNNERS
 from t5xpg.data.cache.local import DigestOrder, deal
 from t5xpg.data.cache.record import COMPLETED
+from t5xpg.data.cache.runners import RUNNERS
 
 _REPORT_SECONDS = 0.2
 _RECORDS_AT_ONCE = 1000

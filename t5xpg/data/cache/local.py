@@ -23,7 +23,7 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import local_format
 from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
-from t5xpg.data.cache.record import COMPLETED, CONTAINER
+from t5xpg.data.cache.record import COMPLETED
 
 # How much is held before it is written, in the order and before the TFRecord files, in bytes.
 HELD = 64 << 20
@@ -149,7 +149,7 @@ def cache_task(task: seqio.Task, folder: Path, command: str, report: Report) -> 
     for split in task.splits:
         _cache_split(task, split, folder, command, report)
     # what SeqIO's script leaves in it
-    (folder / COMPLETED).write_text(CONTAINER, encoding="utf-8")
+    (folder / COMPLETED).write_text("tfrecord", encoding="utf-8")
 
 
 def shard_seed(task: str, index: int) -> int:

@@ -127,7 +127,7 @@ def test_what_changed_is_looked_at_again(
             cache, question, seen | {"files": seen["files"] | {path: "0" * 64}}, caches, moved["answer"]
         )
     elif change == "version":
-        monkeypatch.setattr(command.cache_record, "versions", lambda: {"seqio": "0"})
+        monkeypatch.setattr(command.record, "versions", lambda: {"seqio": "0"})
     elif change == "made again":
         record = json.loads((cache / TASK / "t5xpg_identity.json").read_text())
         record["files"]["COMPLETED"] = "0" * 64
