@@ -17,7 +17,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5xpg.data.cache.local import DigestOrder, deal
+from t5xpg.data.cache.digest_order import DigestOrder, deal
 from t5xpg.data.cache.record import COMPLETED
 from t5xpg.data.cache.runners import RUNNERS
 
@@ -49,7 +49,7 @@ def cache_tasks(
     if runner == RUNNERS["DaskRunner"].selector:
         from t5xpg.data.cache.beam_dask import DaskRunnerForCaching
 
-        DaskRunnerForCaching.told.append(lambda left: report(0, f"{left:,} tasks left"))
+        DaskRunnerForCaching.progress.append(lambda left: report(0, f"{left:,} tasks left"))
     for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
         folder = seqio.get_task_dir_from_name(name)
         written = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"

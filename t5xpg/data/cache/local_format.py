@@ -1,4 +1,4 @@
-"""Many examples at once as serialised `tf.train.Example`s, and what SeqIO counts of them. NumPy alone.
+"""Many examples at once as serialised `tf.train.Example`s, what SeqIO counts of them, and lines of exports as examples.
 
 Building a protocol buffer in Python for every example costs more than all that TensorFlow does for it. The wire format
 of an Example is plain, so that a batch of them is written with array operations.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,12 @@ _FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
 _LONGEST_VARINT = 10
 # So many values are worked on at once: the arrays in between need some ten times their memory.
 _VALUES = 1 << 20
+# The feature of the lines of an export, of which so many are worked on at a time, or so many bytes.
+FEATURE = "targets"
+_LINES = 256
+_BYTES = 1 << 17
+_BEFORE, _BEHIND = b'{"text": ', b"}\n"
+_decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -91,22 +97,12 @@ def parts(batch: Mapping[str, Column], values: int = _VALUES) -> Iterator[tuple[
 
 
 def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
-    """The `count` examples of a batch as protocol buffers, their features in the order of the batch."""
+    """The `count` examples of a batch as protocol buffers, their features in the order of their names."""
     columns = []
-    for name, column in batch.items():
+    for name, column in sorted(batch.items()):
         features = _bytes_features(column) if column.values.dtype == object else _integer_features(column)
         columns.append([_entry(name, feature) for feature in features])
     return [_with_length(_FIRST, b"".join(column[row] for column in columns)) for row in range(count)]
-
-
-def names_in_order(empty: bytes, names: Iterable[str]) -> list[str]:
-    """Names in the order of a `tf.train.Features` that has nothing but them: the order differs between libraries."""
-    entries = {name: _entry(name, b"") for name in names}
-    found: list[str] = []
-    while empty:  # each entry begins with its length: only one fits
-        found.append(next(name for name, entry in entries.items() if empty.startswith(entry)))
-        empty = empty[len(entries[found[-1]]) :]
-    return found
 
 
 def _entry(name: str, feature: bytes) -> bytes:
@@ -169,14 +165,6 @@ def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         low = (bits >> 7 * place).astype(np.uint8) & 0x7F
         packed[begins + place] = low | ((left > place + 1).astype(np.uint8) << 7)
     return packed, ends
-
-
-FEATURE = "targets"
-# Lines are worked on so many at a time, or so many bytes.
-_LINES = 256
-_BYTES = 1 << 17
-_BEFORE, _BEHIND = b'{"text": ', b"}\n"
-_decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=False).encode
 
 
 def applies(task: seqio.Task, steps: Sequence[Any], split: str) -> bool:

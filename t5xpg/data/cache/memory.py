@@ -37,23 +37,26 @@ def digests_of_cache(cache_dir: Path, folder: Path) -> dict[str, str]:
 
 
 def look(
-    cache_dir: Path, files: Iterable[str], patterns: Iterable[str], environment: Mapping[str, str]
+    cache_dir: Path,
+    environment: Mapping[str, str],
+    files: Iterable[str],
+    patterns: Iterable[str],
+    variables: Iterable[str],
 ) -> dict[str, dict[str, Any]]:
     """The present state of what an answer depends on: digests of files, what matches patterns, variables, versions."""
     return {
         "files": _digests(cache_dir, sorted(files)),
         "patterns": {pattern: sorted(glob.glob(pattern)) for pattern in patterns},
-        "environment": dict(environment),
+        "variables": {name: environment.get(name) for name in variables},
         "versions": versions(),
     }
 
 
 def changes(cache_dir: Path, seen: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> list[str]:
-    """What is not as `look` saw it, by name. environment: looked at where it was."""
-    now = look(cache_dir, seen["files"], seen["patterns"], environment if seen["environment"] else {})
-    return [
-        name for part in seen for name in {**seen[part], **now[part]} if seen[part].get(name) != now[part].get(name)
-    ]
+    """What is not as `look` saw it, by name."""
+    now = look(cache_dir, environment, seen["files"], seen["patterns"], seen["variables"])
+    pairs = [(seen[part], now[part]) for part in seen]
+    return [name for then, new in pairs for name in {**then, **new} if then.get(name) != new.get(name)]
 
 
 def remember(

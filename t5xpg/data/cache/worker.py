@@ -119,7 +119,7 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     folder = None if request["force"] else _folder_of_cache(task, caches, request["only_missing"])
     found = None if folder is None else record.read(folder, command)
     if folder is None:
-        sources.get(task, log)
+        sources.prepare(task, log)
     counts = [sources.number_of_examples(task, split) for split in task.splits]
     entry: dict[str, Any] = {
         "task": task.name,
@@ -209,7 +209,7 @@ def _check_export(task: Any, data_dir: Path) -> None:
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the plan depends on, by `memory.look`; None where that cannot be seen without TensorFlow.
 
-    Of a user's module these are also the files that its text names, and the environment: they may decide settings.
+    Of a user's module these are also the files and the variables that its text names: they may decide settings.
     """
     import seqio
 
@@ -228,12 +228,14 @@ def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | 
             texts.update(Path(os.path.abspath(path)) for path in shards)
     if any(map(definition.is_installed, modules.values())):
         return None
+    variables = {"PYTHONPATH"} if modules else set()
     for file in (Path(str(module.__file__)) for module in modules.values()):
         words = re.findall(r"""["']([^"'\n]{1,200})["']""", file.read_text("utf-8", errors="replace"))
         named = {folder / word for word in words for folder in (file.parent, Path.cwd())}
         files |= {file, *filter(os.path.isfile, named)}
+        variables.update(filter(str.isidentifier, words))
     paths = [str(path) for path in files | texts]
-    seen = memory.look(Path(request["caches"]), paths, patterns, os.environ if modules else {})
+    seen = memory.look(Path(request["caches"]), os.environ, paths, patterns, variables)
     listed = {Path(os.path.abspath(path)) for found in seen["patterns"].values() for path in found}
     return seen if listed == texts and len(seen["files"]) == len(paths) else None
 

@@ -224,11 +224,11 @@ def _vocabulary_size(provider: Any, dataset: DatasetConfig) -> int:
 
 def _examples(provider: Any, split: str) -> int | None:
     """How many examples there are in the sources; None where one does not know. Tasks may share their source."""
-    from t5xpg.data.tasks import sources as tfds_sources
+    from t5xpg.data.tasks import sources
     from t5xpg.data.tasks.providers import tasks_of
 
     tasks = {id(task.source): task for task in tasks_of(provider) if split in task.splits}
-    counts = [tfds_sources.number_of_examples(task, split) for task in tasks.values()]
+    counts = [sources.number_of_examples(task, split) for task in tasks.values()]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
