@@ -42,7 +42,7 @@ def cache_tasks(
     tasks; report: gets the number of documents since the last call, and what is being done. staging: a folder that
     Beam's workers and this machine can write, here or in a bucket, where they do not share `output`.
 
-    The files are those of `local_cache`, byte for byte: Beam's random numbers and the timing of its workers decide
+    The files are those of `local`, byte for byte: Beam's random numbers and the timing of its workers decide
     where a document lies, so that its records are dealt out again in the order of their digests.
     """
     counted = _count_documents(report)

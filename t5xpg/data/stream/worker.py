@@ -24,7 +24,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
-from t5xpg.data.tasks.lengths import spans_said
+from t5xpg.data.tasks.lengths import span_numbers
 
 if TYPE_CHECKING:
     from t5xpg.data.stream.evaluator import TaskEvaluator
@@ -104,7 +104,7 @@ class Streams:
             "cached": all(providers.reads_cache(task, dataset) for task in tasks),
             "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
             "vocabulary": from_seqio(vocabulary).to_json(),
-            "objective": spans_said(objectives, dataset.task_feature_lengths),
+            "objective": span_numbers(objectives, dataset.task_feature_lengths),
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
         return reply, {}

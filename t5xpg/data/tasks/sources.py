@@ -94,8 +94,8 @@ def prepare(task: seqio.Task, log: Callable[[str], None]) -> None:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise UserError(
                 f"{_description(task)}, which cannot be had here: {reason}. Prepare it on a machine with a network "
-                f'(python -c "import tensorflow_datasets as tfds; tfds.load({task.source.tfds_dataset.name!r})") and put the '
-                f"folder to {builder.data_dir}, or name the folder that has it: TFDS_DATA_DIR=…"
+                f'(python -c "import tensorflow_datasets as tfds; tfds.load({task.source.tfds_dataset.name!r})") and '
+                f"put the folder to {builder.data_dir}, or name the folder that has it: TFDS_DATA_DIR=…"
             ) from error
 
 
@@ -127,7 +127,7 @@ def hugging_face_source(
 
     splits: the names of splits, or SeqIO's names to those of the dataset (also slices, "train[:1%]", where it is not
     streamed). With `streaming`, rows are read as they come, without a copy of the dataset on this machine. `revision`
-    pins it: a cache is told from others by these arguments, not by what the hub or the folder holds.
+    pins it: a cache is identified by these arguments, not by what the hub or the folder holds.
 
     The place in it cannot be saved, so that it is trained from a cache alone: the task needs a
     `seqio.CacheDatasetPlaceholder()`. Reading fails at a row that has no text in one of the columns.

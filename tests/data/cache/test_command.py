@@ -18,7 +18,7 @@ import seqio
 
 from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import beam, command, definition, memory, process, record
+from t5xpg.data.cache import command, definition, memory, process, record
 from t5xpg.data.cache.command import cache_task
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
@@ -304,32 +304,3 @@ def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name:
 
 def _interrupt(*arguments: Any) -> None:
     raise KeyboardInterrupt
-
-
-def test_puts_records_in_an_order_that_does_not_depend_on_the_one_before(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    examples = [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={key: tf.train.Feature(int64_list=tf.train.Int64List(value=[i])) for key in "abc"}
-            )
-        ).SerializeToString()
-        for i in range(50)
-    ]
-    contents = []
-    for order in (1, -1):
-        shards = [tmp_path / f"train.tfrecord-{i:05}-of-00004" for i in range(4)]
-        for i, shard in enumerate(shards):
-            with tf.io.TFRecordWriter(str(shard)) as writer:
-                for record in examples[::order][i::4]:
-                    writer.write(record)
-        beam._put_in_order(shards)
-        contents.append([shard.read_bytes() for shard in shards])
-        values = [
-            tf.train.Example.FromString(r).features.feature["a"].int64_list.value[0]
-            for r in tf.data.TFRecordDataset([str(s) for s in shards]).as_numpy_iterator()
-        ]
-        assert sorted(values) == list(range(50))
-        assert values != sorted(values)
-    assert contents[0] == contents[1]
