@@ -13,15 +13,16 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.objectives import Objective, name_of
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, RemoteEvaluator, SpanLengths, TaskDescription
+from t5xpg.data.stream.client import DataService, SpanLengths, TaskDescription
+from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks import task_names
-from t5xpg.data.tasks.lengths import problems, spans_said
+from t5xpg.data.tasks.lengths import problems, span_numbers
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.predicting import InferEval, TaskMetrics, metric_names, model_outputs
 from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
-from t5xpg.run.best import Selection, validation_names
+from t5xpg.run.best import BestMetric, validation_names
 
 if TYPE_CHECKING:
     from t5xpg.data.recording.reader import RecordedData
@@ -53,7 +54,7 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
         for part, objective in zip(row.parts, objectives, strict=True)
     ):
         return None
-    spans = spans_said(objectives, lengths)
+    spans = span_numbers(objectives, lengths)
     return TaskDescription(
         name=name,
         tasks=tuple(sorted(row.tasks)),
@@ -127,7 +128,7 @@ def require_metrics(service: DataService | RecordedData, config: DatasetConfig) 
         raise UserError(no_metrics(config.mixture_or_task_name))
 
 
-def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: Selection) -> None:
+def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: BestMetric) -> None:
     """Raise UserError, with the nearest names, where the metric that a run is selected by is none of its own."""
     if selection.of_validation:
         tasks = [task.mixture_or_task_name for task in task_configs(config, describe(service, config))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from t5xpg.experiment.identity import decides_predictions
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
-from t5xpg.run.checkpoint.initial_checkpoint import Place, find
+from t5xpg.run.checkpoint.initial_checkpoint import SavedStep, find
 from t5xpg.run.directory import differing
 
 NAME = "initial"  # in a run's identity, and in the meta of its checkpoints
@@ -32,7 +32,7 @@ Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step"
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialState:
     """A state on the mesh, before the first update. origin: None for one from scratch.
 
     vocabulary: the record of the one that the checkpoint was trained with.
@@ -43,37 +43,35 @@ class Start:
     vocabulary: Mapping[str, Any] | None = None
 
 
-def begin(built: Assembly) -> Start:
+def begin(built: Assembly) -> InitialState:
     """The state that the experiment begins with.
 
     Raises UserError where its initial checkpoint is not there, or does not fit.
     """
     if built.experiment.initial is None:
-        return Start(jax.block_until_ready(built.new_state()))
+        return InitialState(jax.block_until_ready(built.new_state()))
     return _load(built)
 
 
-def _load(built: Assembly) -> Start:
+def _load(built: Assembly) -> InitialState:
     experiment = built.experiment
     initial = experiment.initial
     assert initial is not None
     place = find(initial)
     with Checkpointer(place.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest() if place.step is None else place.step
-        place = Place(place.run, step)
+        place = SavedStep(place.run, step)
         require_fit(place, experiment, built.abstract_state)
-        taken: dict[str, Any] = {}
         if initial.reset_optimizer:
-            taken["params"], meta = checkpointer.restore_params(step, built.abstract_state.params)
-            digest = items.sha256_of_arrays(taken)
-            state = built.state_of(taken["params"])
+            params, meta = checkpointer.restore_params(step, built.abstract_state.params)
+            digest = items.sha256_of_arrays({"params": params})
+            state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
-            taken = {"params": state.params, "optimizer": items.optimizer_tree(state)}
-            digest = items.sha256_of_arrays(taken)
+            digest = items.sha256_of_arrays({"params": state.params, "optimizer": items.optimizer_tree(state)})
             _require_learning(experiment, int(state.step))
     origin = {"named": initial.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
-    return Start(jax.block_until_ready(state), origin, meta["vocabulary"])
+    return InitialState(jax.block_until_ready(state), origin, meta["vocabulary"])
 
 
 def identity(origin: Origin) -> dict[str, Any]:
@@ -96,6 +94,28 @@ def origin_of(built: Assembly, recorded: Origin) -> Origin:
     except UserError as error:
         raise UserError(f"{error}\n{as_before(recorded)}") from error
     return recorded if identity(named) == identity(recorded) else named
+
+
+def origin_of_run(
+    built: Assembly, checkpointer: Checkpointer, step: int, begun: Callable[[], InitialState], vocabulary: Vocabulary
+) -> Origin | None:
+    """What the run was started from, if it was started from anything: it becomes a part of its identity.
+
+    checkpointer: of the run, which goes on after `step`. begun: gives the state that a new run (step 0) begins with.
+    Raises UserError where the vocabulary of the task is another one.
+    """
+    if built.experiment.initial is None:
+        return None
+    if step:
+        return origin_of(built, checkpointer.meta(step)[NAME])
+    first = begun()
+    assert first.origin is not None
+    assert first.vocabulary is not None
+    require_vocabulary(vocabulary, first.vocabulary, built.experiment)
+    print(
+        f"start: {first.origin['experiment']} after step {first.origin['step']:,}, {first.origin['named']}", flush=True
+    )
+    return first.origin
 
 
 def as_before(recorded: Origin) -> str:
@@ -123,7 +143,7 @@ def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment
         )
 
 
-def require_fit(place: Place, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
+def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
     """Raise one UserError with every parameter of a checkpoint that the model does not have so, and what to set.
 
     Returns the checkpoint's meta: {"experiment", "vocabulary", "settings": of the model}.

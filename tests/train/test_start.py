@@ -12,7 +12,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.distributed import ALONE
 from t5xpg.distributed.group import Alone
 from t5xpg.experiment import config
-from t5xpg.train.agreement import require_same
+from t5xpg.train.start import require_same
 from tests.workplace import EXPERIMENT
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
@@ -26,7 +26,7 @@ class Heard(Alone):
     def __init__(self) -> None:
         self.said = b""
 
-    def told(self, name: str, value: bytes = b"") -> bytes:
+    def broadcast(self, name: str, value: bytes = b"") -> bytes:
         self.said, before = (value, b"") if not self.said else (self.said, self.said)
         return before or value
 
