@@ -140,14 +140,6 @@ def test_an_answer_is_right_if_it_is_one_of_the_aliases() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_answers_in_a_context() -> None:
-    said = ["Liverpool, England", "to London", "the 1956"]
-    found = measured("squad", dict(zip((question[:-1] for question in tfds_samples.QUESTIONS), said, strict=True)))
-    assert found == pytest.approx(t5.evaluation.metrics.squad(tfds_samples.ANSWERS, said))
-    assert found["em"] == pytest.approx(200 / 3)
-
-
-@pytest.mark.usefixtures("folder")
 def test_translations_and_classes() -> None:
     right = {f"dog {n}.": f"Ein Hund {n} ßo." for n in range(5)}
     found = measured("pairs_translate_en_de", right)
