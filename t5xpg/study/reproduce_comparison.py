@@ -123,9 +123,9 @@ def identity(published: Results, here: Results) -> Iterator[Row]:
 
 
 def _cache_formats(cache: Any) -> set[Any]:
-    """The formats of the definition of a cache, or of those of several tasks by name (see `data.cache.definition`)."""
-    definitions = [cache] if not cache or "task" in cache else cache.values()
-    return {definition.get("format") for definition in definitions if definition}
+    """The formats of the definition of a cache, or of those of several tasks (`t5xpg.data.cache.definition`)."""
+    definitions = (cache, *cache.values()) if isinstance(cache, Mapping) else ()
+    return {one["format"] for one in definitions if isinstance(one, Mapping) and "format" in one}
 
 
 def other_run(rows: Sequence[Row]) -> list[Row]:

@@ -74,7 +74,7 @@ def package_files() -> list[Path]:
 def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
     """The modules that define a task, by name, without those of Python, of SeqIO's libraries and of this package.
 
-    They are the modules that MODULE_IMPORT names, those of the preprocessors and of the source's function, and what
+    They are the modules that MODULE_IMPORT names, those of the preprocessors and of what reads the source, and what
     these import, unless they are installed. For a task of the table there are none.
     """
     if _is_of_table(task):
@@ -133,9 +133,8 @@ def _users_code(task: Any, digest: Digest, modules: Sequence[str]) -> dict[str, 
 
 def _functions_of(task: Any) -> Iterator[Any]:
     """The functions, or types of callable objects, that make a task's examples up to the placeholder."""
-    waiting = _steps_before_cache(task)
-    if (function := getattr(task.source, "_dataset_fn", None)) is not None:
-        waiting.append(function)
+    reads = (getattr(task.source, name, None) for name in ("_dataset_fn", "_reader"))
+    waiting = [*_steps_before_cache(task), *(function for function in reads if function is not None)]
     while waiting:
         step = waiting.pop()
         while isinstance(step, functools.partial):
