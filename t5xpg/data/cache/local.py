@@ -21,7 +21,7 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import local_format
 from t5xpg.data.cache.digest_order import DigestOrder, deal
-from t5xpg.data.cache.local_format import Column, Stats, parts, serialise
+from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
 from t5xpg.data.cache.record import COMPLETED
 
 # Gets the number of examples since the last call, and what is being done.
@@ -116,8 +116,9 @@ def _batches(dataset: tf.data.Dataset) -> Iterator[tuple[dict[str, Column], list
         yield from map(_one, dataset.prefetch(tf.data.AUTOTUNE))
         return
     features = {name: _described(one.shape.as_list(), one.dtype) for name, one in spec.items()}
+    names = names_in_order(spec)
     for batch in dataset.ragged_batch(_BATCH).prefetch(_AHEAD):
-        columns = {name: _column(batch[name]) for name in spec}
+        columns = {name: _column(batch[name]) for name in names}
         for count, part in parts(columns):
             yield part, serialise(part, count), features
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,20 @@ def parts(batch: Mapping[str, Column], values: int = _VALUES) -> Iterator[tuple[
 
 
 def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
-    """The `count` examples of a batch as protocol buffers, their features in the order of their names."""
+    """The `count` examples of a batch as protocol buffers, their features in the order of the batch."""
     columns = []
-    for name, column in sorted(batch.items()):
+    for name, column in batch.items():
         features = _bytes_features(column) if column.values.dtype == object else _integer_features(column)
         columns.append([_entry(name, feature) for feature in features])
     return [_with_length(_FIRST, b"".join(column[row] for column in columns)) for row in range(count)]
+
+
+def names_in_order(names: Iterable[str]) -> list[str]:
+    """Names in the order in which this library of protocol buffers writes features: a prefix may come last."""
+    features = tf.train.Features(feature={name: tf.train.Feature() for name in names})
+    written = features.SerializeToString(deterministic=True)
+    # each entry begins with its length: only one stands at a place
+    return sorted(features.feature, key=lambda name: written.index(_entry(name, b"")))
 
 
 def _entry(name: str, feature: bytes) -> bytes:

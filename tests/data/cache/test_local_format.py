@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5xpg.data.cache.local_format import Column, Stats, parts, serialise
+from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
 
 INT32 = st.integers(-(2**31), 2**31 - 1) | st.sampled_from([0, 1, 127, 128, 383, 16383, 16384, 2**21, 2**28])
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**35 - 1, 2**35, 2**42, 2**49, 2**56, 2**63 - 1])
@@ -20,7 +20,7 @@ DTYPES = {"é": np.int32, "a": np.int64, "é.": object, "b": np.int32}
 
 def batch_of(rows: list[dict[str, Any]]) -> dict[str, Column]:
     found = {}
-    for name in DTYPES:
+    for name in names_in_order(DTYPES):
         dtype = DTYPES[name]
         lists = [row[name] if isinstance(row[name], list) else [row[name]] for row in rows]
         values = np.empty(sum(map(len, lists)), dtype)
