@@ -15,7 +15,7 @@ from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import json_object_if_any, write_json
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
 from t5xpg.experiment import assembly, config, prepare
@@ -132,7 +132,7 @@ def _steps(steps: int | None, published: Results, loaded: LoadedConfig) -> int:
 def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
     """What the run will be, as far as that is known before it; exports and caches what is missing."""
     experiment = loaded.experiment
-    found = run_identity(experiment, prepare.prepare(experiment.train_dataset))
+    found = run_identity(experiment, prepare.prepare(experiment.train_dataset, experiment.needs))
     # one that goes on needs no initial checkpoint
     if experiment.initial is not None and not any(directory.checkpoints.glob("[0-9]*")):
         origin = initial_state.begin(assembly.assemble(experiment)).origin
@@ -152,7 +152,7 @@ def _check(directory: RunDirectory, mark: Results) -> None:
             f"A reproduction is trained in a clean folder, and {shown(path)} holds {what}. Name another one with RUN=…"
         )
     if (path / MARK_FILE).exists() and not (path / OUTCOME_FILE).exists():
-        old = _read_mark(path / MARK_FILE)
+        old = json_object_if_any(path / MARK_FILE)
         if old != mark:
             raise UserError(
                 f"{shown(path)} holds an unfinished reproduction of {old.get('experiment')} with {old.get('steps')} "
@@ -183,14 +183,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _read_mark(path: Path) -> dict[str, Any]:
-    try:
-        mark = read_json(path)
-    except ValueError:
-        mark = None
-    return mark if isinstance(mark, dict) else {}
 
 
 def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.experiment import config
 from t5xpg.experiment.identity import run_identity
-from t5xpg.experiment.prepare import Source
+from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
@@ -80,7 +81,7 @@ def outcome(run: Run, folder: Path) -> Outcome:
 def check(experiment: str, run: Run, folder: Path) -> None:
     """Raise UserError where the plan's run has a mistake, or its folder holds a run with other settings."""
     loaded = config.load(experiment, *config.split_overrides(" ".join(run.overrides)))
-    identity = run_identity(loaded.experiment, Source(data={}))
+    identity = run_identity(loaded.experiment, DataIdentity(data={}))
     directory = RunDirectory(folder / run.folder)
     if directory.exists():
         directory.check(loaded.name, {name: identity[name] for name in ("seed", "settings")})
@@ -145,7 +146,7 @@ class _Process:
         if code is None:
             return False
         if (code and not now.diverged) or not now.done(self._run):
-            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_OUTPUT_LINES:]
+            lines = last_lines(self._log, _OUTPUT_LINES)
             raise UserError("\n  ".join([f"{self._run.folder} ended with {code}; {shown(self._log)} says:", *lines]))
         end = f"not finite after step {now.step:,}" if now.diverged else f"{now.step:,} steps{loss}"
         self._progress.advance(self._run.steps - self._step)  # steps that a diverged run leaves out

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from t5xpg.base import phases
 from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import phase, tell
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.base.signals import StopRequest
@@ -26,7 +26,7 @@ from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
-from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment import Experiment, assembly, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.identity import data_config, run_identity
@@ -96,7 +96,7 @@ def train(
         with contextlib.ExitStack() as stack:
             # Prepare: the text, vocabulary and cache that the run reads, or a recording of its batches.
             recording = None if recorded is None else stack.enter_context(_recording(recorded, experiment, end))
-            source = _prepared(experiment, group) if recording is None else prepare.Source(**recording.source)
+            source = _prepared(experiment, group) if recording is None else prepare.DataIdentity(**recording.source)
 
             # Check: the directory is new, or holds this very run; all processes were given the same.
             identity = run_identity(experiment, source)
@@ -143,15 +143,15 @@ def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[Recor
         yield recording
 
 
-def _prepared(experiment: Experiment, group: Group) -> prepare.Source:
+def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
     """What is to be read, made where it is not there: by one process, where they share the folders."""
     datasets = [experiment.train_dataset, experiment.eval_dataset]
-    if any(prepare.missing(dataset) for dataset in datasets):
+    if any(data_state.state_of(dataset, experiment.needs).missing for dataset in datasets):
         process.drop_early()  # the data process that was started early does not see what is made now
     if group.first:
-        source = prepare.prepare_all(datasets)
+        source = prepare.prepare_all(datasets, experiment.needs)
     group.barrier("data")
-    return source if group.first else prepare.prepare_all(datasets)
+    return source if group.first else prepare.prepare_all(datasets, experiment.needs)
 
 
 # --- open ---
@@ -263,7 +263,7 @@ def _open(start: Start, best: Best, profiled: bool) -> Iterator[tuple[Run, RunSt
 
 def _compile_train_step(built: Assembly) -> Any:
     """The update, compiled now, so that the first step of the bar is a step."""
-    with phase("compile"):
+    with phases.phase("compile"):
         return built.compile_train_step()
 
 
@@ -330,7 +330,7 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
         if at.step == 0 and run.first_update.is_set():
             evaluate(run, at, 0, at.train.params)
         while at.step < end:
-            tell("begin", "step", at.step + 1)
+            phases.begin("step", at.step + 1)
             batch = next(run.stream)
             run.records.trail.add(batch)
             late = None if run.first_update.is_set() else jax.tree.map(jnp.copy, at.train.params)
@@ -374,7 +374,7 @@ def _count(run: Run, at: RunState, metrics: Mapping[str, Any]) -> None:
 
     An update that is not finite changes nothing and does not count. Raises UserError where there were too many.
     """
-    tell("end", "step", at.step)
+    phases.end("step", at.step)
     found = nonfinite.find(at.step, metrics, at.train.params)
     if found is None:
         at.window.add(metrics)
@@ -409,7 +409,7 @@ def _report(run: Run, at: RunState) -> None:
 
 def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
     """Measure the validation split with the parameters after `step` updates, and every task of a mixture by itself."""
-    with run.progress.paused(), phase("evaluate", step):
+    with run.progress.paused(), phases.phase("evaluate", step):
         summary = run.measurements.loss(params)
         by_task = run.measurements.loss_by_task(params)
     values = at.measure(step, run.records.validation(step, summary, by_task))
@@ -426,7 +426,7 @@ def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
 def predict(run: Run, at: RunState) -> None:
     """Measure what the state predicts, with the metrics of its tasks."""
     began = time.perf_counter()
-    with run.progress.paused(), phase("evaluate", at.step):
+    with run.progress.paused(), phases.phase("evaluate", at.step):
         measured = run.measurements.metrics(at.train.params, at.step)
     seconds = time.perf_counter() - began
     values = at.measure(at.step, run.records.task_metrics(at.step, measured, seconds))

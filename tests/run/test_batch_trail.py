@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t5xpg.base import kill_points
+from t5xpg.base import phases
 from t5xpg.data.batch import Batch, hash_batch
 from t5xpg.run.batch_trail import LINE, UNKNOWN, BatchTrail, Shares, read_trail
 
@@ -107,12 +107,12 @@ def test_what_several_processes_read_has_the_lines_of_one(tmp_path: Path, owned:
 
 def test_a_watcher_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
-    monkeypatch.setenv(kill_points.VARIABLE, str(writing))
-    with pytest.raises(ValueError, match="inside"), kill_points.phase("restore", 7):
+    monkeypatch.setenv(phases.VARIABLE, str(writing))
+    with pytest.raises(ValueError, match="inside"), phases.phase("restore", 7):
         raise ValueError("inside")
-    with kill_points.phase("compile"):
+    with phases.phase("compile"):
         pass
     os.close(writing)
     with os.fdopen(reading) as pipe:
         assert pipe.read().splitlines() == ["begin restore 7", "end restore 7", "begin compile", "end compile"]
-    kill_points.tell("begin", "step", 8)  # nobody watches any more
+    phases.begin("step", 8)  # nobody watches any more

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 import pytest
 
-from t5xpg.base import kill_points
+from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.distributed import MeshConfig, make_mesh, replicated, with_shardings
 from t5xpg.optim.state import TrainState
@@ -324,7 +324,7 @@ def as_a_user_without_rights(folder: Path) -> Iterator[None]:
 
 def test_a_watcher_is_told_of_saving(tmp_path, monkeypatch):
     reader, writer = os.pipe()
-    monkeypatch.setenv(kill_points.VARIABLE, str(writer))
+    monkeypatch.setenv(phases.VARIABLE, str(writer))
     with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, make_state(1, size=100_000), {}, {})
         while (told := os.read(reader, 100)) == b"begin save 1\n":

@@ -150,7 +150,7 @@ def test_what_is_recorded(record: Record, workplace: Workplace, service: DataSer
     experiment = config.load(str(workplace.experiment)).experiment
     source = preparation.prepare(experiment.train_dataset)
     with RecordedData(tmp_path / "new") as data:
-        assert preparation.Source(**data.source) == source
+        assert preparation.DataIdentity(**data.source) == source
         for dataset, count in ((experiment.train_dataset, 3), (experiment.eval_dataset, 2)):
             read = data_config(dataset, experiment.random_seed)
             live, recorded = service.open(read), data.open(read)
@@ -282,9 +282,8 @@ def test_an_interruption_leaves_nothing_new(
     with pytest.raises(expected) as caught:
         record_again(tmp_path / "new", steps=4, force=True)
     if isinstance(error, OSError):
-        kept = "the earlier recording is as it was" if earlier else "nothing was left there"
         assert str(caught.value).startswith(f"There is no room for the recording in {tmp_path}")
-        assert f"; {kept}. Make room" in str(caught.value)
+        assert "What was there before is as it was. Make room" in str(caught.value)
     assert os.listdir(tmp_path) == (["new"] if earlier else [])
     if before is not None:
         assert contents(tmp_path / "new") == before
@@ -327,11 +326,11 @@ def test_a_task_of_its_own_for_the_evaluation(
     prepared: list[str] = []
     prepare = preparation.prepare
 
-    def noted(dataset: Any) -> preparation.Source:
+    def noted(dataset: Any, needed: Any) -> preparation.DataIdentity:
         prepared.append(dataset.mixture_or_task_name)
         if len(prepared) == 2:
             raise UserError("there is no such text")
-        return prepare(dataset)
+        return prepare(dataset, needed)
 
     monkeypatch.setattr(preparation, "prepare", noted)
     loaded = config.load(str(workplace.experiment))

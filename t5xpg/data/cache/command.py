@@ -22,7 +22,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data.cache import memory, record
 from t5xpg.data.cache.definition import package_digests
-from t5xpg.data.cache.process import NO_ROOM, CacheProcess, NoRoomError, environment_of_worker
+from t5xpg.data.cache.process import CacheProcess, NoRoomError, environment_of_worker
 from t5xpg.data.cache.record import COMPLETED, IDENTITY, MissingTextError, Record
 from t5xpg.data.cache.runners import LOCAL, resolve_runner
 from t5xpg.data.tasks.task_names import cache_command
@@ -46,6 +46,7 @@ def cache_task(
     force: bool = False,
     module_import: Sequence[str] = (),
     only_missing: bool = False,
+    compare_only: bool = False,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
@@ -55,7 +56,8 @@ def cache_task(
     in a bucket, that its workers share with this machine where they do not share `cache_dir`: the cache is fetched from
     there. `module_import` names modules that register tasks. `force` caches again what is there. `log` gets a line a
     task. `only_missing` also takes caches that others made with SeqIO, in any of its cache folders, and leaves tasks
-    alone that cannot be cached.
+    alone that cannot be cached. `compare_only` caches nothing: the caches that are there are compared with what their
+    tasks are now.
 
     Returns the definition of the task whose cache was made or found (`definition`), or several of them by task: of a
     mixture, and where the task reads the cache of another one.
@@ -103,6 +105,8 @@ def cache_task(
             for entry in plan:
                 if entry["note"]:
                     log(f"warning: {entry['note']}")
+            if compare_only and not all(entry["up_to_date"] for entry in plan):
+                return {}
             _lock(stack, plan, cache_dir, force, log)
             names = [entry["task"] for entry in plan if not entry["up_to_date"]]
             _run(process, task, plan, names)
@@ -254,7 +258,7 @@ def _room(cache_dir: Path, task: str, command: str) -> Iterator[None]:
     try:
         yield
     except (OSError, NoRoomError) as error:
-        if isinstance(error, OSError) and error.errno not in NO_ROOM:
+        if not isinstance(error, NoRoomError) and not files.is_disk_full(error):
             raise
         free = ""
         with contextlib.suppress(OSError):

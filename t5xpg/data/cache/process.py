@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import subprocess
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import DISK_FULL
 from t5xpg.base.paths import PACKAGE
 from t5xpg.data.cache.record import MissingTextError
 
 WORKER = "t5xpg.data.cache.worker"
-# A full disk, a full quota, a file beyond the limit.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOG_LINES = 15
 
 
@@ -137,4 +135,4 @@ def environment_of_worker(cache_dir: Path, data_dir: Path) -> dict[str, str]:
 
 def says_no_room(text: str) -> bool:
     """Whether a message of Python, TensorFlow or Beam tells of a full disk."""
-    return any(os.strerror(number) in text for number in NO_ROOM)
+    return any(os.strerror(number) in text for number in DISK_FULL)

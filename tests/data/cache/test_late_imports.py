@@ -7,9 +7,9 @@ import sys
 
 PROGRAM = """
 import sys
-from t5xpg.data.stream.worker import Streams
+from t5xpg.data.stream.worker import Answers
 
-Streams()
+Answers()
 for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu"):
     assert name not in sys.modules, name
 import tensorflow as tf
