@@ -21,7 +21,8 @@ from benchmarks.harness import Found, Goal, NotMeasuredError, Row, alternate
 from benchmarks.texts import SPLITS, drawn
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.cache import command
-from t5xpg.data.cache.command import BEAM, LOCAL, CacheProcess
+from t5xpg.data.cache.process import CacheProcess
+from t5xpg.data.cache.runners import BEAM, LOCAL
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest

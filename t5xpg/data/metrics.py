@@ -185,8 +185,8 @@ def edit_similarity(targets: Sequence[Target], predictions: Sequence[str]) -> di
 def next_line(targets: Sequence[Mapping[str, str]], predictions: Sequence[str]) -> dict[str, float]:
     """Exact match and edit similarity of predicted lines, and what two answers without a model get.
 
-    targets: {"line", "before"}, the line that was asked for and the one before it. `…_of_line_before` are of saying
-    that one again, `…_of_one_line` of always saying the line that most of the targets are: no constant matches more.
+    targets: {"line", "before"}, the line to be predicted and the one before it. `…_of_line_before` are of repeating
+    that one, `…_of_one_line` of always answering the most frequent line of the targets: no constant matches more.
     """
     check_pairs(targets, predictions)
     lines = [target["line"] for target in targets]
@@ -272,46 +272,28 @@ def bleu(
 
     tokenize: sacrebleu's tokeniser; "intl" is that of T5's results, "13a" that of WMT's.
     """
-    score, signature = corpus_bleu(targets, predictions, tokenize=tokenize, lowercase=lowercase)
-    return {"bleu": score, "bleu_signature": _text(signature)}
+    from sacrebleu.metrics.bleu import BLEU
+
+    # force: it would warn of text that looks tokenised already
+    return _of_corpus("bleu", BLEU(tokenize=tokenize, lowercase=lowercase, force=True), targets, predictions)
 
 
 def chrf(targets: Sequence[Target], predictions: Sequence[str], *, word_order: int = 0) -> dict[str, Any]:
     """Corpus chrF2 (Popović 2015) of sacrebleu and its signature, a `seqio.metrics.Text`; word_order=2 is chrF++."""
-    score, signature = corpus_chrf(targets, predictions, word_order=word_order)
-    return {"chrf": score, "chrf_signature": _text(signature)}
-
-
-def corpus_bleu(
-    targets: Sequence[Target], predictions: Sequence[str], *, tokenize: str = "intl", lowercase: bool = False
-) -> tuple[float, str]:
-    """BLEU and sacrebleu's signature. Examples may have different numbers of references."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    # force: it would warn of text that looks tokenised already
-    return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=True), targets, predictions)
-
-
-def corpus_chrf(targets: Sequence[Target], predictions: Sequence[str], *, word_order: int = 0) -> tuple[float, str]:
-    """chrF and sacrebleu's signature. Examples may have different numbers of references."""
     from sacrebleu.metrics.chrf import CHRF
 
-    return _score(CHRF(word_order=word_order), targets, predictions)
+    return _of_corpus("chrf", CHRF(word_order=word_order), targets, predictions)
 
 
-def _score(metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> tuple[float, str]:
+def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
+    """A metric of sacrebleu. Examples may have different numbers of references."""
+    from seqio.metrics import Text
+
     check_pairs(targets, predictions)
     # sacrebleu takes the first references of all examples, then the second ones; None where an example has fewer
     streams = [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]
     score = metric.corpus_score(list(predictions), streams)
-    return float(score.score), str(metric.get_signature())
-
-
-def _text(text: str) -> Any:
-    """A text among numbers, as SeqIO's evaluator and its loggers take one."""
-    from seqio.metrics import Text
-
-    return Text(text)
+    return {name: float(score.score), f"{name}_signature": Text(str(metric.get_signature()))}
 
 
 __all__ = [

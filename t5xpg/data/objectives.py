@@ -1,7 +1,7 @@
 """The pretraining objectives and their numbers, as an experiment gives them. Standard library only.
 
 An objective makes inputs and targets of tokens of text. What each does with them is in `docs/objectives.md`; how long
-they become, in `objective_lengths`; the steps themselves, in `objective_steps`. A class has the arguments of its step.
+they become, in `tasks.lengths`; the steps themselves, in `tasks.steps`. A class has the arguments of its step.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# A text in a line of an export, with its escapes: a group. And the whole line, as `manifest.canonical_line` writes it.
+# A text in a line of an export, with its escapes: a group.
 _TEXT = r'((?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f])*)'
-_LINE = rf'\{{"text": "{_TEXT}"\}}'
 
 # The control character 1 cannot stand in a line. With a letter behind it it holds the place of what must not be read
 # again while other escapes are replaced: a backslash (b), and the control character 1 itself (a).
@@ -37,19 +36,7 @@ def parse_jsonl(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     Reading fails with InvalidArgumentError, showing the line, where it is not one that an export writes.
     """
-    return dataset.map(_parse_line, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _parse_line(line: tf.Tensor) -> dict[str, tf.Tensor]:
-    whole = tf.strings.regex_full_match(line, _LINE)
-    message = 'This line is not {"text": "…"} as `make data` writes it; export the dataset again (FORCE=1).'
-    # an error message must be UTF-8, which the line need not be
-    shown = tf.strings.unicode_transcode(tf.strings.substr(line, 0, 200), "UTF-8", "UTF-8", errors="replace")
-    with tf.control_dependencies([tf.debugging.Assert(whole, [message, shown])]):
-        text = tf.strings.regex_replace(line, _LINE, r"\1", replace_global=False)
-    # most texts hold few kinds of escapes: what stands for itself is left alone
-    escaped = tf.strings.regex_full_match(text, r"(?s).*\\.*")
-    return {"text": tf.cond(escaped, lambda: _unescaped(text), lambda: text)}
+    return parse_records(dataset, ("text",))
 
 
 def parse_records(dataset: tf.data.Dataset, fields: Sequence[str]) -> tf.data.Dataset:
@@ -57,11 +44,7 @@ def parse_records(dataset: tf.data.Dataset, fields: Sequence[str]) -> tf.data.Da
 
     The inverse of `manifest.canonical_record`. fields: those of the export, in its order. Fails as `parse_jsonl` does.
     """
-
-    def parse(line: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _parse_record(line, fields)
-
-    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.map(functools.partial(_parse_record, fields=fields), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _parse_record(line: tf.Tensor, fields: Sequence[str]) -> dict[str, tf.Tensor]:
@@ -69,9 +52,11 @@ def _parse_record(line: tf.Tensor, fields: Sequence[str]) -> dict[str, tf.Tensor
     whole = tf.strings.regex_full_match(line, pattern)
     form = ", ".join(f'"{field}": "…"' for field in fields)
     message = f"This line is not {{{form}}} as `make data` writes it; export the dataset again (FORCE=1)."
+    # an error message must be UTF-8, which the line need not be
     shown = tf.strings.unicode_transcode(tf.strings.substr(line, 0, 200), "UTF-8", "UTF-8", errors="replace")
     with tf.control_dependencies([tf.debugging.Assert(whole, [message, shown])]):
         line = tf.identity(line)
+    # most texts hold few kinds of escapes: what stands for itself is left alone
     escaped = tf.strings.regex_full_match(line, r"(?s).*\\.*")
     texts = {}
     for number, field in enumerate(fields, 1):

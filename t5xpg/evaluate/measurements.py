@@ -16,7 +16,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, SpanLengths, TaskDescription
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks import task_names
-from t5xpg.data.tasks.lengths import problems, spans_said
+from t5xpg.data.tasks.lengths import problems, span_numbers
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.predicting import InferEval, TaskMetrics, metric_names, model_outputs
@@ -54,7 +54,7 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
         for part, objective in zip(row.parts, objectives, strict=True)
     ):
         return None
-    spans = spans_said(objectives, lengths)
+    spans = span_numbers(objectives, lengths)
     return TaskDescription(
         name=name,
         tasks=tuple(sorted(row.tasks)),

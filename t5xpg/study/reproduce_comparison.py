@@ -114,8 +114,18 @@ def identity(published: Results, here: Results) -> Iterator[Row]:
     may have learnt to record it since.
     """
     for part in ("settings", "seed", "data", "cache", "vocabulary", "initial"):
-        if part in published and part in here:
+        if part not in published or part not in here:
+            continue
+        if part == "cache" and _cache_formats(published[part]) != _cache_formats(here[part]):
+            yield Row(part, "made by another format", "", NOT_COMPARED)
+        else:
             yield from _leaves(part, published[part], here[part])
+
+
+def _cache_formats(cache: Any) -> set[Any]:
+    """The formats of the definition of a cache, or of those of several tasks (`t5xpg.data.cache.definition`)."""
+    definitions = (cache, *cache.values()) if isinstance(cache, Mapping) else ()
+    return {one["format"] for one in definitions if isinstance(one, Mapping) and "format" in one}
 
 
 def other_run(rows: Sequence[Row]) -> list[Row]:

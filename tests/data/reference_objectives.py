@@ -61,8 +61,3 @@ def _runs(side: Sequence[int], first_sentinel: int, sentinels: int) -> list[list
 
 def _is_sentinel(token: int, first_sentinel: int, sentinels: int) -> bool:
     return first_sentinel - sentinels < token <= first_sentinel
-
-
-def lengths_of_runs(masked: Sequence[bool], kind: bool = True) -> list[int]:
-    """The lengths of the runs that are masked, or of those that are not."""
-    return [len(list(run)) for value, run in itertools.groupby(masked, key=bool) if value == kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5xpg.data.preprocessors import _parse_line, parse_jsonl
+from t5xpg.data.preprocessors import _parse_record, parse_jsonl
 from t5xpg.data.text.manifest import canonical_line
 
-_parse = tf.function(_parse_line, input_signature=[tf.TensorSpec([], tf.string)])
+_parse = tf.function(functools.partial(_parse_record, fields=("text",)), input_signature=[tf.TensorSpec([], tf.string)])
 
 # all control characters, the characters of escapes, and some others
 _TRICKY = [chr(code) for code in range(0x20)] + list('\\"/bfnrtuab01{}: \x7f\x85\u2028é€😀')

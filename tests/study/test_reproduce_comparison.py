@@ -54,7 +54,7 @@ def results(steps: int = 4) -> Results:
             "seed": 7,
             "settings": {"optimizer": "AdamW", "optimizer.b1": 0.9},
             "data": {"task": "t", "sha256": {"train": "12" * 32}},
-            "cache": {"preprocessors": [{"function": "parse", "source_sha256": "34" * 32}]},
+            "cache": {"format": 2, "preprocessors": [{"function": "parse"}]},
             "vocabulary": {"kind": "bytes", "size": 384},
         },
         "num_params": 100,
@@ -156,7 +156,7 @@ CONDITIONS = [
     ("identity/seed", 8, "seed", "seed"),
     ("identity/settings/optimizer.b1", 0.8, "settings: optimizer.b1", "settings"),
     ("identity/data/sha256/train", "21" * 32, "data: sha256.train", "data"),
-    ("identity/cache/preprocessors/0/source_sha256", "9" * 64, "cache: preprocessors.0.source_sha256", "cache"),
+    ("identity/cache/preprocessors/0/function", "other", "cache: preprocessors.0.function", "cache"),
     ("identity/vocabulary/size", 385, "vocabulary: size", "vocabulary"),
 ]
 
@@ -196,6 +196,13 @@ def test_what_only_one_side_records_is_no_change() -> None:
     assert comparison.changed == []
     assert row_of(comparison, "batches").verdict == NOT_COMPARED
     assert row_of(comparison, "examples").verdict == NOT_COMPARED
+
+
+def test_a_cache_identity_of_another_format_is_not_compared() -> None:
+    earlier = changed("identity/cache", {"task": {"preprocessors": [{"function": "other"}]}})
+    comparison = compare(earlier, results(), steps=4)
+    assert comparison.changed == []
+    assert row_of(comparison, "cache").verdict == NOT_COMPARED
 
 
 def test_code_is_what_the_files_are_where_git_knows_them() -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5xpg.data.cache.command import RUNNERS
-from t5xpg.data.cache.local import DigestOrder, deal
+from t5xpg.data.cache.digest_order import DigestOrder, deal
 from t5xpg.data.cache.record import COMPLETED
+from t5xpg.data.cache.runners import RUNNERS
 
 _REPORT_SECONDS = 0.2
 _RECORDS_AT_ONCE = 1000
@@ -42,14 +42,14 @@ def cache_tasks(
     tasks; report: gets the number of documents since the last call, and what is being done. staging: a folder that
     Beam's workers and this machine can write, here or in a bucket, where they do not share `output`.
 
-    The files are those of `local_cache`, byte for byte: Beam's random numbers and the timing of its workers decide
+    The files are those of `local`, byte for byte: Beam's random numbers and the timing of its workers decide
     where a document lies, so that its records are dealt out again in the order of their digests.
     """
     counted = _count_documents(report)
     if runner == RUNNERS["DaskRunner"].selector:
         from t5xpg.data.cache.beam_dask import DaskRunnerForCaching
 
-        DaskRunnerForCaching.told.append(lambda left: report(0, f"{left:,} tasks left"))
+        DaskRunnerForCaching.progress.append(lambda left: report(0, f"{left:,} tasks left"))
     for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
         folder = seqio.get_task_dir_from_name(name)
         written = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"

@@ -118,9 +118,9 @@ class ParDoOnce(transform_evaluator.ParDo):
 
 
 class DaskRunnerForCaching(DaskRunner):
-    """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above, telling how far it is."""
+    """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above, and reports of its progress."""
 
-    told: ClassVar[list[Callable[[int], None]]] = []  # get the number of tasks that the cluster has still to do
+    progress: ClassVar[list[Callable[[int], None]]] = []  # get the number of tasks that the cluster has still to do
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:
         """Run it on the cluster that the options name."""
@@ -133,8 +133,8 @@ class DaskRunnerForCaching(DaskRunner):
         while not all(future.done() for future in result.futures):
             with contextlib.suppress(Exception):  # the cluster may be busy, or gone, which others say
                 left = result.client.run_on_scheduler(tasks_left)
-                for told in self.told:
-                    told(left)
+                for report in self.progress:
+                    report(left)
             time.sleep(_WATCHED)
 
 

@@ -1,4 +1,4 @@
-"""Cache tasks, once. Imports no TensorFlow: that is the child process's (cache_worker).
+"""Cache tasks, once. Imports no TensorFlow: that is the child process's (`worker`).
 
 A cache is the folder `<cache folder>/<task>` in SeqIO's own format, which any SeqIO user reads with `use_cached=True`.
 Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from, and the digests of its files. A cache
@@ -8,247 +8,31 @@ that was made from something else than the task is now is never used, and never 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import json
+import functools
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base import files, locks
-from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import directory_atomically
-from t5xpg.base.paths import PACKAGE
+from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
-from t5xpg.data.cache import record as cache_memory
-from t5xpg.data.cache import record as cache_record
+from t5xpg.data.cache import memory, record
+from t5xpg.data.cache.definition import package_digests
+from t5xpg.data.cache.process import CacheProcess, NoRoomError, environment_of_worker
 from t5xpg.data.cache.record import COMPLETED, IDENTITY, MissingTextError, Record
+from t5xpg.data.cache.runners import LOCAL, resolve_runner
 from t5xpg.data.tasks.task_names import cache_command
 
-WORKER = "t5xpg.data.cache.worker"
-# Runners: this program itself on one machine, and Beam's in this machine's memory. Beam's "DirectRunner" would first
-# fetch another one from the network.
-LOCAL = "local"
-BEAM = "FnApiRunner"
-# A full disk, a full quota, a file beyond the limit.
-_LOG_LINES = 15
-
-
-class NoRoomError(UserError):
-    """The process found no room to write."""
-
-
-class CacheProcess:
-    """A running `cache_worker`. Close it: it ends then, whatever it does.
-
-    What it prints goes into the request's folder "output", and from there to `log_file` once it caches or fails.
-    """
-
-    def __init__(self, request: Mapping[str, Any], log_file: Path, environment: Mapping[str, str]) -> None:
-        self._task, self._log_file, self._output = request["task"], log_file, Path(request["output"]) / ".log"
-        reading, writing = os.pipe()
-        self._reports = os.fdopen(reading, encoding="utf-8")
-        try:
-            with self._output.open("wb") as output:
-                # Its own session: Ctrl-C reaches this process alone, which then ends the child.
-                self._child = subprocess.Popen(
-                    [sys.executable, "-m", WORKER, str(writing)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[writing],
-                    start_new_session=True,
-                    env=environment,
-                )
-        except BaseException:
-            self._reports.close()
-            raise
-        finally:
-            os.close(writing)
-        # its standard input stays open as long as this process lives: the child ends when it closes
-        self._send(request)
-
-    def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """What there is to do: an entry a task, and what that was seen from (see `cache_memory`).
-
-        `log` gets lines for the user while that is found out.
-        """
-        for message in self._messages():
-            if "said" in message:
-                log(message["said"])
-                continue
-            return message["plan"], message["seen"]
-        raise self._failed(self._child.wait())
-
-    def cache(self, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Cache tasks of the plan; yields the progress, {"count": documents since the last}."""
-        self._keep_log()
-        self._send({"cache": list(tasks)})
-        yield from self._messages()
-        status = self._child.wait()
-        if status:
-            raise self._failed(status)
-
-    def close(self) -> None:
-        """End the process."""
-        assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._child.stdin.close()
-        self._child.kill()
-        self._child.wait()
-        self._reports.close()
-
-    def _send(self, value: Mapping[str, Any]) -> None:
-        assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its exit code says more
-            self._child.stdin.write(json.dumps(value).encode("utf-8") + b"\n")
-            self._child.stdin.flush()
-
-    def _messages(self) -> Iterator[dict[str, Any]]:
-        for line in self._reports:
-            message = json.loads(line)
-            if message.get("datasets"):
-                raise MissingTextError(message["user_error"], message["datasets"])
-            if "user_error" in message:
-                raise UserError(message["user_error"])
-            if message.get("no_room"):
-                raise NoRoomError(f"There is no room to cache {self._task}.")
-            yield message
-
-    def _keep_log(self) -> None:
-        with contextlib.suppress(OSError):  # it stays where it is
-            os.replace(self._output, self._log_file)
-            self._output = self._log_file
-
-    def _failed(self, status: int) -> UserError:
-        self._keep_log()
-        text = self._output.read_text("utf-8", errors="replace")
-        if says_no_room(text):
-            return NoRoomError(f"There is no room to cache {self._task}.")
-        lines = [line for line in text.splitlines() if line.strip()]
-        said = f"Caching {self._task} failed (exit code {status})"
-        if status < 0:
-            said = f"The process that cached {self._task} was killed by signal {-status}"
-            said += ", as the system does where memory runs out" if status == -9 else ""
-        return UserError(
-            f"{said}. The last lines of {self._output}:\n" + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
-        )
-
-
-def says_no_room(text: str) -> bool:
-    """Whether a message of Python, TensorFlow or Beam tells of a full disk."""
-    return any(os.strerror(number) in text for number in files.DISK_FULL)
-
-
-@dataclass(frozen=True)
-class Runner:
-    """selector: how Beam knows it. package: a module that it imports, with what to install. options: that it cannot do
-    without. remote: its workers see none of this machine's folders."""
-
-    selector: str
-    package: str | None = None
-    install: str = ""
-    options: tuple[str, ...] = ()
-    remote: bool = False
-
-
-RUNNERS = {
-    "FnApiRunner": Runner("FnApiRunner"),
-    "DirectRunner": Runner("DirectRunner"),
-    "PrismRunner": Runner("PrismRunner"),
-    "DaskRunner": Runner("t5xpg.data.cache.beam_dask.DaskRunnerForCaching", "distributed", "dask distributed"),
-    "FlinkRunner": Runner("FlinkRunner"),
-    "SparkRunner": Runner("SparkRunner"),
-    "PortableRunner": Runner("PortableRunner", options=("--job_endpoint",)),
-    "DataflowRunner": Runner(
-        "DataflowRunner",
-        "google.cloud.dataflow_v1beta3",
-        "'apache-beam[gcp]'",
-        options=("--project", "--region", "--temp_location"),
-        remote=True,
-    ),
-}
-
-
-def resolve(name: str, options: Sequence[str], staging: str | None) -> str:
-    """How Beam knows the runner. A name with dots is a class of its own, taken as it is.
-
-    Raises UserError for a name that is none, and for what the runner would miss: a package, options, a staging folder.
-    """
-    if "." in name:
-        return name
-    if name not in RUNNERS:
-        raise UserError(
-            f"There is no runner {name!r}: RUNNER is local, one of {', '.join(RUNNERS)}, or a class by its full name."
-            f"{nearest(name, ['local', *RUNNERS])}"
-        )
-    runner = RUNNERS[name]
-    if runner.package is not None and not _is_there(runner.package):
-        raise UserError(
-            f"RUNNER={name} needs packages that are not installed: .venv/bin/python -m pip install {runner.install}"
-        )
-    given = {option.partition("=")[0] for option in options}
-    missing = [option for option in runner.options if option not in given]
-    if missing:
-        raise UserError(
-            f'RUNNER={name} needs {" and ".join(missing)}: BEAM_OPTIONS="{" ".join(f"{one}=…" for one in missing)}".'
-        )
-    if runner.remote and not staging:
-        raise UserError(
-            f"The workers of RUNNER={name} see no folder of this machine: name one that they and this machine can "
-            "write, STAGING=gs://bucket/folder. The cache is fetched from there."
-        )
-    return runner.selector
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package around it
-        return False
-
-
-__all__ = ["COMPLETED", "DEFAULT_RUNNER", "MissingTextError", "cache_task", "problem", "read_identity"]
+__all__ = ["COMPLETED", "DEFAULT_RUNNER", "MissingTextError", "cache_task", "problem", "resolve_runner"]
 
 DEFAULT_RUNNER = LOCAL
 _NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
 # SeqIO and Beam take a cache's path for a pattern.
 _WILDCARDS = set("*?[]{}\\")
-
-# The modules that decide what a task of the table caches, and how that is compared.
-DEFINING_FILES = (
-    "data/tasks/task_names.py",
-    "data/tasks/table.py",
-    "data/tasks/labelled.py",
-    "data/tasks/seqio_vocabularies.py",
-    "data/tasks/shared_cache.py",
-    "data/text/labelled.py",
-    "data/preprocessors.py",
-    "data/vocab/files.py",
-    "data/vocab/record.py",
-    "data/vocab/sentinels.py",
-    "data/vocab/tokenizers.py",
-    "data/vocab/vocabulary.py",
-    "data/cache/definition.py",
-    "data/cache/record.py",
-    "data/cache/sample.py",
-)
-
-
-def resolve_runner(runner: str, beam_options: Sequence[str], staging: str | None) -> str:
-    """The runner as Beam knows it, or LOCAL. Raises UserError for one that is none, and for options that do not fit."""
-    if runner != LOCAL:
-        return resolve(runner, beam_options, staging)
-    if beam_options or staging:
-        given = f"BEAM_OPTIONS ({' '.join(beam_options)}) are" if beam_options else f"STAGING ({staging}) is"
-        raise UserError(f"{given} for Apache Beam. Name a runner of Beam, as RUNNER={BEAM}, too.")
-    return LOCAL
 
 
 def cache_task(
@@ -267,14 +51,16 @@ def cache_task(
 ) -> dict[str, Any]:
     """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
 
-    `runner` is "local", which caches on this machine (`local_cache`), or any Apache Beam runner, with which SeqIO's
-    script does (`cache_beam`), `beam_options` being further options of its pipeline ("--name=value") and `staging` a
-    folder, here or in a bucket, that its workers share with this machine where they do not share `cache_dir`: the cache
-    is fetched from there. `module_import` names modules that register tasks. `force` caches again what is there. `log`
-    gets a line a task. Returns the identity of the cache (of a mixture: task to identity): what was cached, by digests.
-    `only_missing` also takes caches that others made with SeqIO, in any of its cache folders, and leaves tasks alone
-    that cannot be cached: its result lacks those. `compare_only` caches nothing: the caches that there are
-    are compared with what their tasks are now.
+    `runner` is "local", which caches on this machine (`local`), or any Apache Beam runner, with which SeqIO's script
+    does (`beam`), `beam_options` being further options of its pipeline ("--name=value") and `staging` a folder, here or
+    in a bucket, that its workers share with this machine where they do not share `cache_dir`: the cache is fetched from
+    there. `module_import` names modules that register tasks. `force` caches again what is there. `log` gets a line a
+    task. `only_missing` also takes caches that others made with SeqIO, in any of its cache folders, and leaves tasks
+    alone that cannot be cached. `compare_only` caches nothing: the caches that are there are compared with what their
+    tasks are now.
+
+    Returns the definition of the task whose cache was made or found (`definition`), or several of them by task: of a
+    mixture, and where the task reads the cache of another one.
 
     The same task and text give the same bytes, with Beam and without. A cache appears when it is whole. What the
     process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
@@ -292,14 +78,15 @@ def cache_task(
         "data_dir": os.path.abspath(data_dir),
         "module_import": list(module_import),
         "only_missing": only_missing,
+        "folder": os.getcwd(),
     }
-    environment = _environment(cache_dir, data_dir)
+    environment = environment_of_worker(cache_dir, data_dir)
     with _room(cache_dir, task, cache_command(task, module_import, force)):
         cache_dir.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(cache_dir, task)
-        # what was found where all had to be ours holds where others' would do
+        # an answer that takes no caches of others holds where these would do, too
         for asked in () if force else (question, question | {"only_missing": False}):
-            if (known := _known(cache_dir, asked, environment)) is not None:
+            if (known := _recall(cache_dir, asked, environment)) is not None:
                 log(f"{task} is cached already")
                 return known
         log_file = cache_dir / f"{task.replace(':', '_')}.log"
@@ -323,7 +110,7 @@ def cache_task(
             _lock(stack, plan, cache_dir, force, log)
             names = [entry["task"] for entry in plan if not entry["up_to_date"]]
             _run(process, task, plan, names)
-            if names and seen is not None and (changed := cache_memory.changes(cache_dir, seen, environment)):
+            if names and seen is not None and (changed := memory.changes(cache_dir, seen, environment)):
                 raise UserError(
                     f"While {task} was being cached, this changed: {', '.join(changed)}. The new cache was thrown "
                     f"away. Type again: {cache_command(task, module_import, force)}"
@@ -331,20 +118,11 @@ def cache_task(
             caches = [_put_in_place(entry, scratch, cache_dir) for entry in plan]
     for entry in plan:
         log(f"{entry['task']} is cached{' already' if entry['up_to_date'] else ''}")
-    identities = {entry["task"]: entry["definition"] for entry in plan}
-    identity: dict[str, Any] = identities.get(task, identities)
+    definitions = {entry["task"]: entry["definition"] for entry in plan}
+    answer: dict[str, Any] = definitions.get(task, definitions)
     if seen is not None and all(cache["files"] is not None for cache in caches):
-        cache_memory.remember(cache_dir, question, seen, caches, identity)
-    return identity
-
-
-def read_identity(folder: Path) -> dict[str, Any] | None:
-    """What t5xpg_identity.json in a task's cache says was cached; None where there is none.
-
-    Raises UserError where it cannot be read.
-    """
-    record = cache_record.read(folder)
-    return None if record is None else record.definition
+        memory.remember(cache_dir, question, seen, caches, answer)
+    return answer
 
 
 def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None:
@@ -353,16 +131,19 @@ def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None
     export: the digests of the splits of its text. command: what to type to make the cache again.
     """
     try:
-        record = cache_record.read(folder, command)
-        if record is None:
+        found = record.read(folder, command)
+        if found is None:
             return None
-        cache_record.check_files(folder, record, command)
+        record.check_files(folder, found, command)
     except UserError as error:
         return str(error)
-    definition = record.definition
     splits = {split: [{"sha256": sha256}] for split, sha256 in export.items()}
-    found = cache_record.text_differences(definition["source"]["splits"], splits)
-    return str(cache_record.refuse(folder, found, command)) if found else None
+    digest = functools.partial(memory.digest, folder.parent)
+    differences = [
+        *record.text_differences(found.definition["source"]["splits"], splits),
+        *record.code_differences(found.package, package_digests(digest)),
+    ]
+    return str(record.refuse(folder, differences, command)) if differences else None
 
 
 def _check_names(task: str, cache_dir: Path) -> None:
@@ -379,34 +160,24 @@ def _check_names(task: str, cache_dir: Path) -> None:
         )
 
 
-def _environment(cache_dir: Path, data_dir: Path) -> dict[str, str]:
-    """The environment of the process that knows tasks."""
-    places = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "T5XPG_DATA_DIR": str(data_dir.resolve()),
-        "T5XPG_CACHE_DIR": str(cache_dir.resolve()),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(places),
-    }
-
-
-def _known(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """The identity that was found last time, if everything is as it was then. Raises UserError for a damaged cache."""
-    known = cache_memory.unchanged(cache_dir, question, environment)
+def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """The answer of last time, if everything is as it was then. Raises UserError for a damaged cache."""
+    known = memory.recall(cache_dir, question, environment)
     if known is None:
         return None
     for cache in known["caches"]:
         folder = Path(cache["folder"])
         command = cache_command(cache["task"], question["module_import"], force=True)
-        record = cache_record.read(folder, command)
+        found = record.read(folder, command)
         if not cache["ours"]:
-            if record is not None or not folder.is_dir() or cache_memory.of_caches(cache_dir, folder) != cache["files"]:
+            if found is not None or not folder.is_dir():
                 return None
-        elif record is None or record.files != cache["files"]:
+            if memory.digests_of_cache(cache_dir, folder) != cache["files"]:
+                return None
+        elif found is None or found.files != cache["files"]:
             return None  # gone, or made again since
         else:
-            cache_record.check_files(folder, record, command)
+            record.check_files(folder, found, command)
     answer: dict[str, Any] = known["answer"]
     return answer
 
@@ -439,34 +210,30 @@ def _lock(
         if entry["up_to_date"]:
             continue
         folder = cache_dir / entry["folder"]
-        lock = cache_dir / cache_memory.FOLDER / f"{entry['task'].replace(':', '_')}.lock"
+        lock = cache_dir / memory.FOLDER / f"{entry['task'].replace(':', '_')}.lock"
         doing = f"caching {entry['task']} in {cache_dir}"
         stack.enter_context(locks.hold(lock, doing=doing, instead="", wait=log))
-        record = None if force else cache_record.read(folder)
-        if record is not None and (record.definition, record.code) == (entry["definition"], entry["code"]):
+        found = None if force else record.read(folder)
+        if found is not None and (found.definition, found.package) == (entry["definition"], entry["package"]):
             entry["up_to_date"] = True
 
 
 def _put_in_place(entry: Mapping[str, Any], scratch: Path, cache_dir: Path) -> dict[str, Any]:
-    """Move a new cache to where it belongs, with its record. Returns what `cache_memory` keeps of a cache."""
+    """Move a new cache to where it belongs, with its record. Returns what `memory` keeps of a cache."""
     if entry["others"] is not None:
         return {"task": entry["task"], "folder": entry["others"], "ours": False, "files": entry["definition"]["files"]}
     folder = cache_dir / entry["folder"]
-    record = cache_record.read(folder) if entry["up_to_date"] else None
-    if record is None or record.files is None or record.code is None:
-        place = scratch / entry["folder"] if record is None else folder
-        names = sorted(path.name for path in place.iterdir() if path.is_file() and path.name != IDENTITY)
-        held = {name: files.sha256_of_file(place / name) for name in names if not name.startswith(".")}
-        versions = entry["versions"] if record is None else record.versions
-        record = Record(entry["definition"], versions, entry["code"], held)
-        if place == folder:  # a cache of an earlier version of this program, which was compared with its source
-            record.write(folder)
-        else:
-            with directory_atomically(folder) as new:
-                for path in place.iterdir():
-                    shutil.move(path, new / path.name)
-                record.write(new)
-    return {"task": entry["task"], "folder": str(folder), "ours": True, "files": record.files}
+    found = record.read(folder) if entry["up_to_date"] else None
+    if found is None:
+        made = scratch / entry["folder"]
+        names = sorted(path.name for path in made.iterdir() if path.is_file() and path.name != IDENTITY)
+        held = {name: files.sha256_of_file(made / name) for name in names if not name.startswith(".")}
+        found = Record(entry["definition"], entry["package"], entry["versions"], held)
+        with files.directory_atomically(folder) as new:
+            for path in made.iterdir():
+                shutil.move(path, new / path.name)
+            found.write(new)
+    return {"task": entry["task"], "folder": str(folder), "ours": True, "files": found.files}
 
 
 @contextlib.contextmanager
@@ -487,21 +254,16 @@ def _remove_abandoned(cache_dir: Path, task: str) -> None:
 
 @contextlib.contextmanager
 def _room(cache_dir: Path, task: str, command: str) -> Iterator[None]:
-    """Say where there is no room."""
+    """Turn the errors of a full disk into one message. command: what to type once there is room."""
     try:
         yield
     except (OSError, NoRoomError) as error:
         if not isinstance(error, NoRoomError) and not files.is_disk_full(error):
             raise
-        raise _no_room(cache_dir, task, command) from error
-
-
-def _no_room(cache_dir: Path, task: str, command: str) -> UserError:
-    """The error where a cache does not fit."""
-    free = ""
-    with contextlib.suppress(OSError):
-        free = f" ({shutil.disk_usage(cache_dir).free / 2**20:,.0f} MiB free)"
-    return UserError(
-        f"There is no room in {cache_dir} for the cache of {task}{free}. What was there before is as it was. Make "
-        f"room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {command}"
-    )
+        free = ""
+        with contextlib.suppress(OSError):
+            free = f" ({shutil.disk_usage(cache_dir).free / 2**20:,.0f} MiB free)"
+        raise UserError(
+            f"There is no room in {cache_dir} for the cache of {task}{free}. What was there before is as it was. Make "
+            f"room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {command}"
+        ) from error

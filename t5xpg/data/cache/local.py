@@ -1,7 +1,7 @@
 """Caches a task on one machine without Beam: what SeqIO's caching script writes, in much less time and memory.
 
 The source of each split streams through the steps before the placeholder with the seeds that SeqIO's script gives them,
-and the examples go to the files in the order of their digests, as `cache_beam` leaves them: both make the same bytes.
+and the examples go to the files in the order of their digests, as `beam` leaves them: both make the same bytes.
 Imports TensorFlow.
 """
 
@@ -9,125 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import local_format
+from t5xpg.data.cache.digest_order import DigestOrder, deal
 from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
-from t5xpg.data.cache.record import COMPLETED, CONTAINER
-
-# How much is held before it is written, in the order and before the TFRecord files, in bytes.
-HELD = 64 << 20
-WRITTEN = 32 << 20
-# The first byte of the digest of a record chooses its file.
-_OVERHEAD = 200  # bytes that Python needs for a record besides its own
-_DIGEST = 32
-_LENGTH = struct.Struct("<Q")
-_CHECKSUM = struct.Struct("<I")
-
-
-class DigestOrder:
-    """Takes records in any order, gives them back in the order of their SHA-256. `folder` is empty, or not there."""
-
-    def __init__(self, folder: Path, held: int = HELD) -> None:
-        self.count = 0
-        self._folder, self._most = folder, held
-        self._held: list[tuple[bytes, bytes]] = []
-        self._size = 0
-        self._files: set[int] = set()
-
-    def add(self, records: Sequence[bytes]) -> None:
-        """Take records."""
-        self._held += [(hashlib.sha256(record).digest(), record) for record in records]
-        self._size += sum(map(len, records)) + _OVERHEAD * len(records)
-        self.count += len(records)
-        if self._size > self._most:
-            self._write()
-
-    def __iter__(self) -> Iterator[bytes]:
-        """The records in their order, once: their files are removed on the way."""
-        if not self._files:
-            yield from self._sorted(self._held)
-            return
-        self._write()
-        for number in sorted(self._files):
-            path = self._path(number)
-            held = list(_records(path))
-            path.unlink()
-            yield from self._sorted(held)
-        self._folder.rmdir()
-
-    def _sorted(self, held: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
-        held.sort(key=lambda one: one[0], reverse=True)
-        while held:
-            yield held.pop()[1]
-
-    def _write(self) -> None:
-        self._folder.mkdir(exist_ok=True)
-        parts: dict[int, list[bytes]] = {}
-        for digest, record in self._held:
-            parts.setdefault(digest[0], []).extend((_LENGTH.pack(len(record)), digest, record))
-        for number, part in parts.items():
-            with self._path(number).open("ab") as file:
-                file.writelines(part)
-        self._files |= parts.keys()
-        self._held, self._size = [], 0
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:03}"
-
-
-def _records(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    with path.open("rb") as file:
-        while header := file.read(_LENGTH.size + _DIGEST):
-            yield header[_LENGTH.size :], file.read(_LENGTH.unpack_from(header)[0])
-
-
-def deal(records: Iterator[bytes], paths: Sequence[Path], written: int = WRITTEN) -> None:
-    """Write records to new TFRecord files, one after another to the next of them, and to the first after the last.
-
-    Every file is there afterwards. One is open at a time: there may be thousands.
-    """
-    for path in paths:
-        path.open("xb").close()
-    waiting: list[list[bytes]] = [[] for _ in paths]
-    size = 0
-    for number, record in enumerate(records):
-        waiting[number % len(paths)].append(framed(record))
-        size += len(record) + _OVERHEAD
-        if size > written:
-            _append(waiting, paths)
-            size = 0
-    _append(waiting, paths)
-
-
-def _append(waiting: list[list[bytes]], paths: Sequence[Path]) -> None:
-    for path, records in zip(paths, waiting, strict=True):
-        if records:
-            with path.open("ab") as file:
-                file.writelines(records)
-            records.clear()
-
-
-def framed(record: bytes) -> bytes:
-    """A record as it stands in a TFRecord file: its length and the bytes, each with a checksum behind."""
-    length = _LENGTH.pack(len(record))
-    return b"".join((length, _masked_crc(length), record, _masked_crc(record)))
-
-
-def _masked_crc(data: bytes) -> bytes:
-    crc = google_crc32c.value(data)
-    return _CHECKSUM.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
+from t5xpg.data.cache.record import COMPLETED
 
 # Gets the number of examples since the last call, and what is being done.
 Report = Callable[[int, str], None]
@@ -149,7 +44,7 @@ def cache_task(task: seqio.Task, folder: Path, command: str, report: Report) -> 
     for split in task.splits:
         _cache_split(task, split, folder, command, report)
     # what SeqIO's script leaves in it
-    (folder / COMPLETED).write_text(CONTAINER, encoding="utf-8")
+    (folder / COMPLETED).write_text("tfrecord", encoding="utf-8")
 
 
 def shard_seed(task: str, index: int) -> int:
@@ -215,14 +110,13 @@ def _unused(vocabulary: seqio.Vocabulary) -> list[int]:
 
 
 def _batches(dataset: tf.data.Dataset) -> Iterator[tuple[dict[str, Column], list[bytes], dict[str, Any]]]:
-    """The same of a dataset."""
+    """The examples of a dataset in batches, as `_examples` gives them."""
     spec = dataset.element_spec
     if not _is_plain(spec):
         yield from map(_one, dataset.prefetch(tf.data.AUTOTUNE))
         return
     features = {name: _described(one.shape.as_list(), one.dtype) for name, one in spec.items()}
-    empty = tf.train.Features(feature={name: tf.train.Feature() for name in spec})
-    names = names_in_order(empty.SerializeToString(deterministic=True), spec)
+    names = names_in_order(spec)
     for batch in dataset.ragged_batch(_BATCH).prefetch(_AHEAD):
         columns = {name: _column(batch[name]) for name in names}
         for count, part in parts(columns):

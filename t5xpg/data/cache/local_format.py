@@ -1,4 +1,4 @@
-"""Many examples at once as serialised `tf.train.Example`s, and what SeqIO counts of them. NumPy alone.
+"""Many examples at once as serialised `tf.train.Example`s, what SeqIO counts of them, and lines of exports as examples.
 
 Building a protocol buffer in Python for every example costs more than all that TensorFlow does for it. The wire format
 of an Example is plain, so that a batch of them is written with array operations.
@@ -25,6 +25,12 @@ _FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
 _LONGEST_VARINT = 10
 # So many values are worked on at once: the arrays in between need some ten times their memory.
 _VALUES = 1 << 20
+# The feature of the lines of an export, of which so many are worked on at a time, or so many bytes.
+FEATURE = "targets"
+_LINES = 256
+_BYTES = 1 << 17
+_BEFORE, _BEHIND = b'{"text": ', b"}\n"
+_decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -99,14 +105,12 @@ def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
     return [_with_length(_FIRST, b"".join(column[row] for column in columns)) for row in range(count)]
 
 
-def names_in_order(empty: bytes, names: Iterable[str]) -> list[str]:
-    """Names in the order of a `tf.train.Features` that has nothing but them: the order differs between libraries."""
-    entries = {name: _entry(name, b"") for name in names}
-    found: list[str] = []
-    while empty:  # each entry begins with its length: only one fits
-        found.append(next(name for name, entry in entries.items() if empty.startswith(entry)))
-        empty = empty[len(entries[found[-1]]) :]
-    return found
+def names_in_order(names: Iterable[str]) -> list[str]:
+    """Names in the order in which this library of protocol buffers writes features: a prefix may come last."""
+    features = tf.train.Features(feature={name: tf.train.Feature() for name in names})
+    written = features.SerializeToString(deterministic=True)
+    # each entry begins with its length: only one stands at a place
+    return sorted(features.feature, key=lambda name: written.index(_entry(name, b"")))
 
 
 def _entry(name: str, feature: bytes) -> bytes:
@@ -169,14 +173,6 @@ def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         low = (bits >> 7 * place).astype(np.uint8) & 0x7F
         packed[begins + place] = low | ((left > place + 1).astype(np.uint8) << 7)
     return packed, ends
-
-
-FEATURE = "targets"
-# Lines are worked on so many at a time, or so many bytes.
-_LINES = 256
-_BYTES = 1 << 17
-_BEFORE, _BEHIND = b'{"text": ', b"}\n"
-_decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=False).encode
 
 
 def applies(task: seqio.Task, steps: Sequence[Any], split: str) -> bool:

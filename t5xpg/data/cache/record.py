@@ -6,13 +6,8 @@ A cache is used only where it was made from what the task is now; `differences` 
 from __future__ import annotations
 
 import contextlib
-import glob
-import hashlib
-import importlib.machinery
 import importlib.metadata
 import json
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +19,8 @@ from t5xpg.base.files import read_json, write_json
 from t5xpg.data.tasks.task_names import cache_command
 
 IDENTITY = "t5xpg_identity.json"
+FORMAT = 2  # of the record, and of the definition in it
 COMPLETED = "COMPLETED"  # SeqIO's own mark
-CONTAINER = "tfrecord"  # the format of SeqIO's caches that is written here
 # What writes or reads a cache, by the names of their packages on the registry.
 PACKAGES = {
     "seqio": ("seqio",),
@@ -49,42 +44,42 @@ class MissingTextError(UserError):
 class Record:
     """What a cache was made from.
 
-    definition: `task_definition.definition_of` the task; it is the cache's identity in the records of runs. code:
-    `task_definition.code_of` the task; files: the SHA-256 of each of the cache's files. These two are None in caches of
-    versions that did not keep them. versions: of the libraries that made it.
+    definition: `definition.definition_of` the task; it identifies the cache in the records of runs. package:
+    `definition.package_code` of the task. versions: of the libraries that made it. files: the SHA-256 of each file.
     """
 
     definition: dict[str, Any]
+    package: dict[str, str]
     versions: dict[str, str]
-    code: dict[str, str] | None = None
-    files: dict[str, str] | None = None
-    container: str = CONTAINER
+    files: dict[str, str]
 
     def write(self, folder: Path) -> None:
         """Write the record into a cache's folder."""
-        write_json(folder / IDENTITY, vars(self))
+        write_json(folder / IDENTITY, {"format": FORMAT, **vars(self)})
 
 
 def read(folder: Path, command: str | None = None) -> Record | None:
     """The record in a task's cache; None where there is no cache, or one that this program did not make.
 
-    Raises UserError where there is one that cannot be read. command: what to type to make the cache again.
+    Raises UserError where it cannot be read, or has an older format. command: what to type to make the cache again.
     """
     if not (folder / COMPLETED).is_file() or not (folder / IDENTITY).is_file():
         return None
+    remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
     try:
         value = read_json(folder / IDENTITY)
-        container = value.get("container", CONTAINER)
-        record = Record(value["definition"], value["versions"], value.get("code"), value.get("files"), container)
+        if value.pop("format", 1) != FORMAT:
+            raise UserError(f"The cache in {folder} was made by another version of t5xpg. {remedy}")
+        record = Record(**value)
         if not isinstance(record.definition, dict) or not isinstance(record.definition["task"], str):
             raise ValueError("it names no task")
-        for one in (record.versions, record.code or {}, record.files or {}):
+        for one in (record.package, record.versions, record.files):
             if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
                 raise ValueError("it is not one of this program")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{folder / IDENTITY}, which says what this cache was made from, cannot be read ({str(error)[:_LONGEST]}). "
-            f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
+            f"{remedy}"
         ) from None
     return record
 
@@ -93,7 +88,7 @@ def check_files(folder: Path, record: Record, command: str) -> None:
     """Raise UserError, naming files, where a cache's files are not those that were written. command: what to type."""
     digests.check(
         folder,
-        record.files or {},
+        record.files,
         f"The cache of {record.definition['task']} is not as it was made",
         f"To make it again, type: {command}",
     )
@@ -101,55 +96,49 @@ def check_files(folder: Path, record: Record, command: str) -> None:
 
 def versions() -> dict[str, str]:
     """The versions of the libraries that write and read caches here."""
-    found = {}
+    found: dict[str, str] = {}
     for name, packages in PACKAGES.items():
         for package in packages:
-            try:
-                found[name] = importlib.metadata.version(package)
-                break
-            except importlib.metadata.PackageNotFoundError:
-                continue
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found.setdefault(name, importlib.metadata.version(package))
     return found
 
 
 def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
     """The libraries whose version is another than when the cache was made: "seqio 0.0.19, now 0.0.20"."""
-    # records of earlier versions of this program call it by the name of its package
-    then = {name.removeprefix("apache-"): version for name, version in record.versions.items()}
+    then = record.versions
     return [
         f"{name} {then[name]}, now {version}" for name, version in now.items() if then.get(name, version) != version
     ]
 
 
-def differences(
-    record: Record, definition: Mapping[str, Any], code: Mapping[str, str], now: Mapping[str, str]
-) -> list[str]:
+def differences(record: Record, definition: Mapping[str, Any], package: Mapping[str, str]) -> list[str]:
     """Which parts of what a cache was made from are other ones now, a phrase each; empty where none is.
 
-    The code of a library whose version is another one is left out: there a sample of the examples tells.
+    Of the user's modules those are compared that both sides know: an experiment may name more of them than another.
     """
-    other = {change.split()[0] for change in other_versions(record, now)}
-    found = []
-    if record.container != CONTAINER:
-        found.append(f"the format of SeqIO's files: {_text(record.container)}, now {CONTAINER}")
-    for path, then, value in _leaves(record.definition, definition, ()):
-        if path[:2] == ("source", "splits") and path[-1] == "bytes":
-            continue  # the sha256 beside it differs, too
-        library = str(path[-2]).partition(".")[0] if len(path) > 1 and path[-1] == "source_sha256" else ""
-        if library not in other:
-            found.append(_phrase(path, then, value))
-    functions = {step["function"] for step in definition["preprocessors"]}
-    for name in sorted({*record.code, *code} if record.code is not None else ()):
-        then, value = (record.code or {}).get(name), code.get(name)
-        if then != value and name not in functions:  # the functions' own code is part of the definition
-            found.append(f"the code {name}: {_text(then)}, now {_text(value)}")
-    return found
+    then, now = record.definition["code"], definition["code"]
+    shared = then.keys() & now.keys() or {*then, *now}
+    leaves = _leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ())
+    return [
+        *_phrases(leaves),
+        *code_differences({name: then.get(name) for name in shared}, {name: now.get(name) for name in shared}),
+        *code_differences(record.package, package),
+    ]
+
+
+def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
+    """Which files or modules of two sets of digests differ, as `differences` says it."""
+    return [
+        f"the code {name}: {_text(then.get(name))}, now {_text(now.get(name))}"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
 
 
 def text_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Which splits of a definition's source have another text, as `differences` says it."""
-    leaves = _leaves(then, now, ("source", "splits"))
-    return [_phrase(path, one, other) for path, one, other in leaves if path[-1] != "bytes"]
+    return _phrases(_leaves(then, now, ("source", "splits")))
 
 
 def refuse(folder: Path, found: Sequence[str], command: str) -> UserError:
@@ -182,6 +171,11 @@ def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[
         yield path, then, now
 
 
+def _phrases(leaves: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
+    # of a file whose size differs the sha256 beside it does, too
+    return [_phrase(*leaf) for leaf in leaves if leaf[0][:2] != ("source", "splits") or leaf[0][-1] != "bytes"]
+
+
 def _phrase(path: tuple[str, ...], then: Any, now: Any) -> str:
     match path:
         case ("task",):
@@ -192,15 +186,11 @@ def _phrase(path: tuple[str, ...], then: Any, now: Any) -> str:
             return f"the split {split}: " + ("none, now there is one" if then is None else "there was one, now none")
         case ("source", "splits", split) if isinstance(then, list) and isinstance(now, list):
             return f"the text of the split {split}: {len(then)} files, now {len(now)}"
-        case ("source", "splits", split, *_, function, "source_sha256"):
-            what = f"the code {function} that reads the split {split}"
         case ("source", "splits", split, *file):
             what = f"the text of the split {split}" + (f", file {file[0]}" if len(file) > 1 else "")
         case ("preprocessors",):
             lists = [", ".join(step["function"] for step in steps) for steps in (then, now)]
             return f"the preprocessors before the placeholder: {lists[0]}, now {lists[1]}"
-        case ("preprocessors", *_, function, "source_sha256"):
-            what = f"the code of the preprocessor {function}"
         case ("preprocessors", *steps, "arguments"):
             what = f"the arguments of the preprocessor {steps[-1]}"
         case ("preprocessors", *steps) if "arguments" in steps:
@@ -226,100 +216,3 @@ def _text(value: Any) -> str:
         return str(value["function"])
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-FOLDER = ".t5xpg"
-_FORMAT = 1
-
-
-def digest(cache_dir: Path, path: Path) -> str:
-    """The SHA-256 of a file that lies anywhere, remembered in the cache folder: folders of others stay as they are."""
-    found = _digests(cache_dir, [str(path)])
-    if str(path) not in found:
-        raise FileNotFoundError(f"{path} is not a file")
-    return found[str(path)]
-
-
-def inputs(
-    cache_dir: Path,
-    *,
-    files: Iterable[Path],
-    patterns: Iterable[str],
-    modules: Sequence[str],
-    variables: Mapping[str, str | None],
-) -> dict[str, Any]:
-    """What an answer came from, as `unchanged` compares it."""
-    return {
-        "versions": versions(),
-        "modules": {name: _origin(name) for name in modules},
-        "files": _digests(cache_dir, sorted({str(path) for path in files})),
-        "listings": {pattern: _listing(pattern) for pattern in patterns},
-        "variables": dict(variables),
-    }
-
-
-def remember(
-    cache_dir: Path,
-    question: Mapping[str, Any],
-    seen: Mapping[str, Any],
-    caches: Sequence[Mapping[str, Any]],
-    answer: Any,
-) -> None:
-    """Keep an answer. caches: those that were found good, {"folder", "files": their digests, "ours"}."""
-    known = {"format": _FORMAT, "question": question, "seen": seen, "caches": caches, "answer": answer}
-    with contextlib.suppress(OSError):  # looked at again next time
-        write_json(_path(cache_dir, question), known)
-
-
-def unchanged(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """What `remember` kept for a question, where everything is as it was; None otherwise.
-
-    The caches themselves are not looked at. `environment` is that of the process that would be asked.
-    """
-    try:
-        known = read_json(_path(cache_dir, question))
-        if known["format"] != _FORMAT or known["question"] != json.loads(json.dumps(question)):
-            return None
-        seen, caches = known["seen"], known["caches"]
-        if not all(isinstance(cache["folder"], str) and isinstance(cache["files"], dict) for cache in caches):
-            return None
-        return known if not changes(cache_dir, seen, environment) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def changes(cache_dir: Path, seen: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
-    """What is no longer as it was seen, by name."""
-    found = [name for name, origin in seen["modules"].items() if _origin(name) != origin]
-    found += [] if seen["versions"] == versions() else ["versions of libraries"]
-    found += [pattern for pattern, paths in seen["listings"].items() if _listing(pattern) != paths]
-    found += [name for name, value in seen["variables"].items() if environment.get(name) != value]
-    now = _digests(cache_dir, seen["files"])
-    return found + [name for name, sha256 in seen["files"].items() if now.get(name) != sha256]
-
-
-def of_caches(cache_dir: Path, folder: Path) -> dict[str, str]:
-    """The digests of the files of a cache that others made, remembered in our cache folder."""
-    names = [str(path) for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    return {Path(name).name: sha256 for name, sha256 in _digests(cache_dir, names).items()}
-
-
-def _digests(cache_dir: Path, paths: Iterable[str]) -> dict[str, str]:
-    names = {os.path.abspath(path).lstrip("/"): path for path in paths}
-    found = digests.digests(Path("/"), names, memory=cache_dir / FOLDER / "digests.json")
-    return {names[name]: sha256 for name, sha256 in found.items()}
-
-
-def _path(cache_dir: Path, question: Mapping[str, Any]) -> Path:
-    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode("utf-8")).hexdigest()[:16]
-    return cache_dir / FOLDER / f"known-{name}.json"
-
-
-def _origin(module: str) -> str | None:
-    """The file of a top-level module, as the process would find it that runs from this folder; nothing is imported."""
-    spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path])
-    return spec.origin if spec is not None else None
-
-
-def _listing(pattern: str) -> list[str]:
-    return sorted(glob.glob(pattern))

@@ -1,7 +1,7 @@
 """The process that caches tasks: imports TensorFlow, compares definitions, caches by itself or with Beam.
 
-Started by `caching` with the number of a pipe as its argument. It reads a request (a line of JSON) from the standard
-input and writes reports (lines of JSON) to the pipe: first its plan, upon which it is told in a second line which tasks
+Started by `process` with the number of a pipe as its argument. It reads a request (a line of JSON) from the standard
+input and writes reports (lines of JSON) to the pipe: first its plan. Then a second line of the input says which tasks
 to cache. It ends when its standard input closes.
 """
 
@@ -12,15 +12,19 @@ import functools
 import json
 import os
 import queue
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TextIO
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
-from t5xpg.data.cache.command import BEAM, LOCAL, says_no_room
+from t5xpg.data.cache.process import says_no_room
+from t5xpg.data.cache.record import MissingTextError
+from t5xpg.data.cache.runners import BEAM, LOCAL
 
 _REMOTE = "://"
 
@@ -30,12 +34,10 @@ def main(pipe: int) -> int:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
     request = json.loads(lines.get())
-    from t5xpg.data.cache.record import MissingTextError
-
     with os.fdopen(pipe, "w", encoding="utf-8") as reports:
         report = functools.partial(_report, reports)
         try:
-            plan, seen = _plan(request, lambda line: report(said=line))
+            plan, seen = _plan(request, lambda line: report(log=line))
             report(plan=plan, seen=seen)
             names = json.loads(lines.get())["cache"]
             if names:
@@ -64,24 +66,21 @@ def _report(reports: TextIO, **message: Any) -> None:
 
 
 def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """What is to be done for each task, and what that was seen from, where it can be seen again without TensorFlow.
+    """What is to be done for each task, and what that depends on, where it can be seen again without TensorFlow.
 
     Raises UserError where caches are not what they say, or were made from something else: all of them in one.
     """
     if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401
-    from t5xpg.data.cache import record as cache_record
-    from t5xpg.data.cache.definition import watching
     from t5xpg.data.spec import DatasetConfig
     from t5xpg.data.tasks.providers import find_provider, import_modules, tasks_of
     from t5xpg.data.tasks.shared_cache import cached_task
 
-    with watching() as watched:
-        import_modules(request["module_import"])
-        name = request["task"]
-        # once for all tasks that share a cache
-        tasks = list(dict.fromkeys(map(cached_task, tasks_of(find_provider(DatasetConfig(name, {}))))))
+    import_modules(request["module_import"])
+    name = request["task"]
+    # once for all tasks that share a cache
+    tasks = list(dict.fromkeys(map(cached_task, tasks_of(find_provider(DatasetConfig(name, {}))))))
     cacheable = [task for task in tasks if task.supports_caching]
     if not cacheable and not request["only_missing"]:
         raise UserError(
@@ -95,13 +94,12 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
             plan.append(_planned(task, request, log))
         except UserError as error:
             errors.append(error)
-    missing = [error for error in errors if isinstance(error, cache_record.MissingTextError)]
-    if missing:
+    if missing := [error for error in errors if isinstance(error, MissingTextError)]:
         datasets = sorted({name for error in missing for name in error.datasets})
-        raise cache_record.MissingTextError("\n".join(str(error) for error in missing), datasets)
+        raise MissingTextError("\n".join(str(error) for error in missing), datasets)
     if errors:
         raise UserError("\n".join(str(error) for error in errors))
-    return plan, _seen(cacheable, request, watched)
+    return plan, _seen(cacheable, request)
 
 
 def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
@@ -111,57 +109,54 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     """
     import seqio
 
-    from t5xpg.data.cache import definition
-    from t5xpg.data.cache import record as cache_memory
-    from t5xpg.data.cache import record as cache_record
-    from t5xpg.data.tasks import sources as function_sources
-    from t5xpg.data.tasks import sources as tfds_sources
+    from t5xpg.data.cache import definition, memory, record
+    from t5xpg.data.tasks import sources
     from t5xpg.data.tasks.task_names import cache_command
 
-    function_sources.check_arguments(task)
+    sources.check_arguments(task)
     caches = Path(request["caches"])
     command = cache_command(task.name, request["module_import"], force=True)
     folder = None if request["force"] else _folder_of_cache(task, caches, request["only_missing"])
-    record = None if folder is None else cache_record.read(folder, command)
+    found = None if folder is None else record.read(folder, command)
     if folder is None:
-        tfds_sources.get(task, log)
-    counts = [tfds_sources.number_of_examples(task, split) for split in task.splits]
+        sources.prepare(task, log)
+    counts = [sources.number_of_examples(task, split) for split in task.splits]
     entry: dict[str, Any] = {
         "task": task.name,
         "folder": seqio.get_task_dir_from_name(task.name),
         "examples": sum(counts) if None not in counts else None,
-        "versions": cache_record.versions(),
+        "package": {},
+        "versions": record.versions(),
         "up_to_date": folder is not None,
-        "others": None if folder is None or record is not None else str(folder),
+        "others": None if folder is None or found is not None else str(folder),
         "note": None,
     }
-    digest = functools.partial(cache_memory.digest, caches)
+    digest = functools.partial(memory.digest, caches)
     try:
         _check_export(task, Path(request["data_dir"]))
-        entry |= {"definition": definition.definition_of(task, digest), "code": definition.code_of(task)}
+        defined = definition.definition_of(task, digest, request["module_import"])
     except UserError:
-        if folder is None or record is not None:
+        if folder is None or found is not None:
             raise
         # who has the cache alone may train from it
-        files = cache_memory.of_caches(caches, folder)
         note = f"the cache of {task.name} in {folder} was made by SeqIO itself, and its text is not here to compare it"
-        return entry | {"definition": {"task": task.name, "files": files}, "code": {}, "note": note}
+        held = memory.digests_of_cache(caches, folder)
+        return entry | {"definition": {"task": task.name, "files": held}, "note": note}
     if folder is None:
         elsewhere = _elsewhere(task) if request["only_missing"] and not request["force"] else None
-        return entry | (elsewhere or {})
-    if record is None:
-        files = cache_memory.of_caches(caches, folder)
+        package = definition.package_code(task, digest)
+        return entry | (elsewhere or {"definition": defined, "package": package})
+    if found is None:
+        held = memory.digests_of_cache(caches, folder)
         note = _compared(task, folder, command, "was made by SeqIO itself")
-        return entry | {"definition": {"task": task.name, "files": files}, "code": {}, "note": note}
-    cache_record.check_files(folder, record, command)
-    now = entry["versions"]
-    if found := cache_record.differences(record, entry["definition"], entry["code"], now):
-        raise cache_record.refuse(folder, found, command)
-    reasons = cache_record.other_versions(record, now)
-    made = f"was made with other versions ({', '.join(reasons)})" if reasons else "has no digests of its files"
-    if reasons or record.files is None or record.code is None:
+        return entry | {"definition": {"task": task.name, "files": held}, "note": note}
+    record.check_files(folder, found, command)
+    if differences := record.differences(found, defined, definition.package_code(task, digest)):
+        raise record.refuse(folder, differences, command)
+    if reasons := record.other_versions(found, entry["versions"]):
+        made = f"was made with other versions ({', '.join(reasons)})"
         entry["note"] = _compared(task, folder, command, made)
-    return entry
+    return entry | {"definition": found.definition, "package": found.package}
 
 
 def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
@@ -211,41 +206,38 @@ def _check_export(task: Any, data_dir: Path) -> None:
         read_manifest(exports[dataset]).check_files(exports[dataset])
 
 
-def _seen(tasks: Sequence[Any], request: Mapping[str, Any], watched: Any) -> dict[str, Any] | None:
-    """What the plan came from; None where that cannot be seen without TensorFlow."""
+def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the plan depends on, by `memory.look`; None where that cannot be seen without TensorFlow.
+
+    Of a user's module these are also the files and the variables that its text names: they may decide settings.
+    """
     import seqio
 
-    from t5xpg.base.paths import PACKAGE
-    from t5xpg.data.cache import definition
-    from t5xpg.data.cache import record as cache_memory
-    from t5xpg.data.cache.command import DEFINING_FILES
+    from t5xpg.data.cache import definition, memory
 
-    files = {*watched.files, *(PACKAGE / name for name in DEFINING_FILES)}
+    texts: set[Path] = set()
     patterns: set[str] = set()
+    files = set(definition.package_files())
+    modules: dict[str, ModuleType] = {}
     for task in tasks:
+        modules |= definition.users_modules(task, request["module_import"])
         files.update(definition.vocabulary_files(task))
         patterns.update(definition.patterns_of(task))
         if isinstance(task.source, seqio.FileDataSource):
-            files.update(Path(str(path)) for split in task.splits for path in task.source.list_shards(split))
-    seen = cache_memory.inputs(
-        Path(request["caches"]),
-        files=files,
-        patterns=patterns,
-        modules=request["module_import"],
-        variables=watched.variables,
-    )
-    listed = {os.path.abspath(path) for paths in seen["listings"].values() for path in paths}
-    read = {os.path.abspath(str(path)) for path in files}
-    return seen if listed <= read and len(seen["files"]) == len(files) and listed >= _sources(tasks) else None
-
-
-def _sources(tasks: Sequence[Any]) -> set[str]:
-    import seqio
-
-    sources = [(task, task.source) for task in tasks if isinstance(task.source, seqio.FileDataSource)]
-    return {
-        os.path.abspath(str(p)) for task, source in sources for split in task.splits for p in source.list_shards(split)
-    }
+            shards = (path for split in task.splits for path in task.source.list_shards(split))
+            texts.update(Path(os.path.abspath(path)) for path in shards)
+    if any(map(definition.is_installed, modules.values())):
+        return None
+    variables = {"PYTHONPATH"} if modules else set()
+    for file in (Path(str(module.__file__)) for module in modules.values()):
+        words = re.findall(r"""["']([^"'\n]{1,200})["']""", file.read_text("utf-8", errors="replace"))
+        named = {folder / word for word in words for folder in (file.parent, Path.cwd())}
+        files |= {file, *filter(os.path.isfile, named)}
+        variables.update(filter(str.isidentifier, words))
+    paths = [str(path) for path in files | texts]
+    seen = memory.look(Path(request["caches"]), os.environ, paths, patterns, variables)
+    listed = {Path(os.path.abspath(path)) for found in seen["patterns"].values() for path in found}
+    return seen if listed == texts and len(seen["files"]) == len(paths) else None
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..., None]) -> None:
@@ -266,12 +258,12 @@ def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..
             names, output, request["runner"], request["beam_options"], modules, progress, request["staging"]
         )
         return
-    from t5xpg.data.cache import local as local_cache
+    from t5xpg.data.cache import local
 
     for name in names:
         folder = output / seqio.get_task_dir_from_name(name)
         command = f"{cache_command(name, request['module_import'])} RUNNER={BEAM}"
-        local_cache.cache_task(seqio.TaskRegistry.get(name), folder, command, progress)
+        local.cache_task(seqio.TaskRegistry.get(name), folder, command, progress)
 
 
 if __name__ == "__main__":

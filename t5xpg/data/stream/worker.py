@@ -25,7 +25,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.process import Arrays
 from t5xpg.data.stream.relocatable_paths import readable
-from t5xpg.data.tasks.lengths import spans_said
+from t5xpg.data.tasks.lengths import span_numbers
 
 Answer: TypeAlias = tuple[dict[str, Any], Arrays]
 
@@ -99,7 +99,7 @@ class Answers:
             "cached": all(providers.reads_cache(task, dataset) for task in tasks),
             "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
             "vocabulary": from_seqio(vocabulary).to_json(),
-            "objective": spans_said(objectives, dataset.task_feature_lengths),
+            "objective": span_numbers(objectives, dataset.task_feature_lengths),
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
         return reply, {}

@@ -19,7 +19,7 @@ class MaskedLMFeatureConverter(seqio.EncoderFeatureConverter):
 
     `seqio.EncoderFeatureConverter` counts the positions that hold `mask_id`, and so leaves out the fifth of the chosen
     ones that hold a random token or their own. Here the task says which they are, in the feature `chosen` beside
-    `inputs` and `targets` (`objective_steps.masked_lm`). `task_feature_lengths` are of those two alone, as they are for
+    `inputs` and `targets` (`steps.masked_lm`). `task_feature_lengths` are of those two alone, as they are for
     SeqIO's converter, and so are the model's features:
 
     | feature | holds |

@@ -1,4 +1,4 @@
-"""Supervised tasks, made of what `supervised` says of them. Imports TensorFlow.
+"""Supervised tasks, as `text.labelled` describes them. Imports TensorFlow.
 
 Inputs and targets are kept as texts beside their tokens ("inputs_pretokenized"): metrics compare with a target as it
 was, and not as a vocabulary gives it back.
@@ -18,7 +18,7 @@ from t5.data import preprocessors as t5
 from t5xpg.data import metrics
 from t5xpg.data.preprocessors import parse_records
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
-from t5xpg.data.tasks.shared_cache import SharedCacheTask
+from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.task_names import Row
 from t5xpg.data.text.labelled import CLASSIFY, TFDS_TASKS, TRANSLATE, Supervised
 
@@ -47,12 +47,9 @@ def _register(
 ) -> None:
     assert row.supervised is not None
     feature = seqio.Feature(to_seqio(row.vocabulary), add_eos=True)
-    shared: dict[str, Any] = {}
-    if row.cached_as != row.name:
-        shared = {"task_cls": SharedCacheTask, "cached_as": row.cached_as}
-    seqio.TaskRegistry.remove(row.name)
-    seqio.TaskRegistry.add(
+    register(
         row.name,
+        row.cached_as,
         source=source,
         preprocessors=[
             *steps,
@@ -63,7 +60,6 @@ def _register(
         postprocess_fn=postprocess,
         metric_fns=[getattr(metrics, name) for name in row.supervised.metrics],
         output_features={"inputs": feature, "targets": feature},
-        **shared,
     )
 
 

@@ -88,7 +88,7 @@ def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved
     if isinstance(objective, MaskedLM):
         return ObjectiveLengths(inputs - 2, inputs)  # [CLS] and the end
     text = inputs - 1  # the end
-    if isinstance(objective, NextLine):  # longer lines are not asked for
+    if isinstance(objective, NextLine):  # longer lines become no targets
         return ObjectiveLengths(text + lengths["targets"] - 1, lengths["targets"])
     if isinstance(objective, PrefixLM):
         # as t5's random_prefix_noise_mask counts, in float32
@@ -110,7 +110,7 @@ def problems(
         return [f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: {task} ({name_of(objective)}) has {names}."]
     needed = objective_lengths(objective, lengths, reserved)
     if needed.text < 2:
-        return [f"{task} has no room for text in {_said(lengths)}. Set longer TASK_FEATURE_LENGTHS."]
+        return [f"{task} has no room for text in {_text(lengths)}. Set longer TASK_FEATURE_LENGTHS."]
     found = []
     targets = lengths["targets"]
     if isinstance(objective, MaskedLM) and targets != lengths["inputs"]:
@@ -134,8 +134,8 @@ def problems(
     return found
 
 
-def spans_said(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> dict[str, Any] | None:
-    """What is told of a stream: the numbers of span corruption, where all of its tasks have the same; else None."""
+def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> dict[str, Any] | None:
+    """The numbers of span corruption in a stream, where all of its tasks have the same; else None."""
     first = next(iter(objectives), None)
     if not isinstance(first, SpanCorruption) or any(one != first for one in objectives):
         return None
@@ -149,7 +149,7 @@ def spans_said(objectives: Collection[Objective | None], lengths: Mapping[str, i
     }
 
 
-def _said(lengths: Mapping[str, int]) -> str:
+def _text(lengths: Mapping[str, int]) -> str:
     return " and ".join(f"{name} of {length} tokens" for name, length in lengths.items())
 
 

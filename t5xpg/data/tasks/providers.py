@@ -16,9 +16,8 @@ from t5xpg.base.paths import data_directory
 from t5xpg.data.batch import layout_of
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.tasks import lengths as objective_lengths
-from t5xpg.data.tasks import sources as function_sources
-from t5xpg.data.tasks import sources as tfds_sources
+from t5xpg.data.tasks import sources
+from t5xpg.data.tasks.lengths import problems
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
 from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
@@ -160,13 +159,13 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
     elif task.requires_caching:
         raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED_TASKS = True.")
     elif isinstance(task.source, seqio.TfdsDataSource):
-        tfds_sources.require(task)
+        sources.require_prepared(task)
     elif isinstance(task.source, seqio.FileDataSource) and not _has_files(task.source, config.split):
         raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_how_to_get(task.name)}")
     else:
-        function_sources.check_arguments(task)
+        sources.check_arguments(task)
         if config.num_epochs is None:  # a training
-            function_sources.check_position(task, config.split, modules)
+            sources.check_position(task, config.split, modules)
 
 
 def _has_files(source: seqio.FileDataSource, split: str) -> bool:
@@ -188,8 +187,8 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
         )
     sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
     lengths, reserved = config.task_feature_lengths, reserved_of(task)
-    if problems := objective_lengths.problems(task.name, lengths, objective, sentinels, reserved):
-        raise UserError(" ".join(problems))
+    if found := problems(task.name, lengths, objective, sentinels, reserved):
+        raise UserError(" ".join(found))
 
 
 def _how_to_get(name: str) -> str:

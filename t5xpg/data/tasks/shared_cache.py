@@ -65,6 +65,14 @@ class SharedCacheTask(seqio.Task):
         )
 
 
+def register(name: str, cached_as: str, own_seed: bool = False, **arguments: Any) -> None:
+    """Register a task in the place of an earlier one of this name; one that reads another task's cache says so."""
+    if cached_as != name:
+        arguments |= {"task_cls": SharedCacheTask, "cached_as": cached_as, "own_seed": own_seed}
+    seqio.TaskRegistry.remove(name)
+    seqio.TaskRegistry.add(name, **arguments)
+
+
 def cached_task(task: seqio.Task) -> seqio.Task:
     """The task whose cache a task reads: itself, or the one that it shares it with."""
     return seqio.TaskRegistry.get(task.cached_as) if isinstance(task, SharedCacheTask) else task

@@ -1,4 +1,7 @@
-"""What a SeqIO source that is a Python function must be able to do before it is cached or trained from. TensorFlow."""
+"""Sources of tasks: what functions and TensorFlow Datasets must give before they are read, and Hugging Face datasets.
+
+Imports TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -61,28 +64,28 @@ def _name(function: object) -> str:
     return seqio.utils.function_name(function) or repr(function)
 
 
-def lacks_data(task: seqio.Task) -> bool:
-    """Whether a task reads a data set of TFDS that was not prepared on this machine."""
-    return any(not builder.is_prepared() for builder in _builders(task))
+def is_prepared(task: seqio.Task) -> bool:
+    """Whether the data set of TensorFlow Datasets that a task reads, if any, is on this machine."""
+    return all(builder.is_prepared() for builder in _tfds_builders(task))
 
 
 def number_of_examples(task: seqio.Task, split: str) -> int | None:
     """How many examples the source of a task has; None where that is not known."""
-    return None if lacks_data(task) else task.num_input_examples(split)
+    return task.num_input_examples(split) if is_prepared(task) else None
 
 
-def require(task: seqio.Task) -> None:
+def require_prepared(task: seqio.Task) -> None:
     """Raise UserError where a task lacks its data: a training must not begin with hours of downloading."""
-    if lacks_data(task):
-        raise UserError(f"{_said(task)}, which is not there. To get it, type: make cache TASK={task.name}")
+    if not is_prepared(task):
+        raise UserError(f"{_description(task)}, which is not there. To get it, type: make cache TASK={task.name}")
 
 
-def get(task: seqio.Task, log: Callable[[str], None]) -> None:
+def prepare(task: seqio.Task, log: Callable[[str], None]) -> None:
     """Download and prepare the data of a task where it is not there. Raises UserError where it cannot be had."""
-    for builder in _builders(task):
+    for builder in _tfds_builders(task):
         if builder.is_prepared():
             continue
-        log(f"{_said(task)}: getting it into {builder.data_dir} …")
+        log(f"{_description(task)}: getting it into {builder.data_dir} …")
         # a package that TFDS 4.9 takes from the time before Python had it, and does not declare
         sys.modules.setdefault("importlib_resources", importlib.resources)
         try:
@@ -90,28 +93,24 @@ def get(task: seqio.Task, log: Callable[[str], None]) -> None:
         except Exception as error:  # of many types: of the network, of files that are to be had by hand, of the disk
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise UserError(
-                f"{_said(task)}, which cannot be had here: {reason}. Prepare it on a machine with a network "
-                f'(python -c "import tensorflow_datasets as tfds; tfds.load({_builder_name(task)!r})") and put the '
-                f"folder to {builder.data_dir}, or name the folder that has it: TFDS_DATA_DIR=…"
+                f"{_description(task)}, which cannot be had here: {reason}. Prepare it on a machine with a network "
+                f'(python -c "import tensorflow_datasets as tfds; tfds.load({task.source.tfds_dataset.name!r})") and '
+                f"put the folder to {builder.data_dir}, or name the folder that has it: TFDS_DATA_DIR=…"
             ) from error
 
 
-def _builders(task: seqio.Task) -> list[Any]:
+def _tfds_builders(task: seqio.Task) -> list[Any]:
     source = task.source
     if not isinstance(source, seqio.TfdsDataSource) or source.tfds_dataset.tfds_splits is not None:
         return []
     try:
         return [source.tfds_dataset.builder]
     except (ValueError, LookupError, AssertionError, ImportError) as error:  # no such data set, or no such version
-        raise UserError(f"{_said(task)}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{_description(task)}: {str(error).splitlines()[0]}") from error
 
 
-def _builder_name(task: seqio.Task) -> str:
-    return str(task.source.tfds_dataset.name)
-
-
-def _said(task: seqio.Task) -> str:
-    return f"{task.name} reads {_builder_name(task)} of TensorFlow Datasets"
+def _description(task: seqio.Task) -> str:
+    return f"{task.name} reads {task.source.tfds_dataset.name} of TensorFlow Datasets"
 
 
 def hugging_face_source(
@@ -128,7 +127,7 @@ def hugging_face_source(
 
     splits: the names of splits, or SeqIO's names to those of the dataset (also slices, "train[:1%]", where it is not
     streamed). With `streaming`, rows are read as they come, without a copy of the dataset on this machine. `revision`
-    pins it: a cache is told from others by these arguments, not by what the hub or the folder holds.
+    pins it: a cache is identified by these arguments, not by what the hub or the folder holds.
 
     The place in it cannot be saved, so that it is trained from a cache alone: the task needs a
     `seqio.CacheDatasetPlaceholder()`. Reading fails at a row that has no text in one of the columns.

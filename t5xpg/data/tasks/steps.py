@@ -39,7 +39,7 @@ def next_line(
 ) -> tf.data.Dataset:
     """Documents ("targets", tokens) to examples: `targets` a line without its end, `inputs` the text before it.
 
-    At most `lines` of a document are asked for, spread evenly, from a place that its tokens decide: the same ones
+    At most `lines` of a document become targets, spread evenly, from a place that its tokens decide: the same ones
     whatever the seed. None is blank, the first of its document or too long for the targets and their end; of the text
     before it as much is kept, from its end, as the inputs and their end have room for. Graph operations alone.
     Raises UserError for a vocabulary in which a line's end is no token of its own.
@@ -48,7 +48,7 @@ def next_line(
     ends_of_line = vocabulary.encode_plain("\n")
     if len(ends_of_line) != 1 or vocabulary.decode(ends_of_line) != "\n":
         raise UserError(
-            f"Lines are told apart by their ends, and the vocabulary ({vocabulary.kind}) has no token for those: use "
+            f"Lines are divided by their ends, and the vocabulary ({vocabulary.kind}) has no token for those: use "
             "bytes."
         )
     (end,) = ends_of_line
@@ -61,13 +61,13 @@ def next_line(
         starts = tf.concat([[0], stops[:-1] + 1], 0)
         is_visible = tf.reduce_all(tf.not_equal(tokens[:, None], blank), axis=1)
         visible = tf.cumsum(tf.cast(is_visible, tf.int32), exclusive=True)
-        can_be_asked = (
+        is_candidate = (
             (starts > 0) & (tf.gather(visible, stops) > tf.gather(visible, starts)) & (stops - starts <= longest)
         )
-        places = tf.cast(tf.where(can_be_asked)[:, 0], tf.int32)
-        taken = tf.minimum(tf.size(places), lines)
-        stride = tf.size(places) // tf.maximum(taken, 1)
-        chosen = tf.gather(places, tf.reduce_sum(tokens) % tf.maximum(stride, 1) + stride * tf.range(taken))
+        places = tf.cast(tf.where(is_candidate)[:, 0], tf.int32)
+        count = tf.minimum(tf.size(places), lines)
+        stride = tf.size(places) // tf.maximum(count, 1)
+        chosen = tf.gather(places, tf.reduce_sum(tokens) % tf.maximum(stride, 1) + stride * tf.range(count))
 
         def example(start: tf.Tensor, stop: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"inputs": tokens[tf.maximum(start - context, 0) : start], "targets": tokens[start:stop]}
@@ -182,7 +182,7 @@ def _text(dataset: tf.data.Dataset, output_features: Features) -> tf.data.Datase
     return t5.reduce_concat_tokens(dataset, feature_key="targets", batch_size=_DOCUMENTS)
 
 
-# The class of each step that makes inputs and targets, and the step that is taken for a class.
+# The class of each step that makes inputs and targets, and the step that stands for a class.
 _CLASSES: Mapping[Step, type[Objective]] = {
     t5.span_corruption: SpanCorruption,
     t5.iid_denoising: IidDenoising,

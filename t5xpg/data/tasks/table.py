@@ -18,7 +18,7 @@ from t5xpg.data.objectives import Objective, name_of
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.tasks.labelled import register_records, register_tfds
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
-from t5xpg.data.tasks.shared_cache import SharedCacheTask
+from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.steps import output_features, steps
 from t5xpg.data.tasks.task_names import Row, dataset_of, rows, tfds_rows, vocabularies
 from t5xpg.data.text.datasets import built_in
@@ -95,10 +95,7 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
     if row.has_metrics:
         arguments["postprocess_fn"] = functools.partial(completed_line, vocabulary=row.vocabulary)
         arguments["metric_fns"] = [metrics.next_line]
-    if row.cached_as != row.name:
-        arguments |= {"task_cls": SharedCacheTask, "cached_as": row.cached_as, "own_seed": part.mode is not None}
-    seqio.TaskRegistry.remove(row.name)
-    seqio.TaskRegistry.add(row.name, **arguments)
+    register(row.name, row.cached_as, own_seed=part.mode is not None, **arguments)
 
 
 def _source(folder: Path) -> seqio.TextLineDataSource:

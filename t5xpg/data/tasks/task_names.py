@@ -1,12 +1,12 @@
 """The table's tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without what it takes to make them.
 
-Records have supervised tasks instead, `<dataset>_translate_en_de[_<vocabulary>]` (see `supervised`), and so have some
-data sets of TensorFlow Datasets, `squad[_<vocabulary>]`.
+Records have supervised tasks instead, `<dataset>_translate_en_de[_<vocabulary>]` (see `text.labelled`), and so have
+some data sets of TensorFlow Datasets, `squad[_<vocabulary>]`.
 
 A vocabulary that was made for a dataset (`make vocab`) is called `<dataset>_<name>`: every dataset can be read with it,
 as `mine_span_corruption_norwegian_unigram_32000`.
 
-`task_table` makes the tasks, for which it imports TensorFlow; here is what the rest of the program has to know of them.
+`table` makes the tasks, for which it imports TensorFlow; here is what the rest of the program has to know of them.
 """
 
 from __future__ import annotations
@@ -28,23 +28,29 @@ from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, OWN, Vocabulary
 
 
 @dataclass(frozen=True)
-class Denoiser:
-    """One setting: its name in names of tasks, the token in front of the inputs, and what is done with the text."""
+class Part:
+    """A task of the table: its name, what it makes of the text, and the token that it puts in front of the inputs."""
 
     name: str
-    mode: str
-    objective: SpanCorruption | PrefixLM
-    rate: float = 1.0  # its weight in the mixture: equal ones, of which S is one of seven
+    objective: Objective
+    mode: str | None = None
+    rate: float = 1.0  # in its mixture
+
+    @property
+    def reserved(self) -> int:
+        """Tokens of the inputs that are not of the text."""
+        return int(self.mode is not None)
 
 
-UL2: tuple[Denoiser, ...] = (
-    Denoiser("r1", NLU, SpanCorruption(0.15, 3.0)),
-    Denoiser("r2", NLU, SpanCorruption(0.15, 8.0)),
-    Denoiser("s", S2S, PrefixLM(0.25)),
-    Denoiser("x1", NLG, SpanCorruption(0.5, 3.0)),
-    Denoiser("x2", NLG, SpanCorruption(0.5, 8.0)),
-    Denoiser("x3", NLG, SpanCorruption(0.15, 64.0)),
-    Denoiser("x4", NLG, SpanCorruption(0.5, 64.0)),
+# The denoisers of UL2 (Tay et al. 2022), in a mixture of equal rates, of which S is one of seven.
+UL2: tuple[Part, ...] = (
+    Part("r1", SpanCorruption(0.15, 3.0), NLU),
+    Part("r2", SpanCorruption(0.15, 8.0), NLU),
+    Part("s", PrefixLM(0.25), S2S),
+    Part("x1", SpanCorruption(0.5, 3.0), NLG),
+    Part("x2", SpanCorruption(0.5, 8.0), NLG),
+    Part("x3", SpanCorruption(0.15, 64.0), NLG),
+    Part("x4", SpanCorruption(0.5, 64.0), NLG),
 )
 
 
@@ -112,21 +118,6 @@ _SUPERVISED_TRAINED = re.compile(rf"^{_SUPERVISED.pattern}_(?P<suffix>\w+)$")
 
 # What is said of a task without a cache; `make train` makes one.
 NOT_CACHED = "is not cached"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A task of the table: its name, what it makes of the text, and the token that it puts in front of the inputs."""
-
-    name: str
-    objective: Objective
-    mode: str | None = None
-    rate: float = 1.0  # in its mixture
-
-    @property
-    def reserved(self) -> int:
-        """Tokens of the inputs that are not of the text."""
-        return int(self.mode is not None)
 
 
 @dataclass(frozen=True)
@@ -220,10 +211,8 @@ def _parts(dataset: str, objective: str, entry: NamedVocabulary) -> tuple[Part, 
     def name(ending: str) -> str:
         return task_name(dataset, ending, entry.suffix)
 
-    denoisers = {
-        f"{UL2_MIXTURE}_{one.name}": Part(name(f"{UL2_MIXTURE}_{one.name}"), one.objective, one.mode, one.rate)
-        for one in UL2
-    }
+    endings = [f"{UL2_MIXTURE}_{one.name}" for one in UL2]
+    denoisers = {end: dataclasses.replace(one, name=name(end)) for end, one in zip(endings, UL2, strict=True)}
     if objective == UL2_MIXTURE:
         return tuple(denoisers.values())
     if objective in denoisers:

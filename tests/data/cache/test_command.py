@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import os
-import shutil
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +18,8 @@ import seqio
 
 from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import beam, command
-from t5xpg.data.cache import record as cache_memory
-from t5xpg.data.cache.command import cache_task, read_identity
+from t5xpg.data.cache import command, definition, memory, process, record
+from t5xpg.data.cache.command import cache_task
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -75,8 +74,8 @@ def test_plain_seqio_reads_the_cache(folder: Path) -> None:
 
 
 def test_leaves_nothing_else_behind(folder: Path) -> None:
-    assert sorted(path.name for path in (folder / "cache").iterdir()) == [cache_memory.FOLDER, TASK, f"{TASK}.log"]
-    assert {path.suffix for path in (folder / "cache" / cache_memory.FOLDER).iterdir()} == {".json", ".lock"}
+    assert sorted(path.name for path in (folder / "cache").iterdir()) == [memory.FOLDER, TASK, f"{TASK}.log"]
+    assert {path.suffix for path in (folder / "cache" / memory.FOLDER).iterdir()} == {".json", ".lock"}
 
 
 @pytest.mark.usefixtures("no_child")
@@ -86,7 +85,11 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     assert said == [f"{TASK} is cached already"]
     more: dict[str, Any] = {"only_missing": True, "log": said.append}
     assert cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", **more) == identity
-    assert identity == read_identity(folder / "cache" / TASK)
+    found = record.read(folder / "cache" / TASK)
+    assert found is not None
+    assert identity == found.definition
+    assert identity["code"] == {}
+    assert "t5xpg/data/tasks/table.py" in found.package
     manifest = read_manifest(folder / "data" / "mine")
     assert {split: files[0]["sha256"] for split, files in identity["source"]["splits"].items()} == manifest.identity
     assert identity["preprocessors"][2]["arguments"] == [{"copy_pretokenized": False}]
@@ -94,53 +97,42 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_child")
-@pytest.mark.parametrize(
-    "change", ["force", "text", "completed", "code", "module", "version", "made again", "forgotten"]
-)
+@pytest.mark.parametrize("change", ["force", "text", "completed", "code", "module", "version", "made again", "folder"])
 def test_what_changed_is_looked_at_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    place = tmp_path / "place"
-    shutil.copytree(folder, place)
-    moved = json.loads(next((place / "cache" / cache_memory.FOLDER).glob("known-*")).read_text())
-    cache, data, question = place / "cache", place / "data", {**moved["question"]}
-    question |= {"caches": str(cache), "data_dir": str(data)}
-
-    def here(name: str) -> Path:
-        return place / Path(name).relative_to(folder) if Path(name).is_relative_to(folder) else Path(name)
-
-    seen = cache_memory.inputs(
-        cache, files=map(here, moved["seen"]["files"]), patterns=map(str, map(here, moved["seen"]["listings"])),
-        modules=[], variables={},
-    )  # fmt: skip
-    caches = [entry | {"folder": str(here(entry["folder"]))} for entry in moved["caches"]]
-    cache_memory.remember(cache, question, seen, caches, moved["answer"])
-    options: dict[str, Any] = {"cache_dir": cache, "data_dir": data, "log": lambda line: None}
-    assert cache_task(TASK, **options) == moved["answer"]
-    if change == "text":
-        write_export(place, 61)
-    elif change == "completed":
-        (cache / TASK / "COMPLETED").unlink()
-    elif change == "code":
-        path = next(path for path in seen["files"] if path.endswith("preprocessors.py"))
-        cache_memory.remember(
-            cache, question, seen | {"files": seen["files"] | {path: "0" * 64}}, caches, moved["answer"]
-        )
+    cache = folder / "cache"
+    (known,) = (cache / memory.FOLDER).glob("known-*")
+    path, other = {
+        "text": (folder / "data" / "mine" / "train.jsonl", b"{}"),
+        "completed": (cache / TASK / "COMPLETED", None),
+        "code": (known, known.read_bytes().replace(b'data/preprocessors.py": "', b'data/preprocessors.py": "0')),
+        "made again": (cache / TASK / record.IDENTITY, (cache / TASK / record.IDENTITY).read_bytes()),
+    }.get(change, (known, known.read_bytes()))
+    content = path.read_bytes()
+    if change == "made again":
+        written = json.loads(content)
+        other = json.dumps(written | {"files": written["files"] | {"COMPLETED": "0" * 64}}).encode()
     elif change == "version":
-        monkeypatch.setattr(command.cache_record, "versions", lambda: {"seqio": "0"})
-    elif change == "made again":
-        record = json.loads((cache / TASK / "t5xpg_identity.json").read_text())
-        record["files"]["COMPLETED"] = "0" * 64
-        (cache / TASK / "t5xpg_identity.json").write_text(json.dumps(record))
-    elif change == "forgotten":
-        shutil.rmtree(cache / cache_memory.FOLDER)
-    with pytest.raises(AssertionError, match="a process was started"):
-        cache_task(TASK, force=change == "force", module_import=["json"] if change == "module" else [], **options)
+        monkeypatch.setattr(memory, "versions", lambda: {"seqio": "0"})
+    elif change == "folder":
+        monkeypatch.chdir(tmp_path)
+    path.unlink()
+    if other is not None:
+        path.write_bytes(other)
+    try:
+        with pytest.raises(AssertionError, match="a process was started"):
+            cache_task(
+                TASK, cache_dir=cache, data_dir=folder / "data", log=lambda line: None, force=change == "force",
+                module_import=["json"] if change == "module" else [],
+            )  # fmt: skip
+    finally:
+        path.write_bytes(content)
 
 
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("damage", ["cut off", "flipped", "gone", "empty", "another record"])
-def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
+def test_a_damaged_cache_is_named(folder: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = folder / "cache"
     path = cache / TASK / ("t5xpg_identity.json" if damage == "another record" else "train.tfrecord-00007-of-00064")
     content = path.read_bytes()
@@ -148,7 +140,7 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
         path.unlink()
     else:
         other = {"cut off": content[:-9], "flipped": content[:20] + bytes([content[20] ^ 4]) + content[21:]}
-        path.write_bytes(other.get(damage, b"{}" if damage == "another record" else b""))
+        path.write_bytes(other.get(damage, b"[]" if damage == "another record" else b""))
     try:
         with pytest.raises(UserError) as error:
             cache_task(TASK, cache_dir=cache, data_dir=folder / "data")
@@ -159,6 +151,11 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
     finally:
         path.write_bytes(content)
     assert command.problem(cache / TASK, export, "") is None
+    monkeypatch.setattr(definition, "_DEFINING", ("data/preprocessors.py",))
+    said = command.problem(cache / TASK, export, "")
+    assert said is not None
+    assert re.search(r"the code t5xpg/data/tasks/\w+\.py: [0-9a-f]{12}…, now none", said)
+    monkeypatch.undo()
     said = command.problem(cache / TASK, export | {"train": "0" * 64}, "make it")
     assert said is not None
     assert "the text of the split train: " in said
@@ -167,14 +164,14 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a program of a few lines in the place of the process that caches."""
+    """Puts a program of a few lines in the place of the worker."""
 
     def write(body: str) -> None:
         (tmp_path / "stand_in.py").write_text(
             "import json, os, pathlib, sys, time\n"
             "request = json.loads(sys.stdin.readline())\n"
             "def report(**m): os.write(int(sys.argv[1]), (json.dumps(m) + chr(10)).encode())\n"
-            "entry = dict(task='t', folder='t', definition={'task': 't'}, code={}, examples=3, versions={},\n"
+            "entry = dict(task='t', folder='t', definition={'task': 't'}, package={}, examples=3, versions={},\n"
             "             up_to_date=False, others=None, note=None)\n"
             "def plan(**changes):\n"
             "    report(plan=[entry | changes], seen=None)\n"
@@ -184,7 +181,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
             "(out / 'COMPLETED').touch()\n" + body
         )
 
-    monkeypatch.setattr(command, "WORKER", "stand_in")
+    monkeypatch.setattr(process, "WORKER", "stand_in")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return write
 
@@ -216,7 +213,7 @@ def test_failures_show_the_end_of_the_log(tmp_path: Path, worker: Callable[[str]
 
 def visible(folder: Path) -> list[str]:
     """What lies in a cache folder, but for what the program remembers there."""
-    return sorted(path.name for path in folder.iterdir() if path.name != cache_memory.FOLDER)
+    return sorted(path.name for path in folder.iterdir() if path.name != memory.FOLDER)
 
 
 def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
@@ -270,7 +267,7 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[
 
 def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[[str], None]) -> None:
     worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
-    lock = tmp_path / "cache" / cache_memory.FOLDER / "t.lock"
+    lock = tmp_path / "cache" / memory.FOLDER / "t.lock"
     said: list[str] = []
 
     def note(line: str) -> None:
@@ -279,7 +276,7 @@ def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[
             place = tmp_path / "cache" / "t"
             place.mkdir()
             (place / "COMPLETED").touch()
-            command.Record({"task": "t"}, {}, {}, {}).write(place)
+            record.Record({"task": "t"}, {}, {}, {}).write(place)
             first.close()
 
     first = contextlib.ExitStack()
@@ -307,32 +304,3 @@ def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name:
 
 def _interrupt(*arguments: Any) -> None:
     raise KeyboardInterrupt
-
-
-def test_puts_records_in_an_order_that_does_not_depend_on_the_one_before(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    examples = [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={key: tf.train.Feature(int64_list=tf.train.Int64List(value=[i])) for key in "abc"}
-            )
-        ).SerializeToString()
-        for i in range(50)
-    ]
-    contents = []
-    for order in (1, -1):
-        shards = [tmp_path / f"train.tfrecord-{i:05}-of-00004" for i in range(4)]
-        for i, shard in enumerate(shards):
-            with tf.io.TFRecordWriter(str(shard)) as writer:
-                for record in examples[::order][i::4]:
-                    writer.write(record)
-        beam._put_in_order(shards)
-        contents.append([shard.read_bytes() for shard in shards])
-        values = [
-            tf.train.Example.FromString(r).features.feature["a"].int64_list.value[0]
-            for r in tf.data.TFRecordDataset([str(s) for s in shards]).as_numpy_iterator()
-        ]
-        assert sorted(values) == list(range(50))
-        assert values != sorted(values)
-    assert contents[0] == contents[1]

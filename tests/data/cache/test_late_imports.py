@@ -10,18 +10,8 @@ import sys
 from t5xpg.data.stream.worker import Answers
 
 Answers()
-for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "pyglove", "tensorflow_text"):
+for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu"):
     assert name not in sys.modules, name
-import seqio
-
-# the tokenizer of pieces
-assert seqio.vocabularies.tf_text.SentencepieceTokenizer is not None
-assert "tensorflow_text" in sys.modules and "keras" not in sys.modules
-import pyglove
-
-rate = pyglove.oneof([1.0, 2.0])
-assert isinstance(rate, seqio.dataset_providers.pg.hyper.HyperPrimitive)
-assert not isinstance(1.0, seqio.dataset_providers.pg.hyper.HyperPrimitive)
 import tensorflow as tf
 import tensorflow_text
 from t5.evaluation import metrics

@@ -14,9 +14,9 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import local as local_cache
+from t5xpg.data.cache import local
 from t5xpg.data.cache.command import cache_task
-from t5xpg.data.cache.local import DigestOrder
+from t5xpg.data.cache.digest_order import DigestOrder
 from t5xpg.data.text.export import export_dataset
 
 # Tasks of a user: over files, with random numbers, with features of all kinds, of functions and of TFDS.
@@ -164,22 +164,22 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
-    local = contents(cache(folder, "local_all", "local", "local"))
+    ours = contents(cache(folder, "local_all", "local", "local"))
     beam = contents(cache(folder, "local_all", "FnApiRunner", "beam"))
-    assert local.keys() == beam.keys()
-    assert [name for name in local if local[name] != beam[name]] == []
+    assert ours.keys() == beam.keys()
+    assert [name for name in ours if ours[name] != beam[name]] == []
     said: list[str] = []
     cache(folder, "local_all", "local", "beam", said)  # what Beam made is as good
     assert said == ["local_all is cached already"]
     places = [f"local{os.sep}files", "local_kinds", "local_plain", "local_tfds", "mine_span_corruption"]
-    stats = {place: json.loads(local[os.path.join(place, "stats.train.json")]) for place in places}
+    stats = {place: json.loads(ours[os.path.join(place, "stats.train.json")]) for place in places}
     assert [one["examples"] for one in stats.values()][1:4] == [70, 70, 30]
     assert 0 < stats[places[0]]["examples"] < 120
-    assert json.loads(local["mine_span_corruption_i40_t20/stats.train.json"])["inputs_max_tokens"] == 39
+    assert json.loads(ours["mine_span_corruption_i40_t20/stats.train.json"])["inputs_max_tokens"] == 39
     assert stats["local_plain"]["targets_max_tokens"] == 1_100_000 - 3794  # zeros are padding
-    assert json.loads(local["local_kinds/stats.nothing.json"]) == {"examples": 0}
+    assert json.loads(ours["local_kinds/stats.nothing.json"]) == {"examples": 0}
     for place in places:
-        assert len([name for name in local if name.startswith(f"{place}{os.sep}train.tfrecord-")]) == 64
+        assert len([name for name in ours if name.startswith(f"{place}{os.sep}train.tfrecord-")]) == 64
 
 
 def task_of(*steps: Callable[[tf.data.Dataset], tf.data.Dataset]) -> seqio.Task:
@@ -196,9 +196,9 @@ def no_report(count: int, note: str) -> None:
 
 def test_the_memory_that_is_used_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(lambda dataset: dataset.map(lambda number: {"targets": tf.fill([number], number)}))
-    local_cache.cache_task(task, tmp_path / "memory", "", no_report)
-    monkeypatch.setattr(local_cache, "DigestOrder", functools.partial(DigestOrder, held=100))
-    local_cache.cache_task(task, tmp_path / "files", "", no_report)
+    local.cache_task(task, tmp_path / "memory", "", no_report)
+    monkeypatch.setattr(local, "DigestOrder", functools.partial(DigestOrder, held=100))
+    local.cache_task(task, tmp_path / "files", "", no_report)
     assert contents(tmp_path / "memory") == contents(tmp_path / "files")
     assert sorted(path.name for path in (tmp_path / "files").iterdir() if ".tfrecord-" not in path.name) == [
         "COMPLETED", "info.train.json", "stats.train.json",
@@ -208,7 +208,7 @@ def test_the_memory_that_is_used_changes_nothing(tmp_path: Path, monkeypatch: py
 def test_what_beam_would_write_by_chance_is_refused(tmp_path: Path) -> None:
     task = task_of(lambda dataset: dataset.map(lambda n: {"targets": tf.zeros([2, n], tf.int32), "number": n}))
     with pytest.raises(UserError) as error:
-        local_cache.cache_task(task, tmp_path / "cache", "make cache TASK=local_small RUNNER=FnApiRunner", no_report)
+        local.cache_task(task, tmp_path / "cache", "make cache TASK=local_small RUNNER=FnApiRunner", no_report)
     assert str(error.value).startswith(
         'The examples of local_small, split train, are not all of one form: targets is {"shape": [null, 0], '
         '"dtype": "int32"} in one and {"shape": [null, 1], "dtype": "int32"} in another.'

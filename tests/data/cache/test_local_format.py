@@ -20,7 +20,7 @@ DTYPES = {"é": np.int32, "a": np.int64, "é.": object, "b": np.int32}
 
 def batch_of(rows: list[dict[str, Any]]) -> dict[str, Column]:
     found = {}
-    for name in names_in_order(serialised({name: tf.train.Feature() for name in DTYPES}), DTYPES):
+    for name in names_in_order(DTYPES):
         dtype = DTYPES[name]
         lists = [row[name] if isinstance(row[name], list) else [row[name]] for row in rows]
         values = np.empty(sum(map(len, lists)), dtype)
@@ -39,10 +39,6 @@ def example_of(row: dict[str, Any]) -> bytes:
             feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
     example = tf.train.Example(features=tf.train.Features(feature=feature))
     return bytes(example.SerializeToString(deterministic=True))
-
-
-def serialised(feature: dict[str, tf.train.Feature]) -> bytes:
-    return bytes(tf.train.Features(feature=feature).SerializeToString(deterministic=True))
 
 
 @given(rows=st.lists(ROWS, min_size=1, max_size=5), values=st.integers(1, 20))

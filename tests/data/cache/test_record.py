@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,15 @@ DEFINITION: dict[str, Any] = {
         },
     },
     "preprocessors": [
-        {"function": "mine.parse", "source_sha256": ONE},
-        {"function": "seqio.preprocessors.tokenize", "source_sha256": ONE, "arguments": [{"copy": False}]},
-        {"function": "mine.cut", "source_sha256": ONE, "arguments": [512, {"by": {"function": "mine.words"}}]},
+        {"function": "mine.parse"},
+        {"function": "seqio.preprocessors.tokenize", "arguments": [{"copy": False}]},
+        {"function": "mine.cut", "arguments": [512, {"by": {"function": "mine.words"}}]},
     ],
     "features": {"targets": {"vocabulary": VOCABULARY, "add_eos": True, "dtype": "int32"}},
+    "code": {"mine": ONE, "more": ONE},
 }
-CODE = {"mine.parse": ONE, "mine.words": ONE}
+PACKAGE = {"t5xpg/data/tasks/steps.py": ONE}
+RECORD = Record(DEFINITION, PACKAGE, VERSIONS, {"COMPLETED": ONE})
 
 
 def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
@@ -62,8 +65,6 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
          "the text of the split other: wiki/en:1.0 split=train, now wiki/en:2.0 split=train"),
         (("source", "splits", "test"), None, "the split test: there was one, now none"),
         (("source", "splits", "new"), [], "the split new: none, now there is one"),
-        (("preprocessors", 0, "source_sha256"), TWO,
-         "the code of the preprocessor mine.parse: 111111111111…, now 222222222222…"),
         (("preprocessors", 1, "arguments", 0, "copy"), True,
          "the argument copy of the preprocessor seqio.preprocessors.tokenize: false, now true"),
         (("preprocessors", 1, "arguments", 0, "more"), [1],
@@ -81,58 +82,58 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("features", "targets", "vocabulary"), "<Bytes>",
          'the vocabulary of targets: {"kind": "bytes", "extra_ids": 125}, now <Bytes>'),
         (("features", "targets", "add_eos"), False, "the feature targets (add_eos): true, now false"),
+        (("code", "mine"), TWO, "the code mine: 111111111111…, now 222222222222…"),
     ],
 )  # fmt: skip
 def test_says_which_part_is_another(path: tuple[str | int, ...], value: Any, said: str) -> None:
-    found = differences(Record(DEFINITION, VERSIONS, CODE), changed(path, value), CODE, VERSIONS)
-    assert found == [said]
+    assert differences(RECORD, changed(path, value), PACKAGE) == [said]
 
 
-def test_says_which_code_is_another() -> None:
-    record = Record(DEFINITION, VERSIONS, CODE)
-    assert differences(record, DEFINITION, CODE, VERSIONS) == []
-    assert differences(record, DEFINITION, {"mine.parse": TWO, "mine.words": TWO}, VERSIONS) == [
-        "the code mine.words: 111111111111…, now 222222222222…"
+def test_compares_the_modules_that_both_sides_know() -> None:
+    fewer, other = (DEFINITION | {"code": code} for code in ({"mine": ONE}, {"other": ONE}))
+    assert differences(RECORD, fewer, PACKAGE) == []
+    assert differences(replace(RECORD, definition=fewer), DEFINITION, PACKAGE) == []
+    assert differences(replace(RECORD, definition=fewer), other, PACKAGE) == [
+        "the code mine: 111111111111…, now none",
+        "the code other: none, now 111111111111…",
     ]
-    assert differences(record, DEFINITION, CODE | {"mine.more": TWO}, VERSIONS) == [
-        "the code mine.more: none, now 222222222222…"
-    ]
-    # a record of an earlier version, which does not know
-    assert differences(Record(DEFINITION, VERSIONS), DEFINITION, CODE, VERSIONS) == []
-    assert differences(Record(DEFINITION, VERSIONS, container="arrayrecord"), DEFINITION, CODE, VERSIONS) == [
-        "the format of SeqIO's files: arrayrecord, now tfrecord"
+    assert differences(RECORD, DEFINITION, PACKAGE | {"t5xpg/data/tasks/more.py": TWO}) == [
+        "the code t5xpg/data/tasks/more.py: none, now 222222222222…"
     ]
 
 
-def test_another_version_of_a_library_may_have_other_code() -> None:
-    now = changed(("preprocessors", 1, "source_sha256"), TWO)
-    record = Record(DEFINITION, VERSIONS, CODE)
-    assert differences(record, now, CODE, VERSIONS | {"t5": "1.0"}) == [
-        "the code of the preprocessor seqio.preprocessors.tokenize: 111111111111…, now 222222222222…"
-    ]
-    assert differences(record, now, CODE, VERSIONS | {"seqio": "0.0.21"}) == []
-    assert other_versions(record, VERSIONS | {"seqio": "0.0.21"}) == ["seqio 0.0.20, now 0.0.21"]
-    earlier = Record(DEFINITION, {"seqio": "0.0.20", "apache-beam": "2.0"})
-    assert other_versions(earlier, VERSIONS) == ["beam 2.0, now 2.77.0"]
+def test_names_libraries_of_other_versions() -> None:
+    assert other_versions(RECORD, VERSIONS) == []
+    assert other_versions(RECORD, VERSIONS | {"seqio": "0.0.21"}) == ["seqio 0.0.20, now 0.0.21"]
     assert set(cache_record.versions()) == set(VERSIONS)
 
 
 def test_is_written_and_read(tmp_path: Path) -> None:
-    record = Record(DEFINITION, VERSIONS, CODE, {"COMPLETED": ONE})
-    record.write(tmp_path)
+    RECORD.write(tmp_path)
     assert read(tmp_path) is None  # not completed
     (tmp_path / "COMPLETED").touch()
-    assert read(tmp_path) == record
+    assert read(tmp_path) == RECORD
     (tmp_path / cache_record.IDENTITY).unlink()
     assert read(tmp_path) is None  # SeqIO's own
 
 
+def test_refuses_a_record_of_another_format(tmp_path: Path) -> None:
+    (tmp_path / "COMPLETED").touch()
+    earlier = {"definition": DEFINITION, "versions": VERSIONS, "code": {}, "files": {}, "container": "tfrecord"}
+    (tmp_path / cache_record.IDENTITY).write_text(json.dumps(earlier))
+    with pytest.raises(UserError) as error:
+        read(tmp_path, "make cache TASK=mine FORCE=1")
+    assert str(error.value) == (
+        f"The cache in {tmp_path} was made by another version of t5xpg. To make the cache again, type: make cache "
+        "TASK=mine FORCE=1"
+    )
+
+
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "3", "{}", '{"definition": {}}', '{"definition": {"task": 3}, "versions": {}}', "[" * 100_000,
-     json.dumps({"definition": DEFINITION, "versions": []}),
-     json.dumps({"definition": DEFINITION, "versions": {"a": 1}}),
-     json.dumps({"definition": DEFINITION, "versions": {}, "files": {"a": 1}})],
+    ["", "[]", "3", '{"format": 2}', "[" * 100_000,
+     *(json.dumps({"format": 2, **vars(RECORD), **wrong}) for wrong in (
+         {"definition": {}}, {"definition": {"task": 3}}, {"versions": []}, {"package": {"a": 1}}, {"more": 1}))],
 )  # fmt: skip
 def test_says_that_a_record_cannot_be_read(tmp_path: Path, content: str) -> None:
     (tmp_path / "COMPLETED").touch()

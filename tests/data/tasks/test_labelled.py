@@ -17,8 +17,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.preprocessors import parse_records
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.evaluator import TaskEvaluator
-from t5xpg.data.tasks import providers
-from t5xpg.data.tasks import sources as tfds_sources
+from t5xpg.data.tasks import providers, sources
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import TFDS_TASKS
@@ -141,14 +140,6 @@ def test_an_answer_is_right_if_it_is_one_of_the_aliases() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_answers_in_a_context() -> None:
-    said = ["Liverpool, England", "to London", "the 1956"]
-    found = measured("squad", dict(zip((question[:-1] for question in tfds_samples.QUESTIONS), said, strict=True)))
-    assert found == pytest.approx(t5.evaluation.metrics.squad(tfds_samples.ANSWERS, said))
-    assert found["em"] == pytest.approx(200 / 3)
-
-
-@pytest.mark.usefixtures("folder")
 def test_translations_and_classes() -> None:
     right = {f"dog {n}.": f"Ein Hund {n} ßo." for n in range(5)}
     found = measured("pairs_translate_en_de", right)
@@ -175,12 +166,12 @@ def test_every_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for there in ("squad", "quiz_text_to_text"):
-        assert not tfds_sources.lacks_data(seqio.TaskRegistry.get(there))
+        assert sources.is_prepared(seqio.TaskRegistry.get(there))
     seqio.set_tfds_data_dir_override(None)
     source = seqio.TfdsDataSource("squad/v1.1:3.0.0", tfds_data_dir=str(tmp_path), splits=("train", "validation"))
     task = seqio.TaskRegistry.get("squad").replace(source=source)
-    assert tfds_sources.lacks_data(task)
-    assert tfds_sources.number_of_examples(task, "train") is None
+    assert not sources.is_prepared(task)
+    assert sources.number_of_examples(task, "train") is None
     with pytest.raises(
         UserError, match=r"^squad reads squad/v1\.1:3\.0\.0 of TensorFlow Datasets, which is not there\."
     ):
@@ -194,7 +185,7 @@ def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytes
     with pytest.raises(
         UserError, match=r"cannot be had here: the name cannot be resolved\. Prepare it on a machine"
     ) as e:
-        tfds_sources.get(task, said.append)
+        sources.prepare(task, said.append)
     assert "tfds.load('squad/v1.1:3.0.0')" in str(e.value)
     assert said == [
         f"squad reads squad/v1.1:3.0.0 of TensorFlow Datasets: getting it into {tmp_path}/squad/v1.1/3.0.0 …"
@@ -202,4 +193,4 @@ def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytes
     for name in ("squad/v9.9:3.0.0", "squad/v1.1:9.9.9", "no_such_data_set:1.0.0"):
         other = task.replace(source=seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path), splits=("train",)))
         with pytest.raises(UserError, match=f"squad reads {name} of TensorFlow Datasets: "):
-            tfds_sources.lacks_data(other)
+            sources.is_prepared(other)

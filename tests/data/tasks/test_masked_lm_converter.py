@@ -10,9 +10,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.data.tasks.feature_converters import MaskedLMFeatureConverter
-from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import NAMED_BYTES
-from t5xpg.data.text.export import export_dataset
 
 MASK_ID = NAMED_BYTES.named_id("[MASK]")
 # Chosen are three tokens of the first example and two of the second: masked, replaced, kept.
@@ -57,55 +55,3 @@ def test_examples_that_do_not_say_what_was_chosen_are_refused() -> None:
     plain = [{name: one[name] for name in ("inputs", "targets")} for one in EXAMPLES]
     with pytest.raises(ValueError, match=r"no feature 'chosen'.*masked_lm\. seqio\.EncoderFeatureConverter"):
         converted(MaskedLMFeatureConverter(mask_id=9, pack=False), {"inputs": 7, "targets": 7}, plain)
-
-
-@pytest.fixture(scope="module")
-def _tasks(tmp_path_factory: pytest.TempPathFactory, real_texts: list[str]) -> None:
-    folder = tmp_path_factory.mktemp("table")
-    (folder / "text.txt").write_text("\n".join(text.replace("\n", " ") for text in real_texts))
-    export_dataset("real", data_dir=folder / "data", files={None: [folder / "text.txt"]}, log=lambda line: None)
-    register_tasks(folder / "data")
-
-
-def rows_of(task: str, converter: Any, lengths: dict[str, int], **task_lengths: int) -> list[dict[str, np.ndarray]]:
-    def made() -> tf.data.Dataset:
-        dataset = seqio.get_mixture_or_task(f"real_{task}").get_dataset(
-            task_lengths or lengths, "train", shuffle=False, seed=3, num_epochs=1
-        )
-        return converter(dataset, lengths)
-
-    return list(made().take(12).as_numpy_iterator())
-
-
-@pytest.mark.usefixtures("_tasks")
-@pytest.mark.parametrize("pack", [False, True])
-def test_masked_language_model(pack: bool) -> None:
-    lengths = {"inputs": 96, "targets": 96}
-    rows = rows_of("mlm", MaskedLMFeatureConverter(mask_id=MASK_ID, pack=pack), lengths)
-    for row in rows:
-        inputs, targets = row["encoder_input_tokens"], row["encoder_target_tokens"]
-        assert inputs[0] == targets[0] == NAMED_BYTES.named_id("[CLS]")
-        changed = inputs != targets
-        assert (row["encoder_loss_weights"][changed] == 1).all()
-        assert row["encoder_loss_weights"].sum() > changed.sum() * 0.9
-        assert not row["encoder_loss_weights"][targets == 0].any()
-        assert "".join(chr(token - 3) for token in targets[1:20]).isprintable()
-
-
-@pytest.mark.usefixtures("_tasks")
-@pytest.mark.parametrize("pack", [False, True])
-def test_language_models_with_the_converters_of_seqio(pack: bool) -> None:
-    rows = rows_of("lm", seqio.LMFeatureConverter(pack=pack), {"targets": 96})
-    for row in rows[:-1]:
-        assert row["decoder_loss_weights"].all()
-        assert row["decoder_input_tokens"][0] == 0
-        np.testing.assert_array_equal(row["decoder_input_tokens"][1:], row["decoder_target_tokens"][:-1])
-    lengths = {"inputs": 64, "targets": 64}
-    for row in rows_of("prefix_lm", seqio.PrefixLMFeatureConverter(pack=pack), lengths):
-        seen, weights = row["decoder_causal_attention"], row["decoder_loss_weights"]
-        asked = weights == 1
-        assert not (seen[1:] & weights[:-1] & weights[1:]).any()
-        assert (row["decoder_target_tokens"][asked] != 0).all()
-    for name in ("ul2", "ul2_x1", "span_corruption_bytes640"):
-        row = rows_of(name, seqio.EncDecFeatureConverter(pack=pack), lengths)[0]
-        assert row["decoder_loss_weights"].sum() > 5

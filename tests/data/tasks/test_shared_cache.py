@@ -100,7 +100,3 @@ def test_the_denoisers_read_the_text_in_different_orders(folder: Path) -> None:
     changed = seqio.TaskRegistry.get("mine_ul2_r1").replace(preprocessors=[])
     assert isinstance(changed, SharedCacheTask)
     assert changed._own_seed
-
-
-def test_a_cache_of_a_text_is_found_by_the_name_of_any_of_its_tasks() -> None:
-    assert {row.cached_as for row in rows("d")} == {"d_span_corruption"}

@@ -12,9 +12,10 @@ import pytest
 import seqio
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.cache.command import cache_task
-from t5xpg.data.cache.definition import code_of, definition_of
+from t5xpg.data.cache.definition import definition_of
 from t5xpg.data.cache.record import differences, read
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.pipeline import ShardedBatches
@@ -155,10 +156,10 @@ def test_what_is_cached_to_the_end_is_read_as_it_is() -> None:
 def test_a_cache_of_all_steps_is_told_from_others_by_each_of_them(folder: Path) -> None:
     """By the lengths and by the numbers of the objective, which stand in what SeqIO wraps."""
     task = seqio.TaskRegistry.get("source_lines_i40_t24")
-    definition, code = definition_of(task, lambda path: "0"), code_of(task)
+    definition = definition_of(task, sha256_of_file, ["source_tasks"])
     record = read(folder / "cache" / "source_lines_i40_t24")
     assert record is not None
-    assert record.code == code
+    assert record.definition == definition
     assert [step["wraps"][0]["function"] for step in definition["preprocessors"]] == [
         "source_tasks.to_text",
         "source_tasks.add.<locals>.<lambda>",
@@ -171,7 +172,7 @@ def test_a_cache_of_all_steps_is_told_from_others_by_each_of_them(folder: Path) 
     changed = providers.with_objective(original, type(providers.objective_of(original))(0.3, 5.0))  # type: ignore[misc]
     seqio.TaskRegistry.add_provider("source_other", changed)
     other = seqio.experimental.add_fully_cached_task("source_other", LENGTHS)
-    found = differences(record, definition_of(other, lambda path: "0"), code_of(other), record.versions)
+    found = differences(record, definition_of(other, sha256_of_file), record.package)
     assert any("noise_density" in phrase and "0.15, now 0.3" in phrase for phrase in found), found
     for name in ("source_other", other.name):
         seqio.TaskRegistry.remove(name)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from t5.data import preprocessors as t5
 
 from t5xpg.base.errors import UserError
@@ -26,35 +22,6 @@ from tests.data import reference_objectives as reference
 VOCABULARY = to_seqio(NAMED_BYTES)
 FIRST, SENTINELS = NAMED_BYTES.sentinel_id(0), NAMED_BYTES.num_sentinels
 FEATURES = objective_steps.output_features(PrefixLM(), VOCABULARY)
-MASKS = {
-    **{
-        f"ul2 {one.name}": functools.partial(
-            t5.random_spans_noise_mask,
-            noise_density=one.objective.noise_density,
-            mean_noise_span_length=one.objective.mean_noise_span_length,
-        )
-        for one in UL2
-        if isinstance(one.objective, SpanCorruption)
-    },
-    "bytes": functools.partial(t5.random_spans_noise_mask, noise_density=0.15, mean_noise_span_length=20.0),
-    "iid": functools.partial(t5.iid_noise_mask, noise_density=0.15),
-}
-
-
-@functools.cache
-def denoise(name: str) -> Callable[..., Any]:
-    """(tokens, seeds) -> mask, inputs, targets, as t5 makes them."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([2, 2], tf.int32)], autograph=False)
-    def made(tokens: tf.Tensor, seeds: tf.Tensor) -> Any:
-        mask = MASKS[name](tf.size(tokens), seeds=[seeds[0], seeds[1]])
-        return (
-            mask,
-            t5.noise_span_to_unique_sentinel(tokens, mask, VOCABULARY, None),
-            t5.nonnoise_span_to_unique_sentinel(tokens, mask, VOCABULARY, None),
-        )
-
-    return made
 
 
 @pytest.mark.parametrize(
@@ -76,29 +43,6 @@ def test_fixed_masks(masked: str, inputs: list[int], targets: list[int]) -> None
         (t5.nonnoise_span_to_unique_sentinel, targets),
     ):
         assert function(tf.constant(tokens), tf.constant(mask), VOCABULARY, None).numpy().tolist() == expected
-
-
-@pytest.mark.parametrize("name", MASKS)
-@settings(deadline=None, max_examples=20, derandomize=True)
-@given(start=st.integers(0, 5000), length=st.integers(2, 700), seed=st.integers(0, 2**31 - 1))
-def test_masks_and_what_is_made_of_them(name: str, real_texts: list[str], start: int, length: int, seed: int) -> None:
-    text = "\n".join(real_texts).encode()
-    tokens = np.frombuffer(text[start : start + length], np.uint8).astype(np.int32) + 3
-    mask, inputs, targets = (
-        value.numpy() for value in denoise(name)(tokens, np.array([[seed, 1], [seed, 2]], np.int32))
-    )
-    assert reference.corrupted(tokens.tolist(), mask, FIRST) == (inputs.tolist(), targets.tolist())
-    # sentinels in order, no token lost: or this raises, or differs
-    assert reference.restored(inputs.tolist(), targets.tolist(), FIRST, SENTINELS) == tokens.tolist()
-    if name == "iid":
-        assert abs(mask.mean() - 0.15) < 6 * math.sqrt(0.15 * 0.85 / len(tokens))
-        return
-    numbers = MASKS[name].keywords
-    spans = reference.lengths_of_runs(mask)
-    assert sum(spans) == min(max(round(len(tokens) * numbers["noise_density"]), 1), len(tokens) - 1)
-    assert len(spans) == max(round(sum(spans) / numbers["mean_noise_span_length"]), 1)
-    assert not mask[0]
-    assert mask[-1]
 
 
 @pytest.fixture(scope="module")
@@ -222,13 +166,6 @@ def test_chosen_tokens_are_masked_replaced_and_kept(documents: list[np.ndarray])
     kept = MaskedLM(0.3, mask_share=0.0, random_share=0.0)
     for example in examples(documents[:5], kept, inputs=64, targets=64):
         np.testing.assert_array_equal(example["inputs"], example["targets"])
-
-
-def test_seeds_decide(documents: list[np.ndarray]) -> None:
-    def first(seed: int) -> list[int]:
-        return examples(documents[:3], MaskedLM(), seed=seed, inputs=64, targets=64)[0]["inputs"].tolist()
-
-    assert first(1) == first(1) != first(2)
 
 
 def test_the_objective_of_a_task_is_known_and_changed(documents: list[np.ndarray]) -> None:

@@ -9,8 +9,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import definition as task_definition
-from t5xpg.data.cache import local as local_cache
+from t5xpg.data.cache import definition, local
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import providers
 from t5xpg.data.tasks.table import register_tasks
@@ -67,17 +66,16 @@ def test_gives_batches(data_dir: Path, name: str) -> None:
 def test_is_cached_as_its_vocabulary_says(data_dir: Path, name: str, tmp_path: Path) -> None:
     vocabulary = row_of(name, "mine", vocabularies(data_dir)).vocabulary
     task = seqio.TaskRegistry.get(name)
-    local_cache.cache_task(task, tmp_path / name, "make cache", lambda count, note: None)
+    local.cache_task(task, tmp_path / name, "make cache", lambda count, note: None)
     files = {"train": str(tmp_path / name / "train.tfrecord*")}
     read = seqio.TFExampleDataSource(files, {"targets": tf.io.VarLenFeature(tf.int64)})
     cached = read.get_dataset("train", shuffle=False).as_numpy_iterator()
     texts = {vocabulary.decode(example["targets"]) for example in cached}
     assert texts == {" ".join(LINES[i : i + 4]) for i in range(40)}
-    definition = task_definition.definition_of(task, lambda path: "")
-    described = definition["features"]["inputs"]["vocabulary"]
+    described = definition.definition_of(task, lambda path: "")["features"]["inputs"]["vocabulary"]
     assert described["model_sha256"] == vocabulary.to_json()["model_sha256"]
     assert "model_file" not in described
-    names = {path.name for path in task_definition.vocabulary_files(task)}
+    names = {path.name for path in definition.vocabulary_files(task)}
     assert names == {Path(str(vocabulary.model_file)).name, "vocabulary.json"}
 
 

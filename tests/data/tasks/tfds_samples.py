@@ -15,7 +15,7 @@ from unittest import mock
 import seqio
 import tensorflow_datasets as tfds
 
-from t5xpg.data.tasks import sources as tfds_sources
+from t5xpg.data.tasks import sources
 
 SENTENCES = {"train": 30, "validation": 6}
 CONTEXT = "Tom Baker was born in Liverpool, England. He moved to London in 1956."
@@ -41,7 +41,7 @@ def _get(name: str, folder: Path, files: Any) -> None:
     source = seqio.TfdsDataSource(name, tfds_data_dir=str(folder), splits=("train", "validation"))
     task = seqio.Task("of_tfds", source, output_features={}, preprocessors=[])
     with mock.patch.object(tfds.download.DownloadManager, "download_and_extract", return_value=files):
-        tfds_sources.get(task, lambda line: None)
+        sources.prepare(task, lambda line: None)
 
 
 def _prepare_squad(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from t5xpg.data.cache.local import DigestOrder, deal
+from t5xpg.data.cache.digest_order import DigestOrder, deal
 
 
 def some_records(count: int) -> list[bytes]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import command
 from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.runners import resolve_runner
 
 DATAFLOW = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
 
@@ -23,11 +23,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def test_runners_as_beam_knows_them(installed: set[str]) -> None:
-    assert command.resolve("FlinkRunner", ["--flink_master=host:8081"], None) == "FlinkRunner"
-    assert command.resolve("DaskRunner", [], None) == "t5xpg.data.cache.beam_dask.DaskRunnerForCaching"
-    assert command.resolve("my.own.Runner", [], None) == "my.own.Runner"
-    assert command.resolve("PortableRunner", ["--job_endpoint=h:1"], None) == "PortableRunner"
-    assert command.resolve("DataflowRunner", DATAFLOW, "gs://b/s") == "DataflowRunner"
+    assert resolve_runner("FlinkRunner", ["--flink_master=host:8081"], None) == "FlinkRunner"
+    assert resolve_runner("DaskRunner", [], None) == "t5xpg.data.cache.beam_dask.DaskRunnerForCaching"
+    assert resolve_runner("my.own.Runner", [], None) == "my.own.Runner"
+    assert resolve_runner("PortableRunner", ["--job_endpoint=h:1"], None) == "PortableRunner"
+    assert resolve_runner("DataflowRunner", DATAFLOW, "gs://b/s") == "DataflowRunner"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_runners_as_beam_knows_them(installed: set[str]) -> None:
 )
 def test_what_is_missing(installed: set[str], name: str, options: list[str], staging: str | None, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        command.resolve(name, options, staging)
+        resolve_runner(name, options, staging)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_missing(installed: set[str], name: str, options: list[str], sta
 def test_packages_that_are_missing(installed: set[str], name: str, said: str) -> None:
     installed.clear()
     with pytest.raises(UserError, match=f"RUNNER={name} needs packages that are not installed: .*{said}"):
-        command.resolve(name, DATAFLOW, "gs://b/s")
+        resolve_runner(name, DATAFLOW, "gs://b/s")
 
 
 def test_options_of_beam_without_beam(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""What the last check of a cache saw, kept in the cache folder: where nothing changed, no TensorFlow is needed.
+
+Nothing depends on it: the folder `.t5xpg` may be deleted, and the next check starts the process that knows tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import digests
+from t5xpg.base.files import read_json, write_json
+from t5xpg.data.cache.record import versions
+
+FOLDER = ".t5xpg"
+_FORMAT = 2
+
+
+def digest(cache_dir: Path, path: Path) -> str:
+    """The SHA-256 of a file that lies anywhere, remembered in the cache folder: folders of others stay as they are."""
+    found = _digests(cache_dir, [str(path)])
+    if str(path) not in found:
+        raise FileNotFoundError(f"{path} is not a file")
+    return found[str(path)]
+
+
+def digests_of_cache(cache_dir: Path, folder: Path) -> dict[str, str]:
+    """The digests of the files of a cache that others made, remembered in our cache folder."""
+    names = [str(path) for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    return {Path(name).name: sha256 for name, sha256 in _digests(cache_dir, names).items()}
+
+
+def look(
+    cache_dir: Path,
+    environment: Mapping[str, str],
+    files: Iterable[str],
+    patterns: Iterable[str],
+    variables: Iterable[str],
+) -> dict[str, dict[str, Any]]:
+    """The present state of what an answer depends on: digests of files, what matches patterns, variables, versions."""
+    return {
+        "files": _digests(cache_dir, sorted(files)),
+        "patterns": {pattern: sorted(glob.glob(pattern)) for pattern in patterns},
+        "variables": {name: environment.get(name) for name in variables},
+        "versions": versions(),
+    }
+
+
+def changes(cache_dir: Path, seen: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> list[str]:
+    """What is not as `look` saw it, by name."""
+    now = look(cache_dir, environment, seen["files"], seen["patterns"], seen["variables"])
+    pairs = [(seen[part], now[part]) for part in seen]
+    return [name for then, new in pairs for name in {**then, **new} if then.get(name) != new.get(name)]
+
+
+def remember(
+    cache_dir: Path,
+    question: Mapping[str, Any],
+    seen: Mapping[str, Any],
+    caches: Sequence[Mapping[str, Any]],
+    answer: Any,
+) -> None:
+    """Keep an answer. caches: those that were found good, {"task", "folder", "files": their digests, "ours"}."""
+    known = {"format": _FORMAT, "question": question, "seen": seen, "caches": caches, "answer": answer}
+    with contextlib.suppress(OSError):  # looked at again next time
+        write_json(_path(cache_dir, question), known)
+
+
+def recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """What `remember` kept for a question, where everything is as it was; None otherwise.
+
+    The caches themselves are not looked at.
+    """
+    try:
+        known = read_json(_path(cache_dir, question))
+        if known["format"] != _FORMAT or known["question"] != json.loads(json.dumps(question)):
+            return None
+        if not all(isinstance(cache["folder"], str) and isinstance(cache["files"], dict) for cache in known["caches"]):
+            return None
+        return known if not changes(cache_dir, known["seen"], environment) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _digests(cache_dir: Path, paths: Iterable[str]) -> dict[str, str]:
+    names = {os.path.abspath(path).lstrip("/"): path for path in paths}
+    found = digests.digests(Path("/"), names, memory=cache_dir / FOLDER / "digests.json")
+    return {names[name]: sha256 for name, sha256 in found.items()}
+
+
+def _path(cache_dir: Path, question: Mapping[str, Any]) -> Path:
+    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode("utf-8")).hexdigest()[:16]
+    return cache_dir / FOLDER / f"known-{name}.json"

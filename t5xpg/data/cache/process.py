@@ -1,0 +1,138 @@
+"""The process that caches, as the program that started it sees it. The process itself is `worker`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import DISK_FULL
+from t5xpg.base.paths import PACKAGE
+from t5xpg.data.cache.record import MissingTextError
+
+WORKER = "t5xpg.data.cache.worker"
+_LOG_LINES = 15
+
+
+class NoRoomError(UserError):
+    """The process found no room to write."""
+
+
+class CacheProcess:
+    """A running `worker`. Close it: it ends then, whatever it does.
+
+    What it prints goes into the request's folder "output", and from there to `log_file` once it caches or fails.
+    """
+
+    def __init__(self, request: Mapping[str, Any], log_file: Path, environment: Mapping[str, str]) -> None:
+        self._task, self._log_file, self._output = request["task"], log_file, Path(request["output"]) / ".log"
+        reading, writing = os.pipe()
+        self._reports = os.fdopen(reading, encoding="utf-8")
+        try:
+            with self._output.open("wb") as output:
+                # Its own session: Ctrl-C reaches this process alone, which then ends the child.
+                self._child = subprocess.Popen(
+                    [sys.executable, "-m", WORKER, str(writing)],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[writing],
+                    start_new_session=True,
+                    env=environment,
+                )
+        except BaseException:
+            self._reports.close()
+            raise
+        finally:
+            os.close(writing)
+        # its standard input stays open as long as this process lives: the child ends when it closes
+        self._send(request)
+
+    def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+        """What there is to do: an entry a task, and what that depends on (see `memory.look`).
+
+        `log` gets lines for the user while that is found out.
+        """
+        for message in self._messages():
+            if "log" in message:
+                log(message["log"])
+                continue
+            return message["plan"], message["seen"]
+        raise self._failed(self._child.wait())
+
+    def cache(self, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Cache tasks of the plan; yields the progress, {"count": documents since the last}."""
+        self._keep_log()
+        self._send({"cache": list(tasks)})
+        yield from self._messages()
+        status = self._child.wait()
+        if status:
+            raise self._failed(status)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+        self._child.kill()
+        self._child.wait()
+        self._reports.close()
+
+    def _send(self, value: Mapping[str, Any]) -> None:
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its exit code says more
+            self._child.stdin.write(json.dumps(value).encode("utf-8") + b"\n")
+            self._child.stdin.flush()
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        for line in self._reports:
+            message = json.loads(line)
+            if message.get("datasets"):
+                raise MissingTextError(message["user_error"], message["datasets"])
+            if "user_error" in message:
+                raise UserError(message["user_error"])
+            if message.get("no_room"):
+                raise NoRoomError(f"There is no room to cache {self._task}.")
+            yield message
+
+    def _keep_log(self) -> None:
+        with contextlib.suppress(OSError):  # it stays where it is
+            os.replace(self._output, self._log_file)
+            self._output = self._log_file
+
+    def _failed(self, status: int) -> UserError:
+        self._keep_log()
+        text = self._output.read_text("utf-8", errors="replace")
+        if says_no_room(text):
+            return NoRoomError(f"There is no room to cache {self._task}.")
+        lines = [line for line in text.splitlines() if line.strip()]
+        what = f"Caching {self._task} failed (exit code {status})"
+        if status < 0:
+            what = f"The process that cached {self._task} was killed by signal {-status}"
+            what += ", as the system does where memory runs out" if status == -9 else ""
+        return UserError(
+            f"{what}. The last lines of {self._output}:\n" + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+        )
+
+
+def environment_of_worker(cache_dir: Path, data_dir: Path) -> dict[str, str]:
+    """The environment of the process that knows tasks."""
+    folders = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {
+        "T5XPG_DATA_DIR": str(data_dir.resolve()),
+        "T5XPG_CACHE_DIR": str(cache_dir.resolve()),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(folders),
+    }
+
+
+def says_no_room(text: str) -> bool:
+    """Whether a message of Python, TensorFlow or Beam tells of a full disk."""
+    return any(os.strerror(number) in text for number in DISK_FULL)

@@ -1,0 +1,89 @@
+"""What can cache a task: this program itself on one machine ("local"), and the runners of Apache Beam."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from t5xpg.base.errors import UserError, nearest
+
+LOCAL = "local"
+# Beam in this machine's memory. Beam's "DirectRunner" would first fetch another one from the network.
+BEAM = "FnApiRunner"
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A runner of Beam.
+
+    selector: its name for Beam. package, install: a module that it imports, and what to install for it. options: the
+    ones that it needs. remote: its workers cannot read this machine's folders.
+    """
+
+    selector: str
+    package: str | None = None
+    install: str = ""
+    options: tuple[str, ...] = ()
+    remote: bool = False
+
+
+RUNNERS = {
+    "FnApiRunner": Runner("FnApiRunner"),
+    "DirectRunner": Runner("DirectRunner"),
+    "PrismRunner": Runner("PrismRunner"),
+    "DaskRunner": Runner("t5xpg.data.cache.beam_dask.DaskRunnerForCaching", "distributed", "dask distributed"),
+    "FlinkRunner": Runner("FlinkRunner"),
+    "SparkRunner": Runner("SparkRunner"),
+    "PortableRunner": Runner("PortableRunner", options=("--job_endpoint",)),
+    "DataflowRunner": Runner(
+        "DataflowRunner",
+        "google.cloud.dataflow_v1beta3",
+        "'apache-beam[gcp]'",
+        options=("--project", "--region", "--temp_location"),
+        remote=True,
+    ),
+}
+
+
+def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> str:
+    """LOCAL, or the runner's name for Beam. A name with dots is a class of the user's own.
+
+    Raises UserError for an unknown name, and for what the runner would miss: a package, options, a staging folder.
+    """
+    if name == LOCAL:
+        if options or staging:
+            given = f"BEAM_OPTIONS ({' '.join(options)}) are" if options else f"STAGING ({staging}) is"
+            raise UserError(f"{given} for Apache Beam. Name a runner of Beam, as RUNNER={BEAM}, too.")
+        return LOCAL
+    if "." in name:
+        return name
+    if name not in RUNNERS:
+        raise UserError(
+            f"There is no runner {name!r}: RUNNER is local, one of {', '.join(RUNNERS)}, or a class by its full name."
+            f"{nearest(name, [LOCAL, *RUNNERS])}"
+        )
+    runner = RUNNERS[name]
+    if runner.package is not None and not _is_installed(runner.package):
+        raise UserError(
+            f"RUNNER={name} needs packages that are not installed: .venv/bin/python -m pip install {runner.install}"
+        )
+    given_names = {option.partition("=")[0] for option in options}
+    missing = [option for option in runner.options if option not in given_names]
+    if missing:
+        raise UserError(
+            f'RUNNER={name} needs {" and ".join(missing)}: BEAM_OPTIONS="{" ".join(f"{one}=…" for one in missing)}".'
+        )
+    if runner.remote and not staging:
+        raise UserError(
+            f"The workers of RUNNER={name} see no folder of this machine: name one that they and this machine can "
+            "write, STAGING=gs://bucket/folder. The cache is fetched from there."
+        )
+    return runner.selector
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package around it
+        return False
