@@ -10,6 +10,7 @@ import pytest
 
 from tests.workplace import FAST_COMPILATION, Workplace, make_workplace
 
+pytest_plugins = ["tests.tiers"]
 PROGRAMS = "T5XPG_COMPILE_CACHE"
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
@@ -38,33 +39,3 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     """A workplace in a folder with a space, away from the checkout's own. Tests use run folders of their own."""
     return make_workplace(tmp_path_factory.mktemp("work place"))
-
-
-# Files that start many programs, the longest first: a process that begins with them does not end long after the others.
-LONG_FILES = (
-    "test_readme.py",
-    "test_judging.py",
-    "test_matrix.py",
-    "test_faults.py",
-    "test_proving.py",
-    "test_recording.py",
-    "test_finetuning.py",
-    "test_reproduction.py",
-    "test_full_disk.py",
-    "test_safety.py",
-    "test_partitioning.py",
-    "test_every_task.py",
-    "test_several_hosts.py",
-    "test_sweep.py",
-    "test_preparation.py",
-    "test_chain.py",
-    "test_evaluation.py",
-    "test_finetuning_page.py",
-    "test_training.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the long files first; nothing else changes its place."""
-    place = {name: number for number, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: place.get(item.path.name, len(LONG_FILES)))

@@ -53,6 +53,7 @@ def test_no_git_state_outside_a_checkout(checkout: Path, tmp_path: Path, monkeyp
     assert environment.git_state(checkout) is None
 
 
+@pytest.mark.process
 def test_versions_are_read_without_importing() -> None:
     program = (
         "import sys; from t5xpg.base import environment; v = environment.versions(); environment.host();"

@@ -87,6 +87,7 @@ def test_files_that_belong_together_are_replaced_together(
     assert names(tmp_path) == ["one", "two"]
 
 
+@pytest.mark.process
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     dead = dead_process()
     (tmp_path / left_by(dead, "a.json")).write_text("half")
@@ -101,6 +102,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert files.remove_abandoned(tmp_path / "nowhere") == []
 
 
+@pytest.mark.process
 def test_a_folder_whose_replacement_never_came_is_put_back(tmp_path: Path) -> None:
     aside = tmp_path / left_by(dead_process(), "folder", ".old")
     (aside / "folder").mkdir(parents=True)

@@ -12,6 +12,8 @@ import pytest
 from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 
+pytestmark = pytest.mark.process
+
 HOLDER = """
 import sys, time
 from pathlib import Path

@@ -49,6 +49,7 @@ def test_seeds_fit_32_bits():
     assert all(0 <= stream_seed(seed, "data") < 2**31 for seed in range(1000))
 
 
+@pytest.mark.process
 def test_seeds_import_no_jax():
     code = "import sys, t5xpg.base.seeds; assert 'jax' not in sys.modules and 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

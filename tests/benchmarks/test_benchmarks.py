@@ -84,6 +84,7 @@ def test_contestants_take_turns_and_one_that_fails_is_left_out() -> None:
     assert found.missing == {"b": "it broke", "c": "it broke"}
 
 
+@pytest.mark.process
 def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = 'import os; print("words"); print({"pid": os.getpid()} and \'{"x": "%s"}\' % os.environ.get("X"))'
     assert in_process(["-c", code], environment={"X": "1"}) == {"x": "1"}
@@ -170,6 +171,7 @@ def test_every_module_of_rows_is_there() -> None:
     assert [name for name in program.MODULES if not (folder / f"{name}.py").is_file()] == []
 
 
+@pytest.mark.process
 def test_memory_of_a_process_and_its_children() -> None:
     # No copy beside what each keeps: a sample of the parent at such a moment would be more than both later.
     child = "x = b'1' * 40_000_000; print('here', flush=True); input()"

@@ -68,6 +68,7 @@ def test_a_start_needs_no_checkpoint(
     assert "early stop   as soon as validation/loss has not been better for 3 evaluations\n" in printed
 
 
+@pytest.mark.process
 def test_with_text_through_the_program(workplace: Workplace) -> None:
     printed = workplace.run("estimate", str(workplace.experiment), "--gin.EVAL_STEPS=None", "--price-per-hour=2")
     assert re.search(r"^evaluations +3 x [\d.]+ s \(\d+ batches\)", printed, re.MULTILINE), printed

@@ -51,6 +51,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environment
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "devices", "memory"),
     [
@@ -110,6 +111,7 @@ def test_the_commands_of_the_pages_are_those() -> None:
     ]
 
 
+@pytest.mark.process
 def test_the_slurm_script_trains_it(tmp_path) -> None:
     """With an `srun` that only says what it was called with."""
     script = paths.EXPERIMENTS / BASE / "slurm.sh"

@@ -56,6 +56,7 @@ def make(folder: Path, *arguments: str, code: int = 0, **variables: str) -> list
     return done.stdout.splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "text",
     [
@@ -75,6 +76,7 @@ def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
     assert not (folder / "touched").exists()
 
 
+@pytest.mark.process
 def test_options_of_a_vocabulary_arrive(folder: Path) -> None:
     assert make(folder, "vocab")[2:] == ["vocab", "wikitext"]
     options = ["SIZE=500", "EXTRA_IDS=0", "MODEL=bpe", "SAMPLE=20 MB", "SEED=3", "BYTE_FALLBACK=1", "VOCAB=small"]
@@ -92,12 +94,14 @@ def test_options_of_a_vocabulary_arrive(folder: Path) -> None:
     assert make(folder, "tokens", "TOKENIZER=a.model", "IDS=1,2")[2:] == ["tokens", "a.model", "--ids=1,2"]
 
 
+@pytest.mark.process
 def test_options_of_a_sweep_arrive(folder: Path) -> None:
     assert make(folder, "sweep", "EXP=many", "JOBS=2", "CELLS=*,a b,*")[2:] == [
         "sweep", "many", "--jobs=2", "--cells=*,a b,*",
     ]  # fmt: skip
 
 
+@pytest.mark.process
 def test_options_of_an_export_arrive(folder: Path) -> None:
     assert make(folder, "data", "DATASET=pycode", "SELECT=a* 'b c/*'")[2:] == ["data", "pycode", "--select=a* 'b c/*'"]
     hub = ["HUB=some/where", "CONFIG=nob_Latn", "REVISION=v1.0", "MAX_MB=0.5"]
@@ -106,6 +110,7 @@ def test_options_of_an_export_arrive(folder: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.process
 def test_options_of_checkpoints_arrive(folder: Path) -> None:
     assert make(folder, "export", "OUTPUT=a b", "FORMAT=hf", "RUN=mine")[2:] == [
         "export", "byt5_tiny_demo", "--run=mine", "--format=hf", "--output=a b",
@@ -118,6 +123,7 @@ def test_options_of_checkpoints_arrive(folder: Path) -> None:
     assert make(folder, "import", "CHECKPOINT=a", NAME="desktop")[2:] == ["import", "a"]
 
 
+@pytest.mark.process
 def test_options_of_a_plan_arrive(folder: Path) -> None:
     given = ["MESH=data=8,model=4", "DEVICE=a100 80GB", "DEVICES=32", "OUTPUT=a b.json", "JSON=1"]
     assert make(folder, "plan", *given)[2:] == [
@@ -127,22 +133,26 @@ def test_options_of_a_plan_arrive(folder: Path) -> None:
     assert make(folder, "plan", "JSON=0")[2:] == ["plan", "byt5_tiny_demo"]
 
 
+@pytest.mark.process
 def test_empty_values_are_not_handed_on(folder: Path) -> None:
     assert make(folder, "data", "FILES=", "LIMIT=", "FORCE=") == ["-m", "t5xpg", "data", "wikitext"]
     assert make(folder, "cache")[2:] == ["cache", "wikitext_span_corruption"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("value", "forced"), [("1", True), ("yes", True), ("0", False), ("no", False), ("", False)])
 def test_force(folder: Path, value: str, forced: bool) -> None:
     assert ("--force" in make(folder, "cache", f"FORCE={value}")) == forced
 
 
+@pytest.mark.process
 def test_tests_are_words(folder: Path) -> None:
     every = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
     assert make(folder, "test") == every
     assert make(folder, "test", "TESTS=tests/a* tests/b.py::c[1]") == [*every, "tests/a*", "tests/b.py::c[1]"]
 
 
+@pytest.mark.process
 def test_help_lists_every_target_with_one_line(folder: Path) -> None:
     joined = MAKEFILE.replace("\\\n", " ")
     phony = set(re.search(r"^\.PHONY: (.*)$", joined, re.MULTILINE)[1].split())  # type: ignore[index]
@@ -151,6 +161,7 @@ def test_help_lists_every_target_with_one_line(folder: Path) -> None:
     assert sorted(listed) == sorted(phony) == sorted(targets)
 
 
+@pytest.mark.process
 def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     (folder / ".venv" / ".installed-cpu").rename(folder / ".venv" / ".installed-tpu")
     assert make(folder, "install") == ["make: Nothing to be done for 'install'."]
@@ -165,6 +176,7 @@ def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     assert found == ["apple" if sys.platform == "darwin" else "cuda"]
 
 
+@pytest.mark.process
 def test_unknown_machines_and_missing_pythons_are_said(folder: Path) -> None:
     said = make(folder, "install", "MACHINE=gpu", code=2)
     assert said[0].endswith("MACHINE=gpu is none of: apple cpu cuda tpu.  Stop.")
@@ -172,6 +184,7 @@ def test_unknown_machines_and_missing_pythons_are_said(folder: Path) -> None:
     assert "name one with PYTHON=/path/to/python3" in said[0]
 
 
+@pytest.mark.process
 def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
     assert make(folder, "clean") == []  # there is no data/ yet
     kept = ["data/raw/articles.jsonl", "data/raw/train.jsonl", "data/raw/manifest.json", "runs/a/metrics.jsonl"]
@@ -210,6 +223,7 @@ def test_an_environment_is_marked_with_one_machine(tmp_path: Path, monkeypatch: 
     assert [path.name for path in (tmp_path / ".venv").iterdir()] == [".installed-cpu"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("machine", "gpus"), [("", ["--gpus", "all"]), ("cpu", [])])
 def test_images_are_built_and_run_as_the_user(folder: Path, tmp_path: Path, machine: str, gpus: list[str]) -> None:
     """A docker that says how it was called."""

@@ -15,6 +15,8 @@ import pytest
 
 from tests.workplace import REPOSITORY, contents
 
+pytestmark = pytest.mark.process
+
 AS_ANOTHER = """
 import os, sys
 # before anything is given up: the interpreter may lie where only this user can read

@@ -129,6 +129,7 @@ def test_files_have_the_permissions_that_the_user_set(tmp_path: Path, umask: int
     assert found == {name: (0o777 if name in folders else 0o666) & ~umask for name in found}
 
 
+@pytest.mark.process
 def test_the_program_makes_files_with_the_permissions_that_the_user_set(workplace: Workplace, tmp_path: Path) -> None:
     """Caches, recordings and runs, of which others write parts: SeqIO, orbax, TensorBoard."""
     before = os.umask(0o027)

@@ -39,6 +39,7 @@ def found(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("optimizer", ["Adafactor", "AdamW", "AdamWScale", "Muon"])
 def test_every_mesh_and_every_accumulation_trains_alike(found, optimizer):
     """Data and tensor parallel, batches in parts: the same after 20 steps as on one device with whole batches."""
@@ -50,6 +51,7 @@ def test_every_mesh_and_every_accumulation_trains_alike(found, optimizer):
         assert differences["params"] < 1e-5, layout
 
 
+@pytest.mark.process
 def test_the_meshes_are_those_that_are_promised(found):
     names = ("data", "model", "parts", "slices", "parameters", "activations")
     layouts = [
@@ -71,10 +73,12 @@ def test_the_meshes_are_those_that_are_promised(found):
     assert any("x2x1x1" in name for name in found["optimizers"]["Muon"]["layouts"])
 
 
+@pytest.mark.process
 def test_a_new_state_is_the_same_on_every_mesh(found):
     assert found["created"] < 1e-6
 
 
+@pytest.mark.process
 def test_fsdp_gathers_parameters_and_scatters_gradients(found):
     """Of the compiled step: every matrix is gathered for each pass, and none is summed up whole."""
     collectives = found["collectives of FSDP"]
@@ -94,6 +98,7 @@ def test_fsdp_gathers_parameters_and_scatters_gradients(found):
     assert not matrices & {tuple(shape) for shape in collectives["all-reduce"]}
 
 
+@pytest.mark.process
 def test_parameters_and_statistics_are_split(found):
     assert found["parts"] == {
         "embedding": [32 // 4, 8],
@@ -109,6 +114,7 @@ def test_parameters_and_statistics_are_split(found):
     }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("optimizer", ["Adafactor", "AdamW", "AdamWScale", "Muon"])
 def test_a_checkpoint_of_one_mesh_goes_on_on_another(found, optimizer):
     """From data to tensor parallel, from FSDP to one device, and so on."""
@@ -118,18 +124,22 @@ def test_a_checkpoint_of_one_mesh_goes_on_on_another(found, optimizer):
     assert results["params"] < 1e-5
 
 
+@pytest.mark.process
 def test_the_parameters_alone_restore_on_another_mesh(found):
     assert found["parameters alone"] is True
 
 
+@pytest.mark.process
 def test_a_run_that_continues_is_the_unbroken_run_bit_for_bit(found):
     assert found["continues"] is True
 
 
+@pytest.mark.process
 def test_evaluation_agrees(found):
     assert all(difference < 1e-5 for differences in found["evaluation"] for difference in differences.values())
 
 
+@pytest.mark.process
 def test_predictions_and_scores_agree(found):
     """Over devices along "data", and along both axes with parameters that are gathered."""
     for outputs in found["outputs"]:

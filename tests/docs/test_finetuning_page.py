@@ -51,6 +51,7 @@ def typed(place: Workplace, command: str, *more: str, code: int = 0) -> str:
     return place.run(target, str(gin), *given, *OVERRIDES, *more, code=code)
 
 
+@pytest.mark.process
 def test_the_page_in_its_order(place: Workplace) -> None:
     assert [command.split()[0] for command in COMMANDS] == ["check", "train", "eval", "infer"]
     check, train, evaluate, infer = COMMANDS
@@ -74,6 +75,7 @@ def test_the_page_in_its_order(place: Workplace) -> None:
     assert sorted(answer["targets"] for answer in answers) == [str(n) for n in range(6)]
 
 
+@pytest.mark.process
 def test_no_better_answer_ends_the_run(place: Workplace) -> None:
     """By the metric of a task: no answer is ever right, so that the second evaluation is no better than the first."""
     more = ("--gin.EARLY_STOP_PATIENCE=1", "--gin.TRAIN_STEPS=50", "--gin.EVAL_PERIOD=50", "--run=impatient")

@@ -179,6 +179,7 @@ def test_commands_are_found_in_blocks_and_in_sentences() -> None:
     assert commands_of(text) == ["make a X=1", "B=2 make b", "make c", "C=3 make d Y='1 2'", "make e"]
 
 
+@pytest.mark.process
 def test_commands_run_in_the_order_of_the_readme(copy: Path) -> None:
     printed: dict[str, str] = {}
     for command in readme_commands():

@@ -16,6 +16,8 @@ import pytest
 
 from tests.workplace import FAST_COMPILATION, REPOSITORY
 
+pytestmark = pytest.mark.process
+
 PAGE = (REPOSITORY / "docs" / "tasks.md").read_text(encoding="utf-8")
 FILE = re.compile(r"^```\w+\n# (\S+\.\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^((?:PYTHONPATH=\. )?make .*)$", re.MULTILINE)

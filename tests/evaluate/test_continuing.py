@@ -12,6 +12,8 @@ import pytest
 
 from tests.workplace import REPOSITORY, Workplace
 
+pytestmark = pytest.mark.process
+
 SAMPLES = [f"--gin.decoding.DecodingConfig.{option}" for option in ("method=sample", "num_decodes=2", "topp=0.9")]
 BEAMS = ["--gin_file=gin/decoding/beam.gin", "--gin.decoding.DecodingConfig.return_all_decodes=False"]
 

@@ -94,6 +94,7 @@ def blend(workplace: Workplace) -> RunDirectory:
     return RunDirectory(workplace.folder / "runs" / "blend")
 
 
+@pytest.mark.process
 def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunDirectory) -> None:
     assert (workplace.folder / "cache" / "user_repeat" / "COMPLETED").exists()
     identity = blend.read()["identity"]
@@ -105,6 +106,7 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
     }
 
 
+@pytest.mark.process
 def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDirectory) -> None:
     blend.data_log.write_text("a training still writes here\n")
     printed = workplace.run("eval", str(workplace.experiment), *BLEND)
@@ -143,6 +145,7 @@ def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDire
     assert blend.evaluation_log.exists()
 
 
+@pytest.mark.process
 def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     lines = read_jsonl(blend.metrics_jsonl)
     of_step = ["validation None", "validation small_span_corruption", "validation user_repeat"]
@@ -164,6 +167,7 @@ def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     assert saved["validation/user_repeat/loss"] == results["tasks"]["validation"]["user_repeat"]["loss"][-1]
 
 
+@pytest.mark.process
 def test_a_run_that_goes_on_measures_the_same(workplace: Workplace, blend: RunDirectory) -> None:
     again = workplace.folder / "runs" / "blend_again"
     shutil.copytree(blend.path, again)
@@ -173,6 +177,7 @@ def test_a_run_that_goes_on_measures_the_same(workplace: Workplace, blend: RunDi
     assert_same_run(again, blend.path, 2)
 
 
+@pytest.mark.process
 def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Workplace, blend: RunDirectory) -> None:
     folder = workplace.folder / "recording"
     workplace.run("record", str(workplace.experiment), *BLEND[:-1], "--steps=2", f"--output={folder}")
@@ -187,6 +192,7 @@ def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Wo
     assert all(array.tobytes() == theirs[name].tobytes() for name, array in ours.items())
 
 
+@pytest.mark.process
 def test_another_experiments_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
     before = blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None
     printed = workplace.run("eval", str(workplace.experiment), "--run=blend", code=1)
@@ -195,6 +201,7 @@ def test_another_experiments_settings_do_not_measure_the_run(workplace: Workplac
     assert before == (blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None)
 
 
+@pytest.mark.process
 def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirectory) -> None:
     prompt = "--prompt=the <extra_id_0> sees"
     more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
@@ -206,6 +213,7 @@ def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirector
     assert "small after step 2" in printed
 
 
+@pytest.mark.process
 def test_a_cache_that_others_made_is_left_as_it_is(
     workplace: Workplace, blend: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

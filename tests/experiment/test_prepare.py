@@ -113,6 +113,7 @@ def cached(place: Path) -> Iterator[prepare.Source]:
         yield prepare.prepare(MIX)
 
 
+@pytest.mark.process
 def test_what_is_missing_is_made_once(
     place: Path, exported: Path, cached: prepare.Source, started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_what_is_missing_is_made_once(
     }  # fmt: skip
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("change", ["environment", "listing", "module found elsewhere"])
 def test_what_a_module_read_is_looked_at_again(
     place: Path,
@@ -172,6 +174,7 @@ def test_what_a_module_read_is_looked_at_again(
         assert prepare.prepare(MIX) == cached
 
 
+@pytest.mark.process
 def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.Source) -> None:
     settings = place / "settings.json"
     kept = settings.read_text()
@@ -264,6 +267,7 @@ def test_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     assert prepare.problems(config) == []
 
 
+@pytest.mark.process
 def test_what_a_killed_export_left_is_removed(place: Path, exported: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -273,6 +277,7 @@ def test_what_a_killed_export_left_is_removed(place: Path, exported: Path) -> No
     assert not (exported.parent / name).exists()
 
 
+@pytest.mark.process
 def test_the_second_exporter_waits_for_the_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = (
         "import sys, time; from pathlib import Path; from t5xpg.base import locks\n"

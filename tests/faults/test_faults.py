@@ -21,6 +21,8 @@ from t5xpg.data.batch import hash_batch
 from t5xpg.run.batch_trail import read_trail
 from tests.workplace import Workplace, assert_same_run
 
+pytestmark = pytest.mark.process
+
 STEPS = 240
 LONG = [
     f"--gin.TRAIN_STEPS={STEPS}",

@@ -10,6 +10,8 @@ import pytest
 
 from tests.workplace import Workplace
 
+pytestmark = pytest.mark.process
+
 # A name, what is included behind the common experiment, and what is bound.
 ARCHITECTURES = {
     "shared": ("include 'gin/architectures/shared_encoder_decoder.gin'", "small_span_corruption", {}, {}),

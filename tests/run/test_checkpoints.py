@@ -225,6 +225,7 @@ def test_a_disk_without_room_is_said(tmp_path, asynchronous, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.process
 def test_a_kill_while_writing_leaves_the_earlier_checkpoint(tmp_path):
     command = [sys.executable, str(ROOT / "tests" / "killed_save.py"), str(tmp_path)]
     done = subprocess.run(
@@ -357,6 +358,7 @@ def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
 
 
+@pytest.mark.process
 def test_nothing_is_printed_and_tensorflow_stays_out(tmp_path):
     code = """
 import sys

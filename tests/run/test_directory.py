@@ -127,6 +127,7 @@ def test_reading_what_is_no_run_says_so(tmp_path: Path) -> None:
         RunDirectory(tmp_path / "missing").read()
 
 
+@pytest.mark.process
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"

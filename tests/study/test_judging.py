@@ -67,6 +67,7 @@ def collected(place: Workplace) -> dict[str, Any]:
     return leaderboard.collect("small", found, place.folder / "runs" / place.experiment.stem, None)
 
 
+@pytest.mark.process
 def test_every_run_is_measured_on_every_task_once(done: tuple[Workplace, str]) -> None:
     place, printed = done
     folder = place.folder / "runs" / place.experiment.stem
@@ -89,6 +90,7 @@ def test_every_run_is_measured_on_every_task_once(done: tuple[Workplace, str]) -
     assert {file for file in before if file.stat().st_mtime_ns != before[file]} == {lost}
 
 
+@pytest.mark.process
 def test_the_board_has_what_was_measured_and_read(done: tuple[Workplace, str]) -> None:
     board = collected(done[0])
     spans, prefix_lm = (board["judged"]["recipes"][name] for name in ("spans", "prefix_lm"))
@@ -103,6 +105,7 @@ def test_the_board_has_what_was_measured_and_read(done: tuple[Workplace, str]) -
     assert prefix_lm["target_tokens"] - 8 <= prefix_lm["text_bytes"] <= 8 * (63 + 64)
 
 
+@pytest.mark.process
 def test_different_validation_tasks_do_not_compare(done: tuple[Workplace, str]) -> None:
     board = collected(done[0])
     assert [entry["validated_on"] for entry in board["final"]] == [SPANS, JUDGED[1]]
@@ -118,6 +121,7 @@ def test_different_validation_tasks_do_not_compare(done: tuple[Workplace, str]) 
     assert "do not compare" not in page.block(same)
 
 
+@pytest.mark.process
 def test_the_page_marks_the_lowest_loss(done: tuple[Workplace, str]) -> None:
     place, _ = done
     place.run("report", str(place.experiment))
@@ -136,6 +140,7 @@ def test_the_page_marks_the_lowest_loss(done: tuple[Workplace, str]) -> None:
     assert f"| Prefix LM | `{JUDGED[1]}` | 4 x 64/64 | {counts} |" in text
 
 
+@pytest.mark.process
 def test_what_is_missing_is_left_out(done: tuple[Workplace, str], tmp_path: Path) -> None:
     place, _ = done
     found = plan.read(place.experiment.parent / plan.FILE_NAME)
@@ -151,6 +156,7 @@ def test_what_is_missing_is_left_out(done: tuple[Workplace, str], tmp_path: Path
     assert f"| `{JUDGED[0]}` | - | {there:.3f} |" in page.block(board)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("task", "said"),
     [
@@ -175,6 +181,7 @@ def test_tasks_that_cannot_be_measured_are_refused_before_training(
     assert not list((place.folder / "runs" / "other").glob("*/run.json"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "said"),
     [

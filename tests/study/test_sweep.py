@@ -53,6 +53,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, str]:
     return place, place.run(*command)
 
 
+@pytest.mark.process
 def test_it_goes_on_and_trains_each_run_once(done: tuple[Workplace, str]) -> None:
     place, printed = done
     folder = place.folder / "runs" / place.experiment.stem
@@ -69,6 +70,7 @@ def test_it_goes_on_and_trains_each_run_once(done: tuple[Workplace, str]) -> Non
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("metrics.jsonl")} == before
 
 
+@pytest.mark.process
 def test_the_page_is_made_from_the_leaderboard(done: tuple[Workplace, str]) -> None:
     place, _ = done
     place.run("report", str(place.experiment))
@@ -92,6 +94,7 @@ def test_the_page_is_made_from_the_leaderboard(done: tuple[Workplace, str]) -> N
     ]
 
 
+@pytest.mark.process
 def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tuple[Workplace, str]) -> None:
     place, _ = done
     text = place.experiment.read_text(encoding="utf-8")
@@ -119,6 +122,7 @@ def test_published_pages_are_those_of_their_leaderboards() -> None:
         assert sweep.check_page(file.parent) == []
 
 
+@pytest.mark.process
 def test_a_sweep_half_done_says_so(done: tuple[Workplace, str], tmp_path: Path) -> None:
     place, _ = done
     found = plan.read(place.experiment.parent / plan.FILE_NAME)

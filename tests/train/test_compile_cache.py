@@ -93,6 +93,7 @@ def test_nothing_is_kept_where_that_is_asked_for_or_impossible(
     assert not store.exists()
 
 
+@pytest.mark.process
 def test_a_run_is_the_same_with_kept_programs_and_without(workplace: Workplace, tmp_path: Path) -> None:
     kept = tmp_path / "programs"
     records = []

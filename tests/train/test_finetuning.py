@@ -19,6 +19,8 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from tests.workplace import FINE_TUNING, Workplace, assert_same_run, checkpoint_arrays
 
+pytestmark = pytest.mark.process
+
 # So fast that it gets worse from the second evaluation on.
 OPTIONS = (
     "--gin.LEARNING_RATE=0.3", "--gin.WARMUP_STEPS=0", "--gin.TRAIN_STEPS=60", "--gin.EVAL_PERIOD=3",

@@ -27,6 +27,8 @@ from t5xpg.run.batch_trail import read_trail
 from t5xpg.train import record as recording
 from tests.workplace import REPOSITORY, Workplace, assert_same_run
 
+pytestmark = pytest.mark.process
+
 STEPS = 12
 
 # Trains from the recording alone, in a process that cannot import TensorFlow and has no data.

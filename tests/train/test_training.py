@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Workplace
+
+pytestmark = pytest.mark.process
 
 # Everything that changes how a step or a batch is made, at once.
 OPTIONS = [

@@ -7,12 +7,12 @@ import math
 import jax
 import pytest
 from jax.sharding import AbstractMesh
-from tests.experiment.test_loading import write_gin
 
 from t5xpg import distributed
 from t5xpg.check.plan import memory
 from t5xpg.experiment import Experiment, assembly, config
 from t5xpg.optim import state
+from tests.experiment.test_config import write_gin
 
 SMALL = [
     "encoder_decoder.T5Config.emb_dim=64",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.experiment.test_loading import write_gin
 
 from t5xpg.base.errors import UserError
 from t5xpg.check import plan
 from t5xpg.distributed import MeshConfig
 from t5xpg.experiment import config
+from tests.experiment.test_config import write_gin
 
 
 def test_sizes_are_spelled_and_the_others_are_1(tmp_path) -> None:

@@ -112,6 +112,7 @@ def test_libraries_stand_by_their_versions(tmp_path: Path) -> None:
     assert code_of(task(steps)) == {}
 
 
+@pytest.mark.process
 def test_the_same_in_every_process(tmp_path: Path) -> None:
     program = (
         "import json, sys; sys.path.insert(0, sys.argv[1])\n"

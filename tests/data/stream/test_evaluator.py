@@ -16,6 +16,8 @@ from t5xpg.base.metric_values import Generic, Histogram, Image
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, RemoteEvaluator
 
+pytestmark = pytest.mark.process
+
 MODULE = """
 import os
 

@@ -109,6 +109,7 @@ def test_where_t5x_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
             engine.python_with_t5x()
 
 
+@pytest.mark.process
 def test_the_command_says_so_in_one_line(workplace: Workplace) -> None:
     adafactor = "--gin_file=gin/optimizers/adafactor.gin"
     said = workplace.run("train", str(workplace.experiment), "--engine=t5x", adafactor, code=1, T5X_PYTHON="")
@@ -118,6 +119,7 @@ def test_the_command_says_so_in_one_line(workplace: Workplace) -> None:
     assert "leave them out with ENGINE=t5x" in said
 
 
+@pytest.mark.process
 def test_tasks_are_registered_as_the_experiment_has_them(workplace: Workplace) -> None:
     """What T5X's process imports, in a process of its own."""
     import subprocess

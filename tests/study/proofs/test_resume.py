@@ -34,6 +34,7 @@ def proof(workplace: Workplace) -> tuple[Path, str]:
     return folder, printed
 
 
+@pytest.mark.process
 def test_a_run_killed_in_each_phase_is_the_same_run(proof: tuple[Path, str]) -> None:
     folder, printed = proof
     receipt = json.loads((folder / "receipt.json").read_text())
@@ -68,10 +69,12 @@ def copy(proof: tuple[Path, str], tmp_path: Path) -> Path:
     return Path(shutil.copytree(proof[0] / "unbroken", tmp_path / "killed"))
 
 
+@pytest.mark.process
 def test_a_copy_is_the_same_run(proof: tuple[Path, str], copy: Path) -> None:
     assert differences(proof, copy) == []
 
 
+@pytest.mark.process
 def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy: Path) -> None:
     steps = sorted(int(path.name) for path in (copy / "checkpoints").iterdir())
     shutil.rmtree(copy / "checkpoints" / str(steps[0]))
@@ -79,6 +82,7 @@ def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy
     assert said == f"{copy / 'checkpoints'} holds the steps {steps[1:]}, in the unbroken run {steps}."
 
 
+@pytest.mark.process
 def test_another_record_is_found(proof: tuple[Path, str], copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     changed = lines[2].replace('"loss":', '"loss":1')
@@ -93,6 +97,7 @@ def test_another_record_is_found(proof: tuple[Path, str], copy: Path) -> None:
     assert f"line {len(lines)}: no such line" in said
 
 
+@pytest.mark.process
 def test_another_batch_is_found(proof: tuple[Path, str], copy: Path) -> None:
     file = copy / "batches.sha256"
     lines = file.read_text().splitlines(keepends=True)
@@ -107,6 +112,7 @@ def test_another_batch_is_found(proof: tuple[Path, str], copy: Path) -> None:
     assert f"{file} has the hashes of 11 batches for 12 updates." in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("item", ["params", "optimizer"])
 def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item: str) -> None:
     folder = copy / "checkpoints" / str(STEPS) / item
@@ -126,12 +132,14 @@ def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item:
     assert f"/{name} differs in 1 of {values.size:,} values, first at {[0] * values.ndim}: " in said
 
 
+@pytest.mark.process
 def test_a_checkpoint_that_is_not_there_is_found(proof: tuple[Path, str], copy: Path) -> None:
     shutil.rmtree(copy / "checkpoints" / str(STEPS))
     (said,) = differences(proof, copy)
     assert said == f"There is no checkpoint {copy / 'checkpoints' / str(STEPS)}."
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "left",
     [
@@ -148,6 +156,7 @@ def test_what_a_kill_left_is_found(proof: tuple[Path, str], copy: Path, left: st
     assert differences(proof, copy) == [f"{copy / left} was left behind by a kill."]
 
 
+@pytest.mark.process
 def test_the_same_position_written_in_another_way_is_the_same(proof: tuple[Path, str], copy: Path) -> None:
     """And that of another step is another one: the batches that follow decide."""
     runs = proof[0] / "unbroken" / "checkpoints"
@@ -193,6 +202,7 @@ if run.name == "killed":
 """
 
 
+@pytest.mark.process
 def test_a_proof_fails_where_the_runs_differ(
     proof: tuple[Path, str],
     workplace: Workplace,
@@ -234,6 +244,7 @@ def test_the_first_difference_of_arrays() -> None:
     assert first_difference({"a": zero * np.nan}, {"a": zero * np.nan}) is None
 
 
+@pytest.mark.process
 def test_a_checkpoint_is_read_without_devices(proof: tuple[Path, str]) -> None:
     items = read_checkpoint(proof[0] / "unbroken" / "checkpoints" / str(STEPS))
     assert set(items) == {"params", "optimizer", "data"}
