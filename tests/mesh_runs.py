@@ -22,6 +22,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import (
     MeshConfig,
+    batch_sharding,
     jit_create,
     jit_eval_step,
     jit_train_step,
@@ -156,7 +157,7 @@ class Run:
 
     def train(self, first: int, last: int) -> Run:
         for number in range(first, last):
-            self.state, metrics = self.step(self.state, shard_batch(batch(number), self.mesh))
+            self.state, metrics = self.step(self.state, shard_batch(batch(number), batch_sharding(self.mesh)))
             self.losses.append(float(metrics["loss"]))
         return self
 
@@ -251,7 +252,7 @@ def evaluated(one: Run, many: Run) -> dict[str, float]:
     evaluate = make_eval_step(MODEL, LossConfig(), token_bytes=TOKEN_BYTES)
     alone, together = (
         jit_eval_step(evaluate, run.mesh, run.shardings.params, 0, run.rules)(
-            run.state.params, shard_batch(batch(9), run.mesh)
+            run.state.params, shard_batch(batch(9), batch_sharding(run.mesh))
         )
         for run in (one, many)
     )
@@ -271,7 +272,7 @@ def outputs(one: Run, many: Run, params: Params) -> dict[str, float | bool]:
             ),
             mesh=run.mesh,
             shardings=run.shardings,
-            on_devices=functools.partial(shard_batch, mesh=run.mesh),
+            on_devices=functools.partial(shard_batch, sharding=batch_sharding(run.mesh)),
         )
         functions = model_outputs(built, Vocabulary())
         here = jax.device_put(params, run.shardings.params)

@@ -22,6 +22,7 @@ from t5xpg.distributed.mesh import (
     make_mesh,
     standard_logical_axis_rules,
 )
+from t5xpg.distributed.rows import shard_batch
 from t5xpg.distributed.sharding import (
     batch_parts,
     batch_parts_of,
@@ -33,7 +34,6 @@ from t5xpg.distributed.sharding import (
     params_shardings,
     path_names,
     replicated,
-    shard_batch,
     state_shardings,
     with_shardings,
 )

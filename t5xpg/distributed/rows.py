@@ -28,6 +28,8 @@ class HeldRows:
 
     def place(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
         """The arrays, which have these rows, as arrays of all rows: each device of this process gets its own."""
+        if jax.process_count() == 1:
+            return shard_batch(batch, sharding)
 
         def array_of(name: str) -> jax.Array:
             rows = batch[name]
@@ -47,6 +49,11 @@ class HeldRows:
         """Where a row of the batch is among these. The shards between two rows of one device are all held."""
         shard, place = divmod(row, self.rows_per_shard)
         return self.shards.index(shard) * self.rows_per_shard + place
+
+
+def shard_batch(batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
+    """The rows of one process, which has them all or a block of its own, as global arrays."""
+    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
 
 def held_rows(sharding: Sharding, batch_size: int, num_virtual_shards: int, process: int) -> HeldRows:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -116,12 +115,6 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows over the mesh's axis "data", and over its slices."""
     axes = tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
     return NamedSharding(mesh, PartitionSpec(axes[0] if len(axes) == 1 else axes))
-
-
-def shard_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """The rows that this process holds, as global arrays split over the mesh as `batch_sharding` says."""
-    sharding = batch_sharding(mesh)
-    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
 
 def path_names(path: Any) -> tuple[str, ...]:

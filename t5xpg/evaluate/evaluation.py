@@ -113,8 +113,8 @@ def evaluate(
         write_json(directory.samples_json, samples)
     write_json(written, to_json(result))
     print(
-        f"{loaded.name} after step {at:,} on {config.split}{f' of {task}' if task else ''}: {metrics.said(summary)}, "
-        f"{summary['target_tokens']:,} target tokens"
+        f"{loaded.name} after step {at:,} on {config.split}{f' of {task}' if task else ''}: "
+        f"{metrics.format_line(summary)}, {summary['target_tokens']:,} target tokens"
     )
     if unigram is not None and unigram["target_tokens"]:
         print(

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled
 
 from t5xpg import distributed
@@ -107,18 +107,19 @@ class Assembly:
         features = dataset.batch_spec().features()
         return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
-    def on_devices(self, batch: Mapping[str, np.ndarray], held: HeldRows | None = None) -> dict[str, jax.Array]:
-        """A batch as arrays on the mesh. held: the rows of it that `batch` has; None for all of them."""
-        if not self._is_shared:
-            return distributed.shard_batch(batch, self.mesh)
-        held = held or HeldRows.of_all(len(next(iter(batch.values()))))
-        return held.place(batch, distributed.batch_sharding(self.mesh))
+    @functools.cached_property
+    def batch_sharding(self) -> NamedSharding:
+        """How a batch lies on the mesh: its rows over the devices."""
+        return distributed.batch_sharding(self.mesh)
+
+    def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """A whole batch, which every process has, as arrays on the mesh."""
+        return HeldRows.of_all(len(next(iter(batch.values())))).place(batch, self.batch_sharding)
 
     def held_rows(self, process: int) -> HeldRows:
         """The rows of a training batch that a process reads."""
         dataset = self.experiment.train_dataset
-        sharding = distributed.batch_sharding(self.mesh)
-        return rows.held_rows(sharding, dataset.batch_size, dataset.num_virtual_shards, process)
+        return rows.held_rows(self.batch_sharding, dataset.batch_size, dataset.num_virtual_shards, process)
 
     def _on_mesh(self, tree: Any, shardings: Any) -> Any:
         """Values that every process has, on the devices of all."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from t5xpg.base.kill_points import tell
 from t5xpg.data.batch import Batch, hash_batch, hash_of_parts, hash_parts
 
 LINE = 65  # bytes: the digits and a line end
@@ -23,20 +23,33 @@ UNKNOWN = "-" * (LINE - 1)  # for updates before the file was kept
 _KEPT = 2  # metrics are read one update late: the batch of a bad one is the last but one
 _TOGETHER = 100  # updates whose hashes go to the first process at once
 
-Gather = Callable[[bytes], list[bytes]]  # the values of all processes in order; nothing on all but the first
 
+@dataclass(frozen=True)
+class Shares:
+    """Which virtual shards each process reads, and how the hashes of all come together.
 
-class BatchTrail(Iterator[Batch]):
-    """Passes batches on to the updates that follow `step`, and keeps the trail in the file `path`.
-
-    path: None where another process keeps it. parts: of a batch, see `batch.hash_batch`.
+    owned: the shards of every process. process: the number of this one. gather: sends the value of this process to the
+    first one, which gets the values of all in order; the others get nothing.
     """
 
-    def __init__(self, batches: Iterator[Batch], path: Path | None, step: int, parts: int = 1) -> None:
-        self._batches = batches
+    owned: Sequence[Sequence[int]]
+    process: int
+    gather: Callable[[bytes], list[bytes]]
+
+
+class BatchTrail:
+    """Keeps the trail of the batches of the updates that follow `step` in the file `path`.
+
+    path: None where another process writes it. parts: virtual shards of a batch, see `batch.hash_batch`. shares: where
+    several processes read; None for one process.
+    """
+
+    def __init__(self, path: Path | None, step: int, parts: int = 1, shares: Shares | None = None) -> None:
         self._step = step
         self._parts = parts
+        self._shares = shares
         self._recent: deque[tuple[int, Batch]] = deque(maxlen=_KEPT)
+        self._unwritten: list[list[str]] = []  # of several processes: the hashes of this one's shards
         self._file = None if path is None else self._open(path, step)
 
     def _open(self, path: Path, step: int) -> FileIO:
@@ -48,17 +61,16 @@ class BatchTrail(Iterator[Batch]):
         file.write(f"{UNKNOWN}\n".encode("ascii") * (step - size // LINE))
         return file
 
-    def __next__(self) -> Batch:
-        """The batch of the next update."""
-        tell("begin", "step", self._step + 1)
-        batch = next(self._batches)
+    def add(self, batch: Batch) -> None:
+        """Note the batch of the next update: the rows of it that this process has."""
         self._step += 1
         self._recent.append((self._step, batch))
-        self._note(batch)
-        return batch
-
-    def _note(self, batch: Batch) -> None:
-        self._write(hash_batch(batch, self._parts))
+        if self._shares is None:
+            self._write(hash_batch(batch, self._parts))
+            return
+        self._unwritten.append(hash_parts(batch, len(self._shares.owned[self._shares.process])))
+        if len(self._unwritten) == _TOGETHER:
+            self.flush()
 
     def _write(self, digest: str) -> None:
         assert self._file is not None
@@ -66,6 +78,19 @@ class BatchTrail(Iterator[Batch]):
 
     def flush(self) -> None:
         """Have the lines of all batches so far in the file. To be called after the same batch in all processes."""
+        count = len(self._unwritten)
+        own = bytes.fromhex("".join(digest for hashes in self._unwritten for digest in hashes))
+        self._unwritten = []
+        if not count or self._shares is None:
+            return
+        hashes: list[dict[int, str]] = [{} for _ in range(count)]  # of each batch, by shard
+        for shards, sent in zip(self._shares.owned, self._shares.gather(own), strict=False):  # the others get nothing
+            digests = iter(sent.hex(" ", 32).split())
+            for of_shard in hashes:
+                of_shard |= {shard: next(digests) for shard in shards}
+        for of_shard in hashes:
+            if of_shard:
+                self._write(hash_of_parts([of_shard[shard] for shard in range(self._parts)]))
 
     def batch_of(self, step: int) -> Batch | None:
         """The batch of one of the last updates; None for others."""
@@ -75,49 +100,6 @@ class BatchTrail(Iterator[Batch]):
         """Close the file."""
         if self._file is not None:
             self._file.close()
-
-
-class SharedTrail(BatchTrail):
-    """The trail of batches of which each process has the rows of some virtual shards.
-
-    owned: those of every process, of `parts` altogether; process: the number of this one. gather: takes what this
-    process says to the first one. That one keeps the file.
-    """
-
-    def __init__(
-        self,
-        batches: Iterator[Batch],
-        path: Path | None,
-        step: int,
-        parts: int,
-        *,
-        owned: Sequence[Sequence[int]],
-        process: int,
-        gather: Gather,
-    ) -> None:
-        super().__init__(batches, path, step, parts)
-        self._owned, self._process, self._gather = owned, process, gather
-        self._noted: list[list[str]] = []
-
-    def _note(self, batch: Batch) -> None:
-        self._noted.append(hash_parts(batch, len(self._owned[self._process])))
-        if len(self._noted) == _TOGETHER:
-            self.flush()
-
-    def flush(self) -> None:
-        """See `BatchTrail.flush`."""
-        count, own = len(self._noted), bytes.fromhex("".join(digest for noted in self._noted for digest in noted))
-        self._noted = []
-        if not count:
-            return
-        hashes: list[dict[int, str]] = [{} for _ in range(count)]  # of each batch, by shard
-        for shards, said in zip(self._owned, self._gather(own), strict=False):  # nothing is said to other processes
-            digests = iter(said.hex(" ", 32).split())
-            for of_shard in hashes:
-                of_shard |= {shard: next(digests) for shard in shards}
-        for of_shard in hashes:
-            if of_shard:
-                self._write(hash_of_parts([of_shard[shard] for shard in range(self._parts)]))
 
 
 def read_trail(path: Path) -> list[str]:

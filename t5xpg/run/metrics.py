@@ -72,7 +72,7 @@ class Window:
         return cls(steps, dict(values))
 
 
-def said(summary: Mapping[str, float | int]) -> str:
+def format_line(summary: Mapping[str, float | int]) -> str:
     """A summary in a line: loss and accuracy, and of what the targets stand for, where that is text."""
     per_byte = f"{summary['nats_per_byte']:.3f} nats and {summary['bits_per_byte']:.3f} bits per target byte, "
     return (

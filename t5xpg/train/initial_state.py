@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step"
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialState:
     """A state on the mesh, before the first update. origin: None for one from scratch.
 
     vocabulary: the record of the one that the checkpoint was trained with.
@@ -43,17 +43,17 @@ class Start:
     vocabulary: Mapping[str, Any] | None = None
 
 
-def begin(built: Assembly) -> Start:
+def begin(built: Assembly) -> InitialState:
     """The state that the experiment begins with.
 
     Raises UserError where its initial checkpoint is not there, or does not fit.
     """
     if built.experiment.initial is None:
-        return Start(jax.block_until_ready(built.new_state()))
+        return InitialState(jax.block_until_ready(built.new_state()))
     return _load(built)
 
 
-def _load(built: Assembly) -> Start:
+def _load(built: Assembly) -> InitialState:
     experiment = built.experiment
     initial = experiment.initial
     assert initial is not None
@@ -62,18 +62,16 @@ def _load(built: Assembly) -> Start:
         step = checkpointer.latest() if place.step is None else place.step
         place = Place(place.run, step)
         require_fit(place, experiment, built.abstract_state)
-        taken: dict[str, Any] = {}
         if initial.reset_optimizer:
-            taken["params"], meta = checkpointer.restore_params(step, built.abstract_state.params)
-            digest = items.sha256_of_arrays(taken)
-            state = built.state_of(taken["params"])
+            params, meta = checkpointer.restore_params(step, built.abstract_state.params)
+            digest = items.sha256_of_arrays({"params": params})
+            state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
-            taken = {"params": state.params, "optimizer": items.optimizer_tree(state)}
-            digest = items.sha256_of_arrays(taken)
+            digest = items.sha256_of_arrays({"params": state.params, "optimizer": items.optimizer_tree(state)})
             _require_learning(experiment, int(state.step))
     origin = {"named": initial.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
-    return Start(jax.block_until_ready(state), origin, meta["vocabulary"])
+    return InitialState(jax.block_until_ready(state), origin, meta["vocabulary"])
 
 
 def identity(origin: Origin) -> dict[str, Any]:
@@ -96,6 +94,28 @@ def origin_of(built: Assembly, recorded: Origin) -> Origin:
     except UserError as error:
         raise UserError(f"{error}\n{as_before(recorded)}") from error
     return recorded if identity(named) == identity(recorded) else named
+
+
+def origin_of_run(
+    built: Assembly, checkpointer: Checkpointer, step: int, begun: Callable[[], InitialState], vocabulary: Vocabulary
+) -> Origin | None:
+    """What the run was started from, if it was started from anything: it becomes a part of its identity.
+
+    checkpointer: of the run, which goes on after `step`. begun: gives the state that a new run (step 0) begins with.
+    Raises UserError where the vocabulary of the task is another one.
+    """
+    if built.experiment.initial is None:
+        return None
+    if step:
+        return origin_of(built, checkpointer.meta(step)[NAME])
+    first = begun()
+    assert first.origin is not None
+    assert first.vocabulary is not None
+    require_vocabulary(vocabulary, first.vocabulary, built.experiment)
+    print(
+        f"start: {first.origin['experiment']} after step {first.origin['step']:,}, {first.origin['named']}", flush=True
+    )
+    return first.origin
 
 
 def as_before(recorded: Origin) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,17 +47,19 @@ def parameter_names(params: Params) -> tuple[str, ...]:
     return tuple("/".join(path_names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(params))
 
 
-def find(step: int, metrics: Mapping[str, Any], names: Sequence[str]) -> NonFinite | None:
+def find(step: int, metrics: Mapping[str, Any], params: Params) -> NonFinite | None:
     """What is not finite among the metrics of an update (see `step.make_train_step`); None where all is well.
 
-    names: `parameter_names` of the model, for the entries of "gradient_squares".
+    params: of the model, whose leaves the entries of "gradient_squares" belong to.
     """
     bad = [name for name in ("cross_entropy", "gradient_norm") if not math.isfinite(metrics.get(name, 0.0))]
     if not bad:
         return None
     squares = np.asarray(metrics.get("gradient_squares", ()))
     return NonFinite(
-        step, tuple(bad), tuple(name for name, square in zip(names, squares, strict=False) if not np.isfinite(square))
+        step,
+        tuple(bad),
+        tuple(name for name, square in zip(parameter_names(params), squares, strict=False) if not np.isfinite(square)),
     )
 
 

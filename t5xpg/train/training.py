@@ -1,4 +1,4 @@
-"""A training run from its experiment: whether it can be started, how far it is, and what is said at its end."""
+"""A training run, from top to bottom: check, prepare, open, loop, finish."""
 
 from __future__ import annotations
 
@@ -6,302 +6,70 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.stages import Compiled
+import jax.numpy as jnp
 
-from t5xpg.base import environment, paths
+from t5xpg.base import paths
+from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import phase
+from t5xpg.base.kill_points import phase, tell
 from t5xpg.base.paths import shown
-from t5xpg.base.progress import Progress, duration
+from t5xpg.base.progress import duration
 from t5xpg.base.signals import StopRequest
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.client import DataService, Stream
-from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.distributed import ALONE, Group, hardware
+from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.positions import SharedPositions
-from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
-from t5xpg.experiment import assembly, prepare
+from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
+from t5xpg.experiment import Experiment, assembly, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
-from t5xpg.experiment.identity import data_config, deciding_settings, run_identity, vocabulary_identity
-from t5xpg.run.batch_trail import BatchTrail, SharedTrail
+from t5xpg.experiment.identity import data_config, run_identity
+from t5xpg.models.model import Params
+from t5xpg.run.batch_trail import BatchTrail, Shares
 from t5xpg.run.best import Best
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory, SharedRunDirectory
-from t5xpg.run.loggers import StartedRun
-from t5xpg.run.metrics import Window
+from t5xpg.run.metrics import Window, format_line
 from t5xpg.run.records import read_jsonl
-from t5xpg.train import compile_cache, initial_state, loop, startup
-from t5xpg.train.agreement import print_data, print_header, require_same
-from t5xpg.train.bookkeeping import Cost, RunObserver, Tolerance
-from t5xpg.train.nonfinite import parameter_names
-from t5xpg.train.startup import LateMeasurement, StepProfile, in_background
+from t5xpg.train import compile_cache, initial_state, nonfinite
+from t5xpg.train.profile import Update, profiled_updates
+from t5xpg.train.progress_line import ProgressLine
+from t5xpg.train.run_records import RunRecords
+from t5xpg.train.run_state import Position, RunState
+from t5xpg.train.start import Start, print_data, print_header, record_start, require_same, started_run
 
 if TYPE_CHECKING:
     from t5xpg.data.recording.reader import RecordedData, RecordedStream
     from t5xpg.distributed.group import Stop
 
 
+@dataclass(frozen=True)
 class Run:
-    """One process's part of a run: `start`, then `loop`."""
+    """What one process trains with: made once, when the run is opened. All that changes is in a `RunState`.
 
-    def __init__(
-        self,
-        loaded: LoadedConfig,
-        directory: RunDirectory,
-        identity: dict[str, Any],
-        source: prepare.Source,
-        checkpointer: Checkpointer,
-        best: Best,
-        service: DataService | RecordedData,
-        keep_programs: Callable[[], None],
-        group: Group,
-    ) -> None:
-        self.loaded, self.directory, self.identity, self.source = loaded, directory, identity, source
-        self.checkpointer, self.best, self.service, self.keep_programs = checkpointer, best, service, keep_programs
-        self.group = group
-        self.experiment = loaded.experiment
-        self.began = time.perf_counter()
-        # what measuring needs is made when the first update is done, which a user waits for
-        self.first_update = threading.Event()
+    stream: the batches, of which this process reads its rows. position: in the data of all processes. place: puts a
+    batch on the devices. train_step: (state, batch on devices) -> (state, metrics). meta: what checkpoints say of the
+    run. first_update: set behind the first update; what measuring needs is made then, so that a user need not wait.
+    """
 
-    def start(self, step: int) -> None:
-        """Say what will run, open the data, make or restore the state, compile the step."""
-        experiment = self.experiment
-        self.assembly: Assembly = assembly.assemble(experiment)
-        train_config = data_config(experiment.train_dataset, experiment.random_seed)
-        eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
-        print_header(self.loaded, self.assembly)
-        if step or self.assembly.devices["platform"] != "cpu":
-            self.first_update.set()  # the measurement comes before it, if there is any
-        # The data process loads TensorFlow while this one compiles.
-        begun, train_step, eval_step, self.compiled = in_background(
-            (lambda: initial_state.begin(self.assembly)) if step == 0 else lambda: None,
-            self._compile_train_step,
-            self._compile_eval_step,
-            self._keep_what_is_compiled,
-        )
-        self.description = describe(self.service, train_config)
-        if experiment.infer_eval_period is not None:
-            require_metrics(self.service, eval_config)
-        if step == 0 and experiment.selection is not None:
-            require_selection(self.service, eval_config, experiment.selection)
-        vocabulary = self.description.vocabulary
-        self.token_bytes = self.assembly.token_bytes(vocabulary)
-        self.identity["vocabulary"] = vocabulary_identity(vocabulary)
-        self.origin = self._origin(step, begun, vocabulary)
-        self._record_start(step)
-        print_data(self.description, experiment)
-        continues = f", continues after step {step:,}" if step else ""
-        print(f"run: {shown(self.directory.path)}{continues}", flush=True)
-        self.held = self.assembly.held_rows(self.group.process)
-        self.stream = self.service.open(train_config, shards=self.held.shards)
-        self.measurements = measurements(
-            self.assembly,
-            self.service,
-            eval_config,
-            vocabulary,
-            self._evaluation_stream(eval_config),
-            lambda params, batch: eval_step.result()(params, batch, self.token_bytes),
-        )
-        self.train_step = train_step.result()
-        self.step, self.window = step, Window()
-        self.tolerance = Tolerance(experiment.skip_nonfinite, parameter_names(self.assembly.abstract_state.params))
-        if step:
-            with phase("restore", step):
-                self.state, position, meta = self.checkpointer.restore(step, self.assembly.abstract_state)
-                self.stream.restore(position)
-            self.window = Window.from_json(meta["window"])
-            self.tolerance.skipped = meta.get("skipped", 0)
-        else:
-            self.state = begun.result().state
-        print(f"ready {duration(time.perf_counter() - self.began)} after the start", flush=True)
-
-    def loop(self, stop: Stop, until: int | None, profiled: bool) -> int:
-        """Run to the end, to `until` or to a request to stop; returns the step that was reached."""
-        experiment = self.experiment
-        total = experiment.total_steps
-        meta = {
-            "experiment": self.loaded.name,
-            "vocabulary": self.description.vocabulary.to_json(),
-            "settings": settings(experiment.model),
-            **({} if self.origin is None else {initial_state.NAME: self.origin}),
-        }
-        alone = self.group.count == 1
-        progress = Progress("train", total, "steps", initial=self.step)
-        trail = self._trail()
-        observer = RunObserver(
-            directory=self.directory,
-            step=self.step,
-            cost=self._cost(),
-            stream=self.stream if alone else SharedPositions(self.stream, self.directory.hosts, self.group),
-            trail=trail,
-            tolerance=self.tolerance,
-            best=self.best,
-            checkpointer=self.checkpointer,
-            measurements=self.measurements,
-            checkpoint_meta=meta,
-            progress=progress,
-            loggers=experiment.loggers,
-            started=self._started(),
-        )
-
-        def update(state: Any, batch: Any) -> Any:
-            return self.train_step(state, batch, self.token_bytes)
-
-        told: loop.Observer = observer
-        profile = StepProfile(self.directory.profile, progress.print)
-        train_step: Callable[[Any, Any], Any] = profile.around(update) if profiled else update
-        try:
-            if not self.first_update.is_set():
-                told = late = LateMeasurement(observer, train_step, self.first_update.set)
-                train_step = late.train_step
-            elif self.step == 0:
-                observer.evaluate(0, self.state)
-            with progress:
-                self.state, reached = loop.run(
-                    self.state,
-                    step=self.step,
-                    window=self.window,
-                    schedule=loop.Schedule(
-                        total_steps=total,
-                        stats_period=experiment.stats_period,
-                        eval_period=experiment.eval_period,
-                        save_period=experiment.checkpoints.period,
-                        infer_eval_period=experiment.infer_eval_period,
-                        until=until,
-                    ),
-                    train_step=train_step,
-                    batches=map(functools.partial(self.assembly.on_devices, held=self.held), trail),
-                    to_host=jax.device_get,
-                    observer=told,
-                    should_stop=stop.reached,
-                )
-            self.first_update.set()  # a request to stop may have come before it
-            self.checkpointer.wait()
-            self.compiled.result()
-            observer.complete()
-            self._peak_flops(again=True)  # what starts measure, while TensorFlow loads beside them, can be too low
-        finally:
-            profile.stop()
-            observer.close()
-        if self.best.ends(reached):
-            print(f"ended after step {reached:,}: {self.best.reason}", flush=True)
-        elif experiment.selection is not None and reached == total:
-            print(str(self.best), flush=True)
-        return reached
-
-    def _trail(self) -> BatchTrail:
-        path = self.directory.batches if self.group.first else None
-        parts = self.experiment.train_dataset.num_virtual_shards
-        if self.group.count == 1:
-            return BatchTrail(self.stream, path, self.step, parts)
-        return SharedTrail(
-            self.stream,
-            path,
-            self.step,
-            parts,
-            owned=[self.assembly.held_rows(process).shards for process in range(self.group.count)],
-            process=self.group.process,
-            gather=functools.partial(self.group.gathered, "batches"),
-        )
-
-    def _origin(self, step: int, begun: Future[Any], vocabulary: Vocabulary) -> initial_state.Origin | None:
-        """What the run was started from, if it was started from anything, as a part of its identity."""
-        if self.experiment.initial is None:
-            return None
-        if step:
-            origin = initial_state.origin_of(self.assembly, self.checkpointer.meta(step)[initial_state.NAME])
-        else:
-            start = begun.result()
-            initial_state.require_vocabulary(vocabulary, start.vocabulary, self.experiment)
-            origin = start.origin
-            print(f"start: {origin['experiment']} after step {origin['step']:,}, {origin['named']}", flush=True)
-        self.identity[initial_state.NAME] = initial_state.identity(origin)
-        return origin
-
-    def _started(self) -> StartedRun:
-        """The run as loggers are told of it, but for the id that each has for it."""
-        return StartedRun(
-            experiment=self.loaded.name,
-            id="",
-            directory=self.directory.path,
-            folder=self.directory.loggers,
-            step=self.step,
-            settings=deciding_settings(self.experiment) | {"random_seed": self.experiment.random_seed},
-            gin=self.loaded.full,
-            facts=self._facts() | {"devices": self.assembly.devices},
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        return {"total_steps": self.experiment.total_steps, "num_params": self.experiment.model.num_params}
-
-    def _record_start(self, step: int) -> None:
-        if not self.directory.written:
-            return
-        self.directory.start(
-            self.loaded.name,
-            self.identity,
-            step=step,
-            command=environment.command_line(),
-            devices=self.assembly.devices,
-            facts={
-                **self._facts(),
-                "data": self.source.manifest,
-                "selection": settings(self.experiment.selection) if self.experiment.selection else None,
-            },
-        )
-        self.directory.keep_model(self.description.vocabulary.model_file)
-        self.directory.write_config(self.loaded.full)
-        self.directory.write_operative(self.loaded.operative)
-
-    def _evaluation_stream(self, config: DatasetConfig) -> Callable[[], Stream | RecordedStream]:
-        """The stream to measure on. The data process makes it behind the first update."""
-        stream, service = self.stream, self.service
-        if not isinstance(stream, Stream):
-            opened = service.open(config)
-            return lambda: opened
-
-        def behind_the_first_update() -> Any:
-            stream.wait()
-            self.first_update.wait()
-            return service.open(config)
-
-        return in_background(behind_the_first_update)[0].result
-
-    def _compile_train_step(self) -> Compiled:
-        """The update, compiled now, so that the first step of the bar is a step."""
-        with phase("compile"):
-            return self.assembly.compile_train_step()
-
-    def _compile_eval_step(self) -> Compiled:
-        self.keep_programs()
-        self.first_update.wait()
-        return self.assembly.compile_eval_step()
-
-    def _keep_what_is_compiled(self) -> None:
-        self.keep_programs()
-        startup.release_unused()
-
-    def _cost(self) -> Cost:
-        experiment = self.experiment
-        rows = experiment.train_dataset.batch_size
-        return Cost(
-            tokens=rows * sum(experiment.lengths.values()),
-            flops=rows * experiment.model.flops_per_example(experiment.lengths),
-            peak_flops=self._peak_flops(),
-        )
-
-    def _peak_flops(self, *, again: bool = False) -> float | None:
-        dtype = self.experiment.model.config.dtype
-        return hardware.peak_flops_of_mesh(self.assembly.mesh, dtype, again=again)
+    experiment: Experiment
+    stream: Stream | RecordedStream
+    position: Callable[[], Position]
+    place: Callable[[Mapping[str, Any]], dict[str, jax.Array]]
+    train_step: Update
+    measurements: Measurements
+    checkpointer: Checkpointer
+    records: RunRecords
+    progress: ProgressLine
+    meta: Mapping[str, Any]
+    first_update: threading.Event
 
 
 def train(
@@ -316,7 +84,7 @@ def train(
     """Train `loaded` in the run directory `path`, or continue there. Returns the exit code.
 
     until: pause after this update, saved, as a request to stop would. recorded: the folder of a recording
-    (`make record`) to take the batches from, without TensorFlow. profiled: trace some updates (`profiling`). group: the
+    (`make record`) to take the batches from, without TensorFlow. profiled: trace some updates (`profile`). group: the
     processes that train together; each makes this call.
 
     0 at the end; 128 + n where signal n asked to stop: the step was finished and saved, and the run can go on.
@@ -325,24 +93,21 @@ def train(
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
     directory = RunDirectory(path) if group.first else SharedRunDirectory(path, group.process)
-    with _locked(directory, group):
+    with directory.lock() if group.first else contextlib.nullcontext():
         with contextlib.ExitStack() as stack:
-            recording = None if recorded is None else stack.enter_context(_recording(recorded))
-            datasets = [experiment.train_dataset, experiment.eval_dataset]
-            if any(prepare.missing(dataset) for dataset in datasets):
-                process.drop_early()  # it has not seen what is made now
-            source = _prepared(datasets, group) if recording is None else prepare.Source(**recording.source)
-            if recording is not None:
-                recording.require(end)
-                for dataset in datasets:
-                    recording.describe(data_config(dataset, experiment.random_seed))
+            # Prepare: the text, vocabulary and cache that the run reads, or a recording of its batches.
+            recording = None if recorded is None else stack.enter_context(_recording(recorded, experiment, end))
+            source = _prepared(experiment, group) if recording is None else prepare.Source(**recording.source)
+
+            # Check: the directory is new, or holds this very run; all processes were given the same.
             identity = run_identity(experiment, source)
             directory.check(loaded.name, identity)
             require_same(group, experiment, identity)
-            # from here on an interruption is a request; before, it ends an export or a caching at once
+
+            # Open: from here on an interruption is a request; before, it ends an export or a caching at once.
             request = stack.enter_context(StopRequest())
             checkpointer = stack.enter_context(Checkpointer(directory.checkpoints, experiment.checkpoints, group=group))
-            step = checkpointer.latest() or 0
+            step = reached = checkpointer.latest() or 0
             stop = group.follow(request, step)
             records = read_jsonl(directory.metrics_jsonl) if experiment.selection is not None else []
             best = Best.of_records(records, experiment.selection, step)
@@ -354,42 +119,184 @@ def train(
             service = recording or stack.enter_context(
                 DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.data_log)
             )
-            # processes that wait for each other while they compile must all do so, whatever one of them has kept
-            kept = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
-            keep = stack.enter_context(kept)
-            run = Run(loaded, directory, identity, source, checkpointer, best, service, keep, group)
-            reached = step
-            with _how_to_go_on(checkpointer):
-                run.start(step)
-                if group.count > 1 or not request.requested:  # several agree upon the update after which they stop
-                    reached = run.loop(stop, until, profiled)
+            start = Start(loaded, directory, identity, source, checkpointer, service, group, step)
+            with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled) as (run, at):
+                # Loop. Where several processes train, they agree upon the update after which they stop.
+                if group.count > 1 or not request.requested:
+                    loop(run, at, stop, end)
+                    reached = at.step
         if stop.number is not None and reached < end and not best.ends(reached):
             saved = f"after step {reached:,}, which is saved" if reached else "before the first step"
             print(f"stopped {saved}; the same command goes on from there", flush=True)
     return 0 if stop.number is None else 128 + stop.number
 
 
-def _locked(directory: RunDirectory, group: Group) -> contextlib.AbstractContextManager[None]:
-    """The first process holds the folder for all."""
-    return directory.lock() if group.first else contextlib.nullcontext()
+# --- prepare ---
 
 
-def _prepared(datasets: list[DatasetConfig], group: Group) -> prepare.Source:
+@contextlib.contextmanager
+def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[RecordedData]:
+    """The recording in a folder, which holds the batches of the experiment until `end`."""
+    from t5xpg.data.recording.reader import RecordedData  # most runs have none
+
+    with RecordedData(folder) as recording:
+        recording.require(end)
+        for dataset in (experiment.train_dataset, experiment.eval_dataset):
+            recording.describe(data_config(dataset, experiment.random_seed))
+        yield recording
+
+
+def _prepared(experiment: Experiment, group: Group) -> prepare.Source:
     """What is to be read, made where it is not there: by one process, where they share the folders."""
+    datasets = [experiment.train_dataset, experiment.eval_dataset]
+    if any(prepare.missing(dataset) for dataset in datasets):
+        process.drop_early()  # the data process that was started early does not see what is made now
     if group.first:
         source = prepare.prepare_all(datasets)
     group.meet("data")
     return source if group.first else prepare.prepare_all(datasets)
 
 
-def _recording(folder: Path) -> RecordedData:
-    from t5xpg.data.recording.reader import RecordedData  # late: most runs have none
-
-    return RecordedData(folder)
+# --- open ---
 
 
 @contextlib.contextmanager
-def _how_to_go_on(checkpointer: Checkpointer) -> Iterator[None]:
+def _open(start: Start, best: Best, profiled: bool) -> Iterator[tuple[Run, RunState]]:
+    """Say what will run, open the data, compile, make or restore the state; close all at the end of the block."""
+    began = time.perf_counter()
+    loaded, experiment, group, step = start.loaded, start.loaded.experiment, start.group, start.step
+    built = assembly.assemble(experiment)
+    print_header(loaded, built)
+    first_update = threading.Event()
+    if step or built.devices["platform"] != "cpu":
+        first_update.set()  # what is measured of the start, if anything is, comes before it
+    with contextlib.ExitStack() as stack:
+        # Processes that wait for each other while they compile must all do so, whatever one of them has kept.
+        kept = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
+        keep_programs = stack.enter_context(kept)
+
+        def compile_eval_step() -> Any:
+            keep_programs()
+            first_update.wait()
+            return built.compile_eval_step()
+
+        # The data process loads TensorFlow while this one compiles.
+        begun, compiled, eval_step, all_kept = in_background(
+            (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
+            functools.partial(_compile_train_step, built),
+            compile_eval_step,
+            keep_programs,
+        )
+        train_config = data_config(experiment.train_dataset, experiment.random_seed)
+        eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
+        description = describe(start.service, train_config)
+        if experiment.infer_eval_period is not None:
+            require_metrics(start.service, eval_config)
+        if step == 0 and experiment.selection is not None:
+            require_selection(start.service, eval_config, experiment.selection)
+        vocabulary = description.vocabulary
+        token_bytes = built.token_bytes(vocabulary)
+        origin = initial_state.origin_of_run(built, start.checkpointer, step, begun.result, vocabulary)
+        record_start(start, built, vocabulary, origin)
+        print_data(description, experiment)
+        continues = f", continues after step {step:,}" if step else ""
+        print(f"run: {shown(start.directory.path)}{continues}", flush=True)
+
+        held = built.held_rows(group.process)
+        stream = start.service.open(train_config, shards=held.shards)
+        train_step, state = compiled.result(), begun.result()
+        if step:
+            at = RunState.restore(start.checkpointer, step, built.abstract_state, best)
+            stream.restore(at.position or {})
+        else:
+            at = RunState(0, state.state, best)
+        progress = ProgressLine(built, stream, step)
+
+        update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
+        if profiled:
+            update = stack.enter_context(profiled_updates(update, start.directory.profile, progress.print))
+        records = stack.enter_context(
+            RunRecords(
+                start.directory,
+                step,
+                _trail(start, built),
+                experiment.loggers,
+                started_run(start, built),
+                progress.print,
+            )
+        )
+        run = Run(
+            experiment=experiment,
+            stream=stream,
+            position=stream.state if group.count == 1 else SharedPositions(stream, start.directory.hosts, group).state,
+            place=functools.partial(held.place, sharding=built.batch_sharding),
+            train_step=update,
+            measurements=measurements(
+                built,
+                start.service,
+                eval_config,
+                vocabulary,
+                _evaluation_stream(start.service, eval_config, stream, first_update),
+                lambda params, batch: eval_step.result()(params, batch, token_bytes),
+            ),
+            checkpointer=start.checkpointer,
+            records=records,
+            progress=progress,
+            meta={
+                "experiment": loaded.name,
+                "vocabulary": vocabulary.to_json(),
+                "settings": settings(experiment.model),
+                **({} if origin is None else {initial_state.NAME: origin}),
+            },
+            first_update=first_update,
+        )
+        print(f"ready {duration(time.perf_counter() - began)} after the start", flush=True)
+        yield run, at
+        if at.step == step:  # a request to stop came before the first update
+            return
+        start.checkpointer.wait()
+        all_kept.result()
+        records.complete()
+        progress.measure_peak(again=True)  # what starts measure, while TensorFlow loads beside them, can be too low
+    if best.ends(at.step):
+        print(f"ended after step {at.step:,}: {best.reason}", flush=True)
+    elif experiment.selection is not None and at.step == experiment.total_steps:
+        print(str(best), flush=True)
+
+
+def _compile_train_step(built: Assembly) -> Any:
+    """The update, compiled now, so that the first step of the bar is a step."""
+    with phase("compile"):
+        return built.compile_train_step()
+
+
+def _evaluation_stream(
+    service: DataService | RecordedData, config: DatasetConfig, stream: Any, first_update: threading.Event
+) -> Callable[[], Any]:
+    """Gives the stream to measure on. The data process makes it behind the first update."""
+    if not isinstance(service, DataService):
+        opened = service.open(config)
+        return lambda: opened
+
+    def behind_the_first_update() -> Any:
+        stream.wait()
+        first_update.wait()
+        return service.open(config)
+
+    return in_background(behind_the_first_update)[0].result
+
+
+def _trail(start: Start, built: Assembly) -> BatchTrail:
+    group, parts = start.group, start.loaded.experiment.train_dataset.num_virtual_shards
+    if group.count == 1:
+        return BatchTrail(start.directory.batches, start.step, parts)
+    owned = [built.held_rows(number).shards for number in range(group.count)]
+    shares = Shares(owned, group.process, functools.partial(group.gathered, "batches"))
+    return BatchTrail(start.directory.batches if group.first else None, start.step, parts, shares)
+
+
+@contextlib.contextmanager
+def _saying_where_it_goes_on(checkpointer: Checkpointer) -> Iterator[None]:
     """Add to a message that ends a run where it can go on from."""
     try:
         yield
@@ -401,3 +308,150 @@ def _how_to_go_on(checkpointer: Checkpointer) -> Iterator[None]:
             raise
         more = f"Step {step:,} is saved: once that is mended, the same command goes on from there."
         raise UserError(f"{error}\n{more}") from error
+
+
+# --- loop ---
+
+
+def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
+    """Update `at` until the step `end`, or until `stop` says so; then it has been saved.
+
+    The metrics of an update are read one update late, so that the device never waits for the host. After an update
+    come the evaluation, the metrics of the tasks and the checkpoint whose period it is, and all of them after the last
+    one; an evaluation may make it the last one (EARLY_STOP_PATIENCE).
+    """
+    experiment, progress = run.experiment, run.progress
+    unread: Any = None  # the metrics of the last update
+
+    def read() -> None:
+        nonlocal unread
+        if unread is not None:
+            _count(run, at, jax.device_get(unread))
+            unread = None
+
+    with progress:
+        if at.step == 0 and run.first_update.is_set():
+            evaluate(run, at, 0, at.train.params)
+        while at.step < end:
+            tell("begin", "step", at.step + 1)
+            batch = next(run.stream)
+            run.records.trail.add(batch)
+            late = None if run.first_update.is_set() else jax.tree.map(jnp.copy, at.train.params)
+            train, metrics = run.train_step(at.train, run.place(batch))
+            read()
+            at.advance(train)
+            unread = metrics
+            if late is not None:  # a user waits for the first update, and the measurement takes as long as many
+                jax.block_until_ready(metrics)
+                run.first_update.set()
+                evaluate(run, at, 0, late)
+            step, last = at.step, at.step == experiment.total_steps
+            stopping = stop.reached(step)
+            evaluating = last or step % experiment.eval_period == 0
+            period = experiment.infer_eval_period
+            predicting = period is not None and (last or step % period == 0)
+            saving = last or step % experiment.checkpoints.period == 0
+            if evaluating or predicting or saving or stopping or step == end:
+                read()
+                if evaluating:
+                    evaluate(run, at, step, at.train.params)
+                if predicting:
+                    predict(run, at)
+                if at.best.ends(step) and not last:
+                    last = True
+                    if not evaluating:
+                        evaluate(run, at, step, at.train.params)
+                    if period is not None and not predicting:
+                        predict(run, at)
+                    if at.window.steps:
+                        _report(run, at)
+                saving = saving or last or at.best.to_keep(step)
+                if saving or stopping or step == end:
+                    save(run, at, passing=not saving)
+            if stopping or last:
+                break
+
+
+def _count(run: Run, at: RunState, metrics: Mapping[str, Any]) -> None:
+    """Take in the metrics of the update `at.step`, and report a window that is complete.
+
+    An update that is not finite changes nothing and does not count. Raises UserError where there were too many.
+    """
+    tell("end", "step", at.step)
+    found = nonfinite.find(at.step, metrics, at.train.params)
+    if found is None:
+        at.window.add(metrics)
+        run.progress.updated(metrics)
+    else:
+        _pass_over(run, at, found, metrics)
+    if at.step % run.experiment.stats_period == 0 or at.step == run.experiment.total_steps:
+        _report(run, at)
+
+
+def _pass_over(run: Run, at: RunState, found: nonfinite.NonFinite, metrics: Mapping[str, Any]) -> None:
+    """Keep the batch of an update that is not finite; raise UserError if there were too many of them."""
+    kept, allowed = shown(run.records.keep_nonfinite(found, metrics)), run.experiment.skip_nonfinite
+    if at.skipped >= allowed:
+        before = f" SKIP_NONFINITE={allowed} such steps were passed over before it." if allowed else ""
+        raise UserError(
+            f"{found} ({found.where()}); nothing of that step was saved, and its batch lies in {kept}.{before} "
+            "Lower LEARNING_RATE, clip with max_gradient_norm, or set SKIP_NONFINITE to pass over some steps "
+            "(these change the run: name another run directory with RUN=…)."
+        )
+    at.skipped += 1
+    run.records.skipped(found)
+    run.progress.updated(None)
+    run.progress.print(f"{found} ({found.where()}): skipped, {at.skipped} of {allowed}; its batch lies in {kept}")
+
+
+def _report(run: Run, at: RunState) -> None:
+    """Record the means of the window that ends here, and begin another."""
+    run.records.training(at.step, at.window, run.progress.report(at.window))
+    at.window = Window()
+
+
+def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
+    """Measure the validation split with the parameters after `step` updates, and every task of a mixture by itself."""
+    with run.progress.paused(), phase("evaluate", step):
+        summary = run.measurements.loss(params)
+        by_task = run.measurements.loss_by_task(params)
+    values = at.measure(step, run.records.validation(step, summary, by_task))
+    selection = run.experiment.selection
+    if selection is not None and selection.of_validation:
+        selection.require(values)
+    run.progress.validated(summary)
+    run.progress.print(f"step {step:,}: validation {format_line(summary)}")
+    if by_task:
+        losses = ", ".join(f"{task} {measured['loss']:.3f}" for task, measured in by_task.items())
+        run.progress.print(f"step {step:,}: validation loss by task: {losses}")
+
+
+def predict(run: Run, at: RunState) -> None:
+    """Measure what the state predicts, with the metrics of its tasks."""
+    began = time.perf_counter()
+    with run.progress.paused(), phase("evaluate", at.step):
+        measured = run.measurements.metrics(at.train.params, at.step)
+    seconds = time.perf_counter() - began
+    values = at.measure(at.step, run.records.task_metrics(at.step, measured, seconds))
+    selection = run.experiment.selection
+    if selection is not None and not selection.of_validation:
+        selection.require(values)
+    run.progress.predicted(seconds)
+    for one in measured:
+        run.progress.print(f"step {at.step:,}: {one}")
+
+
+def save(run: Run, at: RunState, *, passing: bool) -> None:
+    """Write a checkpoint in the background. passing: only to go on from, as the process ends here.
+
+    Raises UserError where a parameter is not finite: an update can overflow though its gradient did not.
+    """
+    with run.progress.paused():
+        bad = nonfinite.nonfinite_parameters(at.train.params)
+        if bad:
+            raise UserError(
+                f"After step {at.step} {', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} hold values that are "
+                "not finite; nothing of it was saved. Lower LEARNING_RATE."
+            )
+        run.records.trail.flush()
+        at.save(run.checkpointer, run.meta, run.position(), passing=passing)

@@ -236,6 +236,6 @@ def test_batch_sizes():
 def test_sharded_batches_keep_their_rows():
     mesh = make_mesh(MeshConfig(devices=1))
     batch = {"tokens": np.arange(6, dtype=np.int32).reshape(3, 2)}
-    sharded = shard_batch(batch, mesh)
+    sharded = shard_batch(batch, distributed.batch_sharding(mesh))
     np.testing.assert_array_equal(sharded["tokens"], batch["tokens"])
     assert sharded["tokens"].sharding == distributed.batch_sharding(mesh)

@@ -10,16 +10,17 @@ import pytest
 
 from t5xpg.base import kill_points
 from t5xpg.data.batch import Batch, hash_batch
-from t5xpg.run.batch_trail import LINE, UNKNOWN, BatchTrail, SharedTrail, read_trail
+from t5xpg.run.batch_trail import LINE, UNKNOWN, BatchTrail, Shares, read_trail
 
 BATCHES: list[Batch] = [{"decoder_target_tokens": np.full((2, 3), number, np.int32)} for number in range(6)]
 HASHES = [hash_batch(batch) for batch in BATCHES]
 
 
-def test_every_batch_is_passed_on_and_has_its_line(tmp_path: Path) -> None:
+def test_every_batch_has_its_line(tmp_path: Path) -> None:
     path = tmp_path / "run" / "batches.sha256"
-    trail = BatchTrail(iter(BATCHES), path, step=0)
-    assert [batch is given for batch, given in zip(trail, BATCHES, strict=True)] == [True] * 6
+    trail = BatchTrail(path, step=0)
+    for batch in BATCHES:
+        trail.add(batch)
     trail.close()
     assert path.read_text() == "".join(f"{line}\n" for line in HASHES)
     assert path.stat().st_size == 6 * LINE
@@ -29,9 +30,9 @@ def test_every_batch_is_passed_on_and_has_its_line(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "batches.sha256"
     path.write_text("\n".join([*HASHES[:2], "0" * 64, "0" * 64, "torn"]))
-    trail = BatchTrail(iter(BATCHES[2:]), path, step=2)
-    for _ in trail:
-        pass
+    trail = BatchTrail(path, step=2)
+    for batch in BATCHES[2:]:
+        trail.add(batch)
     trail.close()
     assert read_trail(path) == HASHES
 
@@ -41,8 +42,8 @@ def test_a_run_from_before_there_were_trails(tmp_path: Path, before: str | None)
     path = tmp_path / "batches.sha256"
     if before is not None:
         path.write_text(before)
-    trail = BatchTrail(iter(BATCHES[3:]), path, step=3)
-    next(trail)
+    trail = BatchTrail(path, step=3)
+    trail.add(BATCHES[3])
     trail.close()
     known = HASHES[:1] if before == HASHES[0] + "\n" else []
     assert read_trail(path) == [*known, *[UNKNOWN] * (3 - len(known)), HASHES[3]]
@@ -55,9 +56,9 @@ def test_a_cut_line_is_no_hash(tmp_path: Path) -> None:
 
 
 def test_the_last_batches_can_be_asked_for(tmp_path: Path) -> None:
-    trail = BatchTrail(iter(BATCHES), tmp_path / "batches.sha256", step=10)
-    for _ in range(4):
-        next(trail)
+    trail = BatchTrail(tmp_path / "batches.sha256", step=10)
+    for batch in BATCHES[:4]:
+        trail.add(batch)
     assert trail.batch_of(14) is BATCHES[3]
     assert trail.batch_of(13) is BATCHES[2]
     assert trail.batch_of(12) is None
@@ -70,8 +71,9 @@ def test_the_last_batches_can_be_asked_for(tmp_path: Path) -> None:
 def test_what_several_processes_read_has_the_lines_of_one(tmp_path: Path, owned: list[list[int]], shards: int) -> None:
     draw = np.random.default_rng(3)
     batches = [{name: draw.integers(0, 9, (2 * shards, 5)) for name in ("a", "b")} for _ in range(250)]
-    alone = BatchTrail(iter(batches), tmp_path / "one", 0, shards)
-    assert len(list(alone)) == 250
+    alone = BatchTrail(tmp_path / "one", 0, shards)
+    for batch in batches:
+        alone.add(batch)
     alone.flush()
     alone.close()
 
@@ -90,8 +92,9 @@ def test_what_several_processes_read_has_the_lines_of_one(tmp_path: Path, owned:
             return [value, *next(heard, [])] if process == 0 else []
 
         path = tmp_path / "several" if process == 0 else None
-        trail = SharedTrail(rows(owned[process]), path, 0, shards, owned=owned, process=process, gather=gather)
-        for number, _ in enumerate(trail):
+        trail = BatchTrail(path, 0, shards, Shares(owned, process, gather))
+        for number, batch in enumerate(rows(owned[process])):
+            trail.add(batch)
             if number in (29, 30):
                 trail.flush()
         trail.flush()

@@ -1,193 +1,252 @@
-"""When the loop steps, logs, evaluates and saves."""
+"""When a training updates, reports, evaluates and saves; and that what goes on is what was saved."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.optim.state import TrainState
+from t5xpg.run.best import Best, Selection
 from t5xpg.run.metrics import Window
-from t5xpg.train import loop
+from t5xpg.train.run_state import RunState
+from t5xpg.train.training import Run, loop
+
+TOTAL = 7
 
 
-class Recorder:
-    """Notes what the loop tells, in order."""
-
-    def __init__(self, skipped: tuple[int, ...] = (), verdicts: Mapping[int, loop.Verdict] | None = None) -> None:
-        self.skipped = skipped
-        self.verdicts = verdicts or {}
-        self.passing: list[int] = []
-        self.events: list[tuple[Any, ...]] = []
-        self.saved: dict[int, tuple[int, dict[str, object]]] = {}
-
-    def stepped(self, step: int, metrics: Mapping[str, Any]) -> bool:
-        self.events.append(("step", step))
-        return step not in self.skipped
-
-    def stats(self, step: int, window: Window, seconds: float, steps: int) -> None:
-        self.events.append(("stats", step, window.steps, window.values.get("weights", 0.0), steps))
-
-    def evaluate(self, step: int, state: Any) -> None:
-        self.events.append(("evaluate", step, state))
-
-    def infer_eval(self, step: int, state: Any) -> None:
-        self.events.append(("infer_eval", step, state))
-
-    def judge(self, step: int) -> loop.Verdict:
-        return self.verdicts.get(step, loop.Verdict())
-
-    def save(self, step: int, state: Any, window: Window, passing: bool) -> None:
-        self.saved[step] = (state, window.to_json())
-        self.passing += [step] if passing else []
-        self.events.append(("save", step, state))
+@functools.partial(jax.jit, donate_argnums=0)
+def update(state: TrainState, batch: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+    """The parameter becomes the sum of the batches, which are the numbers of the updates."""
+    metrics = {"cross_entropy": batch, "weights": batch, "correct": batch}
+    return TrainState(state.step + 1, {"w": state.params["w"] + batch}, ()), metrics
 
 
-def run(
-    recorder: Recorder,
-    *,
-    state: int = 0,
-    step: int = 0,
-    window: Window | None = None,
-    stop_after: int | None = None,
-    until: int | None = None,
-    infer_eval_period: int | None = None,
-) -> tuple[int, int]:
-    stops = itertools.count(step + 1)
-    return loop.run(
-        state,
-        step=step,
-        window=window or Window(),
-        schedule=loop.Schedule(
-            total_steps=7,
+@dataclass
+class Noted:
+    """Stands for all that a loop calls besides the update, and notes the calls in their order."""
+
+    losses: Mapping[float, float] = field(default_factory=dict)  # of the validation, by the value of the parameter
+    not_finite: tuple[int, ...] = ()  # batches
+    events: list[tuple[Any, ...]] = field(default_factory=list)
+    saved: dict[int, tuple[float, dict[str, Any], bool]] = field(default_factory=dict)
+
+    # measurements
+    def loss(self, params: Any) -> dict[str, float]:
+        value = float(params["w"])
+        self.events.append(("measure", value))
+        return {"loss": self.losses.get(value, 1.0), "accuracy": 0.5, "target_bytes": 0, "nats_per_byte": 0.0} | {
+            "bits_per_byte": 0.0
+        }
+
+    def loss_by_task(self, params: Any) -> dict[str, Any]:
+        return {}
+
+    def metrics(self, params: Any, step: int) -> list[Any]:
+        self.events.append(("predict", step, float(params["w"])))
+        return []
+
+    # records
+    @property
+    def trail(self) -> Noted:
+        return self
+
+    def add(self, batch: Any) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def training(self, step: int, window: Window, timing: Any) -> None:
+        self.events.append(("window", step, window.steps, window.values.get("weights", 0.0)))
+
+    def validation(self, step: int, summary: Mapping[str, Any], by_task: Any) -> list[dict[str, Any]]:
+        self.events.append(("validation", step))
+        return [{"step": step, "split": "validation", **summary}]
+
+    def task_metrics(self, step: int, measured: Sequence[Any], seconds: float) -> list[dict[str, Any]]:
+        return []
+
+    def keep_nonfinite(self, found: Any, metrics: Any) -> Any:
+        return SimpleNamespace(resolve=lambda: SimpleNamespace(relative_to=lambda _: "kept"))
+
+    def skipped(self, found: Any) -> None:
+        self.events.append(("skipped", found.step))
+
+    # the progress line
+    def __enter__(self) -> Noted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def paused(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def updated(self, metrics: Any) -> None:
+        self.events.append(("update",))
+
+    def report(self, window: Window) -> None:
+        pass
+
+    def validated(self, summary: Any) -> None:
+        pass
+
+    def predicted(self, seconds: float) -> None:
+        pass
+
+    def print(self, line: str) -> None:
+        pass
+
+    # checkpoints
+    def save(self, step: int, state: TrainState, position: Any, meta: Any, metrics: Any, *, passing: bool) -> None:
+        self.saved[step] = (float(state.params["w"]), meta["window"], passing)
+        self.events.append(("save", step, float(state.params["w"])))
+
+    def train(
+        self,
+        *,
+        step: int = 0,
+        window: Window | None = None,
+        stop_after: int | None = None,
+        until: int = TOTAL,
+        predict_period: int | None = None,
+        selection: Selection | None = None,
+        skip: int = 0,
+        measure_first: bool = False,
+    ) -> RunState:
+        """Run from `step` on. measure_first: the state before the first update, before it."""
+        experiment = SimpleNamespace(
+            total_steps=TOTAL,
             stats_period=3,
             eval_period=4,
-            save_period=2,
-            infer_eval_period=infer_eval_period,
-            until=until,
-        ),
-        train_step=lambda state, batch: (state + batch, {"weights": batch}),
-        batches=iter(range(step + 1, 100)),
-        to_host=dict,
-        observer=recorder,
-        should_stop=lambda step: next(stops) == stop_after,
-    )
+            infer_eval_period=predict_period,
+            checkpoints=SimpleNamespace(period=2),
+            selection=selection,
+            skip_nonfinite=skip,
+        )
+        first_update = threading.Event()
+        if step or measure_first:
+            first_update.set()
+        anything: Any = self
+        run = Run(
+            experiment=experiment,  # type: ignore[arg-type]
+            stream=self.batches(step),  # type: ignore[arg-type]
+            position=dict,
+            place=lambda batch: batch,  # type: ignore[arg-type, return-value]
+            train_step=update,
+            measurements=anything,
+            checkpointer=anything,
+            records=anything,
+            progress=anything,
+            meta={},
+            first_update=first_update,
+        )
+        params = {"w": jnp.float32(sum(range(step + 1)))}
+        at = RunState(step, TrainState(jnp.int32(step), params, ()), Best(selection), window or Window())
+        stop = SimpleNamespace(reached=lambda step: step == stop_after, number=None)
+        loop(run, at, stop, until)  # type: ignore[arg-type]
+        return at
+
+    def batches(self, step: int) -> Iterator[Any]:
+        for number in itertools.count(step + 1):
+            yield jnp.float32(jnp.nan if number in self.not_finite else number)
+
+
+def value(at: RunState) -> float:
+    return float(at.train.params["w"])
 
 
 def test_order_of_events() -> None:
-    recorder = Recorder()
-    assert run(recorder) == (28, 7)
-    assert recorder.events == [
-        ("step", 1),
-        ("step", 2),
-        ("save", 2, 3),
-        ("step", 3),
-        ("stats", 3, 3, 6.0, 3),
-        ("step", 4),
-        ("evaluate", 4, 10),
-        ("save", 4, 10),
-        ("step", 5),
-        ("step", 6),
-        ("stats", 6, 3, 15.0, 3),
-        ("save", 6, 21),
-        ("step", 7),
-        ("stats", 7, 1, 7.0, 1),
-        ("evaluate", 7, 28),
-        ("save", 7, 28),
-    ]
+    noted = Noted()
+    at = noted.train(measure_first=True)
+    assert (at.step, value(at)) == (7, 28)
+    assert noted.events == [
+        ("measure", 0), ("validation", 0),
+        ("update",), ("update",), ("save", 2, 3),
+        ("update",), ("window", 3, 3, 6), ("update",), ("measure", 10), ("validation", 4), ("save", 4, 10),
+        ("update",), ("update",), ("window", 6, 3, 15), ("save", 6, 21),
+        ("update",), ("window", 7, 1, 7), ("measure", 28), ("validation", 7), ("save", 7, 28),
+    ]  # fmt: skip
+
+
+def test_the_state_before_the_first_update_is_measured_behind_it() -> None:
+    """A user waits for the first update; what is measured, and recorded of it, is the same."""
+    noted, first = Noted(), Noted()
+    noted.train()
+    first.train(measure_first=True)
+    assert noted.events == first.events
 
 
 def test_metrics_of_tasks_have_a_period_of_their_own_and_change_nothing() -> None:
-    without, recorder = Recorder(), Recorder()
-    run(without)
-    run(recorder, infer_eval_period=3)
-    measured = [event for event in recorder.events if event[0] == "infer_eval"]
-    assert measured == [("infer_eval", 3, 6), ("infer_eval", 6, 21), ("infer_eval", 7, 28)]
+    without, noted = Noted(), Noted()
+    without.train()
+    noted.train(predict_period=3)
+    predicted = [event for event in noted.events if event[0] == "predict"]
+    assert predicted == [("predict", 3, 6), ("predict", 6, 21), ("predict", 7, 28)]
     # behind the loss and before the checkpoint, which may keep it
-    assert [event[0] for event in recorder.events[-3:]] == ["evaluate", "infer_eval", "save"]
-    assert [event for event in recorder.events if event not in measured] == without.events
-    assert recorder.saved == without.saved
+    assert [event[0] for event in noted.events[-3:]] == ["validation", "predict", "save"]
+    assert [event for event in noted.events if event not in predicted] == without.events
+    assert noted.saved == without.saved
 
 
-def test_a_request_to_stop_finishes_the_step_and_saves_it() -> None:
-    recorder = Recorder()
-    assert run(recorder, stop_after=5) == (15, 5)
-    assert recorder.events[-2:] == [("step", 5), ("save", 5, 15)]
-    assert recorder.saved[5][1] == {"steps": 2, "values": {"weights": 9.0}}
-    assert recorder.passing == [5], "an unbroken run would not have kept it"
-    recorder = Recorder()
-    run(recorder, stop_after=4)
-    assert recorder.passing == [], "it has its turn at this step"
+@pytest.mark.parametrize(("stop_after", "until"), [(5, TOTAL), (None, 5)])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(stop_after: int | None, until: int) -> None:
+    whole, first, second = Noted(), Noted(), Noted()
+    whole.train()
+    at = first.train(stop_after=stop_after, until=until)
+    assert (at.step, value(at)) == (5, 15)
+    saved, window, passing = first.saved[5]
+    assert (saved, window["steps"], window["values"]["weights"]) == (15, 2, 9.0)
+    assert passing, "an unbroken run would not have kept it"
+    second.train(step=5, window=Window.from_json(window))
+    # the save at the stop is no part of the run
+    assert [event for event in first.events + second.events if event[:2] != ("save", 5)] == whole.events
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been() -> None:
-    whole, first, second = Recorder(), Recorder(), Recorder()
-    run(whole)
-    run(first, stop_after=5)
-    state, window = first.saved[5]
-    run(second, state=state, step=5, window=Window.from_json(window))
-
-    def determined(recorder: Recorder) -> list[tuple[Any, ...]]:
-        # Neither the number of steps that this process timed nor the save at the stop belongs to the run itself.
-        events = [event[:4] if event[0] == "stats" else event for event in recorder.events]
-        return [event for event in events if event[:2] != ("save", 5)]
-
-    assert determined(first) + determined(second) == determined(whole)
+def test_a_stop_where_a_checkpoint_is_due_leaves_that() -> None:
+    noted = Noted()
+    noted.train(stop_after=4)
+    assert not noted.saved[4][2]
 
 
-def test_the_clock_counts_only_between_start_and_stop() -> None:
-    times = iter([10.0, 12.0, 50.0, 53.0, 53.0])
-    clock = loop.Clock(now=lambda: next(times))
-    clock.start()
-    clock.stop()
-    clock.start()
-    clock.steps = 4
-    assert clock.lap() == (5.0, 4)
-    assert (clock.seconds, clock.steps) == (0.0, 0)
-
-
-def test_a_pause_is_saved_and_changes_nothing_that_comes_after_it() -> None:
-    whole = Recorder()
-    run(whole)
-    first = Recorder()
-    state, step = run(first, until=5)
-    assert (state, step) == (15, 5)
-    assert first.events[-2:] == [("step", 5), ("save", 5, 15)]
-    saved_state, window = first.saved[5]
-    second = Recorder()
-    run(second, state=saved_state, step=5, window=Window.from_json(window))
-    pauses = [event for event in (*first.events, *second.events) if event not in (("save", 5, 15),)]
-    # how many updates a process counts towards its own speed is no part of the run
-    assert [event[:4] for event in pauses] == [event[:4] for event in whole.events]
-
-
-def test_a_step_that_is_the_best_is_saved_out_of_its_turn() -> None:
-    recorder = Recorder(verdicts={3: loop.Verdict(save=True), 5: loop.Verdict(save=True)})
-    run(recorder, infer_eval_period=3)
-    assert list(recorder.saved) == [2, 3, 4, 6, 7], "nothing is judged at 5: nothing was measured"
-    assert recorder.passing == []
+def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
+    noted = Noted(losses={28.0: 0.5})
+    selection = Selection("validation/loss")
+    noted.train(selection=selection, until=TOTAL)
+    assert list(noted.saved) == [2, 4, 6, 7]
+    assert not any(passing for _, _, passing in noted.saved.values())
 
 
 def test_a_run_that_ends_early_ends_as_at_its_last_step() -> None:
-    """But for the order of its last records, as it does not know before the evaluation that it is the last."""
-    early = Recorder(verdicts={4: loop.Verdict(end=True)})
-    assert run(early, infer_eval_period=3) == (10, 4)
-    assert early.events[-4:] == [("evaluate", 4, 10), ("infer_eval", 4, 10), ("stats", 4, 1, 4.0, 1), ("save", 4, 10)]
-    assert early.saved[4][1] == {"steps": 0, "values": {}}
-    assert early.passing == []
-    # by the metrics of a task: the loss is measured, too
-    early = Recorder(verdicts={3: loop.Verdict(end=True)})
-    assert run(early, infer_eval_period=3) == (6, 3)
-    assert [event[:2] for event in early.events[-4:]] == [("stats", 3), ("infer_eval", 3), ("evaluate", 3), ("save", 3)]
-    # at what is the last step anyway, nothing comes twice
-    whole, last = Recorder(), Recorder(verdicts={7: loop.Verdict(end=True)})
-    assert run(last) == run(whole)
-    assert last.events == whole.events
+    noted = Noted(losses={10.0: 2.0})
+    selection = Selection("validation/loss", patience=1)
+    best = Best(selection)
+    best.add(1, {"validation/loss": 1.0})
+    at = noted.train(step=3, selection=selection, predict_period=3)
+    assert (at.step, at.best.step) == (7, 7), "nothing was better before: the first evaluation is the best"
+    noted = Noted(losses={10.0: float("nan")})
+    at = noted.train(step=3, selection=selection, predict_period=3)
+    assert at.step == 4
+    assert [event[0] for event in noted.events[-5:]] == ["measure", "validation", "predict", "window", "save"]
+    assert noted.saved[4][1] == {"steps": 0, "values": {}}
 
 
-def test_updates_that_were_skipped_do_not_count() -> None:
-    recorder = Recorder(skipped=(2, 4, 5, 6))
-    assert run(recorder) == (28, 7)
-    assert [event[:4] for event in recorder.events if event[0] == "stats" and event[2]] == [
-        ("stats", 3, 2, 4.0),
-        ("stats", 7, 1, 7.0),
-    ]
+def test_updates_that_are_not_finite_do_not_count() -> None:
+    noted = Noted(not_finite=(2, 4))
+    with pytest.raises(UserError, match=r"cross entropy .* of step 2 .*finite.*LEARNING_RATE"):
+        noted.train()
+    noted = Noted(not_finite=(2,))
+    with pytest.raises(UserError, match="After step 2 w hold values that are not finite"):
+        noted.train(skip=1)  # this update changes nothing of what is not finite: its parameters are lost
+    assert ("skipped", 2) in noted.events

@@ -23,7 +23,8 @@ V, B, S, T = 16, 4, 6, 5
 MODEL = EncoderDecoderModel(
     T5Config(vocab_size=V, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=16)
 )
-NAMES = nonfinite.parameter_names(MODEL.abstract_params())
+PARAMS = MODEL.abstract_params()
+NAMES = nonfinite.parameter_names(PARAMS)
 
 
 def batch(seed: int) -> dict[str, np.ndarray]:
@@ -63,7 +64,7 @@ def test_squares_are_those_of_the_gradients_and_make_up_the_norm() -> None:
     squares = np.asarray(metrics["gradient_squares"])
     assert squares.shape == (len(NAMES),)
     assert float(metrics["gradient_norm"]) == pytest.approx(float(np.sqrt(squares.sum())), rel=1e-6)
-    assert nonfinite.find(1, jax.device_get(metrics), NAMES) is None
+    assert nonfinite.find(1, jax.device_get(metrics), PARAMS) is None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -71,7 +72,7 @@ def test_what_is_not_finite_is_named(value: float) -> None:
     optimizer = AdamW(0.1)
     state = broken(create(MODEL, optimizer, jax.random.key(0)), "decoder/logits_dense/kernel", value)
     _, metrics = step_of(optimizer, False)(state, batch(0))
-    found = nonfinite.find(3, jax.device_get(metrics), NAMES)
+    found = nonfinite.find(3, jax.device_get(metrics), PARAMS)
     assert found is not None
     assert found.step == 3
     assert "gradient_norm" in found.metrics
@@ -82,7 +83,7 @@ def test_what_is_not_finite_is_named(value: float) -> None:
 def test_one_gradient_alone_is_named_alone() -> None:
     squares = np.ones(len(NAMES), np.float32)
     squares[NAMES.index("encoder/layers_0/mlp/wo/kernel")] = np.inf
-    found = nonfinite.find(9, {"cross_entropy": 1.0, "gradient_norm": np.inf, "gradient_squares": squares}, NAMES)
+    found = nonfinite.find(9, {"cross_entropy": 1.0, "gradient_norm": np.inf, "gradient_squares": squares}, PARAMS)
     assert found is not None
     assert str(found) == "The gradient norm of step 9 is not finite"
     assert found.where() == "gradients of encoder/layers_0/mlp/wo/kernel"

@@ -1,26 +1,48 @@
-"""Whether all processes of a run were given the same: what differs would be waited for in vain, or go wrong unseen."""
+"""The start of a run: what is printed and recorded of it, and whether all its processes were given the same."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
-from t5xpg.data.stream.client import TaskDescription
+from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import Group
-from t5xpg.experiment import Experiment
+from t5xpg.experiment import Experiment, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
-from t5xpg.run.directory import differing
+from t5xpg.experiment.identity import deciding_settings, vocabulary_identity
+from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.directory import RunDirectory, differing
+from t5xpg.run.loggers import StartedRun
 from t5xpg.run.records import to_json
+from t5xpg.train import initial_state
+
+if TYPE_CHECKING:
+    from t5xpg.data.recording.reader import RecordedData
 
 _SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that may be trained, before it is opened: checked, its data prepared, `step` updates done before."""
+
+    loaded: LoadedConfig
+    directory: RunDirectory
+    identity: dict[str, Any]
+    source: prepare.Source
+    checkpointer: Checkpointer
+    service: DataService | RecordedData
+    group: Group
+    step: int
 
 
 def require_same(group: Group, experiment: Experiment, identity: Mapping[str, Any]) -> None:
@@ -91,3 +113,47 @@ def _vocabulary_text(vocabulary: Vocabulary) -> str:
         "bytes" if vocabulary.model_file is None else f"{KINDS[vocabulary.kind]} {shown(Path(vocabulary.model_file))}"
     )
     return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
+
+
+def _facts(experiment: Experiment) -> dict[str, Any]:
+    return {"total_steps": experiment.total_steps, "num_params": experiment.model.num_params}
+
+
+def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origin: initial_state.Origin | None) -> None:
+    """Write run.json and the configuration. Raises UserError where the run was started with another identity."""
+    if not start.directory.written:
+        return
+    loaded, experiment = start.loaded, start.loaded.experiment
+    identity = start.identity | {"vocabulary": vocabulary_identity(vocabulary)}
+    if origin is not None:
+        identity[initial_state.NAME] = initial_state.identity(origin)
+    start.directory.start(
+        loaded.name,
+        identity,
+        step=start.step,
+        command=environment.command_line(),
+        devices=built.devices,
+        facts={
+            **_facts(experiment),
+            "data": start.source.manifest,
+            "selection": settings(experiment.selection) if experiment.selection else None,
+        },
+    )
+    start.directory.keep_model(vocabulary.model_file)
+    start.directory.write_config(loaded.full)
+    start.directory.write_operative(loaded.operative)
+
+
+def started_run(start: Start, built: Assembly) -> StartedRun:
+    """The run as loggers get to know it, but for the id that each has for it."""
+    experiment = start.loaded.experiment
+    return StartedRun(
+        experiment=start.loaded.name,
+        id="",
+        directory=start.directory.path,
+        folder=start.directory.loggers,
+        step=start.step,
+        settings=deciding_settings(experiment) | {"random_seed": experiment.random_seed},
+        gin=start.loaded.full,
+        facts=_facts(experiment) | {"devices": built.devices},
+    )

@@ -12,7 +12,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.distributed import ALONE
 from t5xpg.distributed.group import Alone
 from t5xpg.experiment import config
-from t5xpg.train.agreement import require_same
+from t5xpg.train.start import require_same
 from tests.workplace import EXPERIMENT
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}

@@ -1,0 +1,27 @@
+"""Work in a thread beside the main one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+
+def in_background(*functions: Callable[[], Any]) -> list[Future[Any]]:
+    """Call `functions` one after the other in a thread of their own; a future of each. After an error all have it."""
+    futures: list[Future[Any]] = [Future() for _ in functions]
+
+    def work() -> None:
+        failure: BaseException | None = None
+        for function, future in zip(functions, futures, strict=True):
+            if failure is None:
+                try:
+                    future.set_result(function())
+                    continue
+                except BaseException as error:
+                    failure = error
+            future.set_exception(failure)
+
+    threading.Thread(target=work, name="background", daemon=True).start()
+    return futures

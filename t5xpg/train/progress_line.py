@@ -1,0 +1,131 @@
+"""The progress line of a training, and the rates behind it: tokens and operations a second, waiting for data."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from t5xpg.base.progress import Progress, duration
+from t5xpg.distributed import hardware
+from t5xpg.experiment.assembly import Assembly
+from t5xpg.run.metrics import Window
+
+
+class Waiting(Protocol):
+    """A stream of batches."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds that were waited for batches."""
+
+
+class ProgressLine:
+    """Shows and times updates, without evaluation and saving. No number that the run determines depends on it.
+
+    The means of a window go into timing.jsonl; a moving average over the last updates is for the line alone.
+    """
+
+    def __init__(
+        self, built: Assembly, stream: Waiting, step: int, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        experiment = built.experiment
+        self._line = Progress("train", experiment.total_steps, "steps", initial=step)
+        self.print = self._line.print
+        rows = experiment.train_dataset.batch_size
+        self._built, self._stream, self._now = built, stream, now
+        self._tokens = rows * sum(experiment.lengths.values())  # of an update: inputs and targets, padded
+        self._flops = rows * experiment.model.flops_per_example(experiment.lengths)
+        self._peak_flops = self.measure_peak()
+        self._began: float | None = now()  # None while paused
+        self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
+        self._last_end: float | None = None
+        self._mean_seconds: float | None = None
+        self._mean_waited = 0.0
+        self._waited_shown = stream.waited
+        self._validation, self._prediction = "", ""
+
+    def __enter__(self) -> Self:
+        self._line.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.__exit__(kind, error, trace)
+
+    def measure_peak(self, *, again: bool = False) -> float | None:
+        """Floating point operations a second of all devices together, where that is known or can be measured."""
+        return hardware.peak_flops_of_mesh(self._built.mesh, self._built.experiment.model.config.dtype, again=again)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of the block."""
+        self._seconds += self._since()
+        self._began = self._last_end = None
+        try:
+            yield
+        finally:
+            self._began = self._now()
+
+    def updated(self, metrics: Mapping[str, Any] | None) -> None:
+        """Show an update by its sums of metrics; None for one that was passed over."""
+        self._steps += 1
+        if metrics is None:
+            self._line.advance(1, "not finite: skipped")
+            return
+        tokens = max(metrics["weights"], 1.0)
+        loss, accuracy = metrics["cross_entropy"] / tokens, metrics["correct"] / tokens
+        self._line.advance(
+            1, f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rates()}{self._validation}{self._prediction}"
+        )
+
+    def validated(self, summary: Mapping[str, Any]) -> None:
+        """Show a measurement of the validation split from now on."""
+        self._validation = f"  validation {summary['loss']:.3f}"
+
+    def predicted(self, seconds: float) -> None:
+        """Show how long the metrics of the tasks took, from now on."""
+        self._prediction = f"  metrics took {duration(seconds)}" if seconds else ""
+
+    def _rates(self) -> str:
+        """Of the last updates: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""
+        now, waited = self._now(), self._stream.waited
+        if self._last_end is not None:
+            seconds, before = now - self._last_end, self._mean_seconds
+            self._mean_seconds = seconds if before is None else 0.9 * before + 0.1 * seconds
+            self._mean_waited = 0.9 * self._mean_waited + 0.1 * (waited - self._waited_shown)
+        self._last_end, self._waited_shown = now, waited
+        if not self._mean_seconds:
+            return ""
+        text = f"  {self._tokens / self._mean_seconds:,.0f} tokens/s"
+        share = hardware.share_of_peak(self._flops / self._mean_seconds, self._peak_flops)
+        if share is not None:
+            text += f"  MFU {share:.0%}"
+        return f"{text}  data wait {min(1.0, self._mean_waited / self._mean_seconds):.0%}"
+
+    def report(self, window: Window) -> dict[str, Any] | None:
+        """Rates since the last report, in which the updates of `window` were made; None where there was no update."""
+        seconds, steps = self._seconds + self._since(), self._steps
+        waited, self._waited = self._stream.waited - self._waited, self._stream.waited
+        self._seconds, self._steps = 0.0, 0
+        if self._began is not None:
+            self._began = self._now()
+        if not steps or not window.steps or seconds <= 0:
+            return None
+        flops_per_second = self._flops * steps / seconds
+        return {
+            "seconds_per_step": seconds / steps,
+            "steps": steps,
+            "tokens_per_second": self._tokens * steps / seconds,
+            "target_tokens_per_second": window.summary()["target_tokens"] / window.steps * steps / seconds,
+            "flops_per_second": flops_per_second,
+            "share_of_peak": hardware.share_of_peak(flops_per_second, self._peak_flops),
+            "waited_for_data": waited / seconds,
+        }
+
+    def _since(self) -> float:
+        """Seconds since counting began; 0 while paused."""
+        return 0.0 if self._began is None else self._now() - self._began

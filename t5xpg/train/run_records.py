@@ -1,0 +1,120 @@
+"""What a run writes down: metrics, timings, the trail of its batches, TensorBoard and other loggers.
+
+What the run determines (metrics.jsonl, batches.sha256) and what it does not (timing.jsonl) go to different files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from t5xpg.evaluate.predicting import SPLIT, TaskMetrics
+from t5xpg.run.batch_trail import BatchTrail
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.loggers import Logger, StartedRun, exporter
+from t5xpg.run.loggers.exporter import Audience
+from t5xpg.run.metrics import Window
+from t5xpg.run.records import JsonlWriter, TensorBoardWriter, Unwritten, to_json
+from t5xpg.train import nonfinite
+from t5xpg.train.nonfinite import NonFinite
+
+Record = dict[str, Any]
+
+
+class RunRecords:
+    """The open records of a run that goes on after `step`. A context manager; leaving it closes them.
+
+    Records of later steps, which an earlier process wrote after its last checkpoint, are cut off. trail: of the
+    batches. loggers: those of the experiment; started: what they get to know of the run. log: prints a line of theirs.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        step: int,
+        trail: BatchTrail,
+        loggers: Sequence[Logger],
+        started: StartedRun,
+        log: Callable[[str], None],
+    ) -> None:
+        self.trail = trail
+        self._nonfinite = directory.nonfinite
+        written = directory.written
+        self._metrics = JsonlWriter(directory.metrics_jsonl) if written else Unwritten()
+        self._timing = JsonlWriter(directory.timing_jsonl) if written else Unwritten()
+        # A run that never saved starts over: nothing of its records holds any more.
+        kept = step if step > 0 else -1
+        self._metrics.truncate_after(kept)
+        self._timing.truncate_after(kept)
+        files = (directory.metrics_jsonl, directory.timing_jsonl)
+        tellers = exporter.start(loggers, started, *files, log) if written else ()
+        tensorboard = TensorBoardWriter(directory.tensorboard, after_step=kept) if written else Unwritten()
+        self._loggers = Audience(tensorboard, tellers)
+
+    def keep_nonfinite(self, found: NonFinite, metrics: Mapping[str, Any]) -> Path:
+        """Keep the batch of an update that was not finite; returns the folder."""
+        return nonfinite.keep(self._nonfinite, found, metrics, self.trail.batch_of(found.step))
+
+    def skipped(self, found: NonFinite) -> None:
+        """An update that was passed over."""
+        self._metrics.write({"step": found.step, "split": "skipped", "parameters": list(found.parameters)})
+
+    def training(self, step: int, window: Window, timing: Record | None) -> None:
+        """The means of a window of updates that ends with `step`, and its timings. Nothing of a window without any."""
+        self.trail.flush()
+        if not window.steps:
+            return
+        summary = window.summary()
+        self._metrics.write({"step": step, "split": "train", **summary})
+        self._loggers.scalars(step, summary, prefix="train")
+        if timing is not None:
+            self._write_timing(step, timing)
+
+    def validation(
+        self, step: int, summary: Mapping[str, Any], by_task: Mapping[str, Mapping[str, Any]]
+    ) -> list[Record]:
+        """The loss of the validation split, and that of every task of a mixture. Returns the records as written."""
+        of_split = {"step": step, "split": "validation"}
+        records = [self._write({**of_split, **summary})]
+        records += [self._write({**of_split, "task": task, **values}) for task, values in by_task.items()]
+        self._loggers.scalars(step, summary, prefix="validation")
+        for task, values in by_task.items():
+            self._loggers.scalars(step, values, prefix=f"validation/{task}")
+        self._loggers.flush()
+        return records
+
+    def task_metrics(self, step: int, measured: Sequence[TaskMetrics], seconds: float) -> list[Record]:
+        """The metrics of the tasks, and how long they took. Returns the records as written."""
+        records = [self._write(one.to_record(step)) for one in measured]
+        for one in measured:
+            self._loggers.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
+        self._write_timing(step, {"infer_eval_seconds": seconds})
+        self._loggers.flush()
+        return records
+
+    def complete(self) -> None:
+        """Nothing is left to be recorded of the last step."""
+        self._loggers.complete()
+
+    def __enter__(self) -> RunRecords:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.trail.close()
+        self._metrics.close()
+        self._timing.close()
+        self._loggers.close()
+
+    def _write(self, record: Record) -> Record:
+        written: Record = to_json(record)  # what a process that goes on reads again
+        self._metrics.write(written)
+        return written
+
+    def _write_timing(self, step: int, values: Record) -> None:
+        self._timing.write({"step": step, "time": time.time(), **values})
+        self._loggers.scalars(step, values, prefix="timing")

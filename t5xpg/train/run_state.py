@@ -1,0 +1,72 @@
+"""All of a run that is resumed, as one value: a checkpoint holds it, and nothing else of a run changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base.kill_points import phase
+from t5xpg.optim.state import TrainState
+from t5xpg.run.best import Best, Values, values_of
+from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.metrics import Window
+
+Position = dict[str, np.ndarray]  # in the data, see `Stream.state`
+
+
+@dataclass
+class RunState:
+    """After `step` updates: parameters and optimiser, the unfinished window of metrics, the best evaluation so far.
+
+    skipped: updates that were passed over because they were not finite. measured: the numbers that were measured of
+    this very step, by the names of `best.values_of`. position: in the data; None before it was asked for.
+    """
+
+    step: int
+    train: TrainState
+    best: Best
+    window: Window = field(default_factory=Window)
+    skipped: int = 0
+    measured: Values = field(default_factory=dict)
+    position: Position | None = None
+
+    @classmethod
+    def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> RunState:
+        """The value that was saved after `step` updates, on the devices of `abstract`. best: of the run's records.
+
+        Raises UserError where the checkpoint is damaged, or its arrays are not those of `abstract`.
+        """
+        with phase("restore", step):
+            train, position, meta = checkpointer.restore(step, abstract)
+        return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0), position=position)
+
+    def save(self, checkpointer: Checkpointer, meta: Mapping[str, Any], position: Position, *, passing: bool) -> None:
+        """Write it in the background; the arrays have been copied when this returns.
+
+        meta: what a reader of the checkpoint has to know besides. passing: see `Checkpointer.save`.
+        """
+        self.position = position
+        metrics = {name: math.nan if value is None else value for name, value in self.measured.items()}
+        meta = {**meta, "window": self.window.to_json(), "skipped": self.skipped}
+        checkpointer.save(self.step, self.train, position, meta, metrics or None, passing=passing)
+
+    def advance(self, train: TrainState) -> None:
+        """Take the state after one more update."""
+        self.train = train
+        self.step += 1
+        self.measured = {}
+
+    def measure(self, step: int, records: Iterable[Mapping[str, Any]]) -> Values:
+        """Take in the records of an evaluation of `step`, as they stand in metrics.jsonl; returns their numbers."""
+        values: Values = {}
+        for record in records:
+            of_record = values_of(record)
+            self.best.add(step, of_record)
+            values = {**values, **of_record}
+        if step == self.step:
+            self.measured = {**self.measured, **values}
+        return values
