@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     """A workplace in a folder with a space, away from the checkout's own. Tests use run folders of their own."""
     return make_workplace(tmp_path_factory.mktemp("work place"))
+
+
+@pytest.fixture(scope="session")
+def pretrained(workplace: Workplace) -> Path:
+    """A run of the common experiment, for tests that change nothing of it: 12 steps, checkpoints of 4, 8 and 12."""
+    workplace.run("train", str(workplace.experiment), "--run=pretrained")
+    return workplace.folder / "runs" / "pretrained"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.results import collect
 from t5xpg.run.results_page import block
-from tests.workplace import Workplace, assert_same_run, checkpoint_arrays
+from tests.workplace import Workplace, checkpoint_arrays
 
 MODULE = """
 import functools
@@ -83,9 +82,6 @@ def blend(workplace: Workplace) -> RunDirectory:
     for split, count in (("train", 40), ("validation", 10)):
         lines = (f"line {n} of {split}\tline {n}\n" for n in range(count))
         (workplace.folder / "user" / f"{split}.txt").write_text("".join(lines))
-    assert "validation, no cache yet (`make train` makes it first" in workplace.run(
-        "check", str(workplace.experiment), *BLEND[:-1]
-    )
     printed = workplace.run("train", str(workplace.experiment), *BLEND)
     assert "user_repeat is cached\n" in printed
     assert re.search(r"^step 1: validation loss by task: small_span_corruption \d\.\d+, user_repeat", printed, re.M)
@@ -165,16 +161,6 @@ def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     assert saved["validation/loss"] == results["final"]["validation"]["loss"]
     assert saved["user_repeat/predicted"] == 8
     assert saved["validation/user_repeat/loss"] == results["tasks"]["validation"]["user_repeat"]["loss"][-1]
-
-
-@pytest.mark.process
-def test_a_run_that_goes_on_measures_the_same(workplace: Workplace, blend: RunDirectory) -> None:
-    again = workplace.folder / "runs" / "blend_again"
-    shutil.copytree(blend.path, again)
-    shutil.rmtree(again / "checkpoints" / "2")
-    printed = workplace.run("train", str(workplace.experiment), *BLEND[:-1], "--run=blend_again")
-    assert "continues after step 1" in printed
-    assert_same_run(again, blend.path, 2)
 
 
 @pytest.mark.process
