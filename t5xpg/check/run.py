@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from t5xpg.base import paths
@@ -14,64 +14,40 @@ from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.experiment import prepare
 from t5xpg.experiment.config import LoadedConfig
-from t5xpg.experiment.gin_reading import shortened
 from t5xpg.experiment.identity import deciding, run_identity
-from t5xpg.run.directory import RunDirectory, differing
-
-_SHOWN = 20  # settings that differ
+from t5xpg.run.directory import RunDirectory, differences
 
 
 def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
     """New, continued, or another one. data: whether the run reads the text that is exported here."""
+    identity = _identity(loaded, data)
     try:
         if directory.exists():
-            recorded = directory.read()
             directory.check_trains()
-            found = {"experiment": recorded["experiment"], **recorded["identity"]}
+            recorded = directory.read()
         else:
             directory.check(loaded.name, {})  # no folder of somebody else's
-            found = _of_checkpoint(directory)
+            recorded = _of_checkpoint(directory)
+            known = recorded["identity"].get("settings", {})
+            identity = {"settings": {name: value for name, value in identity["settings"].items() if name in known}}
     except UserError as error:
         yield Finding("run", str(error), problem=True)
         return
     step = max(_steps(directory), default=0)
-    if not found:
+    if not recorded["identity"]:
         yield Finding("run", f"new, in {shown(directory.path)}")
         return
-    now = _identity(loaded, data)
-    if not directory.exists():
-        now["settings"] = {name: value for name, value in now["settings"].items() if name in found["settings"]}
-    # what is not known of either is not compared
-    differences = differing(
-        {name: found[name] for name in found if name in now}, {name: now[name] for name in now if name in found}
-    )
-    if not differences:
-        total = loaded.experiment.total_steps
-        where = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
-        yield Finding("run", f"{where}, in {shown(directory.path)}")
+    found = differences(recorded, loaded.name, identity)
+    if found:
+        yield Finding("run", directory.mismatch(found, identity["settings"]), problem=True)
         return
-    lines = [
-        f"{_name(key, now['settings'])} {shortened(str(old))} in the run, {shortened(str(new))} now"
-        for key, (old, new) in differences.items()
-    ]
-    shown_lines = lines[:_SHOWN] + ([f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else [])
-    yield Finding(
-        "run",
-        "\n".join(
-            [
-                f"{shown(directory.path)} holds a run with other settings:",
-                *(f"  {line}" for line in shown_lines),
-                f"Set them back to continue it, name another run directory (RUN={directory.path.name}_2), or delete "
-                f"{shown(directory.path)} to start over.",
-            ]
-        ),
-        problem=True,
-    )
+    total = loaded.experiment.total_steps
+    where = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
+    yield Finding("run", f"{where}, in {shown(directory.path)}")
 
 
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     """What makes the run the run it is, as far as it is known before anything is made."""
-
     experiment = loaded.experiment
     identity = run_identity(experiment, prepare.Source({}))
     del identity["data"], identity["cache"]
@@ -81,7 +57,7 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
         with contextlib.suppress(UserError):  # said where the data are looked at
             digests = read_manifest(paths.data_directory() / name).identity
             identity["data"] = {"task": task, "dataset": name, "sha256": digests}
-    return {"experiment": loaded.name, **identity}
+    return identity
 
 
 def _steps(directory: RunDirectory) -> list[int]:
@@ -98,15 +74,5 @@ def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
                 name if name.startswith("model") else f"model.{name}": meta["settings"][name]
                 for name in meta["settings"]
             }
-            return {"experiment": str(meta["experiment"]), "settings": deciding(of_model)}
-    return {}
-
-
-def _name(key: str, settings: Mapping[str, Any]) -> str:
-    """A setting as its gin file names it: "settings.model.config.emb_dim" is T5Config.emb_dim."""
-    if not key.startswith("settings."):
-        return key
-    owner, _, field = key.removeprefix("settings.").rpartition(".")
-    kind = settings.get(owner) if owner else "Experiment"
-    alone = sum(other == kind for other in settings.values()) <= 1
-    return f"{kind}.{field}" if isinstance(kind, str) and alone else key.removeprefix("settings.")
+            return {"experiment": str(meta["experiment"]), "identity": {"settings": deciding(of_model)}}
+    return {"experiment": "", "identity": {}}

@@ -20,8 +20,8 @@ from t5xpg.evaluate.measurements import require_selection
 from t5xpg.experiment import Experiment, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.optim import state
-from t5xpg.run.best import Selection, validation_names
-from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, Place, find
+from t5xpg.run.best import BestMetric, validation_names
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 
@@ -49,7 +49,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick:
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
     """Whether the initial checkpoint is there and fits; and its meta, where it does."""
     try:
-        place: Place = find(initial)
+        place: SavedStep = find(initial)
         abstract = state.abstract(experiment.model, experiment.optimizer)
         meta = initial_state.require_fit(place, experiment, abstract)
     except UserError as error:
@@ -105,7 +105,7 @@ def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experi
         yield Finding("start", str(error), problem=True)
 
 
-def _selected(selection: Selection, names: list[str]) -> Finding:
+def _selected(selection: BestMetric, names: list[str]) -> Finding:
     try:
         selection.require(names)
     except UserError as error:
@@ -113,7 +113,7 @@ def _selected(selection: Selection, names: list[str]) -> Finding:
     return Finding("best", _text(selection))
 
 
-def _text(selection: Selection) -> str:
+def _text(selection: BestMetric) -> str:
     patience = selection.patience
     ends = "" if patience is None else f"; ends after {patience} in a row without a better one"
     kept = "kept" if selection.keep else "not kept"

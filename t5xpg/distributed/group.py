@@ -89,13 +89,13 @@ class Group(Protocol):
     def first(self) -> bool:
         """Whether this process writes what one alone writes."""
 
-    def told(self, name: str, value: bytes = b"") -> bytes:
+    def broadcast(self, name: str, value: bytes = b"") -> bytes:
         """What the first process gives as `value`; those of the others count for nothing."""
 
-    def gathered(self, name: str, value: bytes) -> list[bytes]:
+    def gather(self, name: str, value: bytes) -> list[bytes]:
         """The values of all processes, in their order, on the first one; an empty list on the others, at once."""
 
-    def meet(self, name: str) -> None:
+    def barrier(self, name: str) -> None:
         """Return when all processes have called it."""
 
     def follow(self, request: StopRequest, step: int) -> Stop:
@@ -118,15 +118,15 @@ class Alone:
 
     process, count, first = 0, 1, True
 
-    def told(self, name: str, value: bytes = b"") -> bytes:
+    def broadcast(self, name: str, value: bytes = b"") -> bytes:
         """See `Group`."""
         return value
 
-    def gathered(self, name: str, value: bytes) -> list[bytes]:
+    def gather(self, name: str, value: bytes) -> list[bytes]:
         """See `Group`."""
         return [value]
 
-    def meet(self, name: str) -> None:
+    def barrier(self, name: str) -> None:
         """See `Group`."""
 
     def follow(self, request: StopRequest, step: int) -> Stop:
@@ -180,7 +180,7 @@ class Processes:
         """See `Group`."""
         return self.process == 0
 
-    def told(self, name: str, value: bytes = b"") -> bytes:
+    def broadcast(self, name: str, value: bytes = b"") -> bytes:
         """See `Group`."""
         key = self._key(name)
         if self.first:
@@ -188,7 +188,7 @@ class Processes:
             return value
         return bytes(self._client.blocking_key_value_get_bytes(key, _EVER))
 
-    def gathered(self, name: str, value: bytes) -> list[bytes]:
+    def gather(self, name: str, value: bytes) -> list[bytes]:
         """See `Group`."""
         key = self._key(name)
         if not self.first:
@@ -199,7 +199,7 @@ class Processes:
         self._client.key_value_delete(key)
         return [value, *values]
 
-    def meet(self, name: str) -> None:
+    def barrier(self, name: str) -> None:
         """See `Group`."""
         self._client.wait_at_barrier(self._key(name), _EVER)
 
@@ -222,7 +222,7 @@ class Processes:
 
     def close(self) -> None:
         """Wait for the others, which have come to their end as well."""
-        self.meet("end")
+        self.barrier("end")
         self._ended.set()
         self._watcher.join()
 

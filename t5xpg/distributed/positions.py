@@ -57,7 +57,7 @@ class SharedPositions:
             path.parent.mkdir(parents=True, exist_ok=True)
             with write_atomically(path) as target:
                 target.write(file.getvalue())
-        group.meet("positions")
+        group.barrier("positions")
         if not group.first:
             return own
         positions = [own]

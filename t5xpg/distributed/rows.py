@@ -28,7 +28,7 @@ class HeldRows:
 
     def place(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
         """The arrays, which have these rows, as arrays of all rows: each device of this process gets its own."""
-        if jax.process_count() == 1:
+        if jax.process_count() == 1 and len(self.shards) * self.rows_per_shard == self.batch_size:
             return shard_batch(batch, sharding)
 
         def array_of(name: str) -> jax.Array:

@@ -127,8 +127,8 @@ def _path_text(path: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Places:
-    """`activations.Places` of a mesh and its rules."""
+class MeshSharding:
+    """`activations.ActivationSharding` of a mesh and its rules."""
 
     mesh: Mesh
     rules: LogicalAxisRules
@@ -188,14 +188,14 @@ def _over_batch(axes: MeshAxes) -> tuple[str, ...]:
     return tuple(axis for axis in as_tuple(axes) if axis in BATCH_AXES)
 
 
-def _placed(step: Callable[..., Any], mesh: Mesh, rules: LogicalAxisRules) -> Callable[..., Any]:
+def _on_mesh(step: Callable[..., Any], mesh: Mesh, rules: LogicalAxisRules) -> Callable[..., Any]:
     """`step`, traced for the mesh; for a mesh of one device it is as it would be without."""
     if mesh.size == 1:
         return step
 
     @functools.wraps(step)
     def traced(*arguments: Any) -> Any:
-        with activations.placed(Places(mesh, rules)):
+        with activations.on_mesh(MeshSharding(mesh, rules)):
             return step(*arguments)
 
     return traced
@@ -220,7 +220,7 @@ def jit_train_step(
     follow.
     """
     return jax.jit(
-        _placed(step, mesh, rules),
+        _on_mesh(step, mesh, rules),
         in_shardings=(shardings, batch_sharding(mesh), *[replicated(mesh)] * more),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
@@ -232,7 +232,7 @@ def jit_eval_step(
 ) -> Any:
     """`step(params, batch, ...) -> metrics`, compiled. params: the parameters' shardings; more, rules: as above."""
     return jax.jit(
-        _placed(step, mesh, rules),
+        _on_mesh(step, mesh, rules),
         in_shardings=(params, batch_sharding(mesh), *[replicated(mesh)] * more),
         out_shardings=replicated(mesh),
     )

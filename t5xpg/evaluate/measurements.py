@@ -21,7 +21,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.predicting import InferEval, TaskMetrics, metric_names, model_outputs
 from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
-from t5xpg.run.best import Selection, validation_names
+from t5xpg.run.best import BestMetric, validation_names
 
 if TYPE_CHECKING:
     from t5xpg.data.recording.reader import RecordedData
@@ -127,7 +127,7 @@ def require_metrics(service: DataService | RecordedData, config: DatasetConfig) 
         raise UserError(no_metrics(config.mixture_or_task_name))
 
 
-def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: Selection) -> None:
+def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: BestMetric) -> None:
     """Raise UserError, with the nearest names, where the metric that a run is selected by is none of its own."""
     if selection.of_validation:
         tasks = [task.mixture_or_task_name for task in task_configs(config, describe(service, config))]

@@ -15,7 +15,7 @@ from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.losses import LossConfig
 from t5xpg.models.model import Model
 from t5xpg.optim.optimizers import Optimizer
-from t5xpg.run.best import Selection
+from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.run.loggers import Logger
@@ -51,7 +51,7 @@ class Experiment:
     model_dir: str | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     initial: InitialCheckpoint | None = None
-    selection: Selection | None = None
+    selection: BestMetric | None = None
     loggers: tuple[Logger, ...] = ()
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Experiment:
         if self.selection is not None:
             self._select(self.selection)
 
-    def _select(self, selection: Selection) -> None:
+    def _select(self, selection: BestMetric) -> None:
         """Keep the checkpoint of the best evaluation. Raises UserError where its metric is never measured."""
         if not selection.of_validation and self.infer_eval_period is None:
             raise UserError(

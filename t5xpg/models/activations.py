@@ -1,6 +1,6 @@
-"""Where arrays lie while a model computes: models name their axes, who compiles them for a mesh places them.
+"""The sharding of activations: models name the logical axes of their arrays, and a mesh says how those are split.
 
-Without a mesh of several devices nothing is placed, and nothing of this becomes part of the program.
+Without a mesh of several devices nothing is split, and nothing of this becomes part of the compiled program.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jax import lax
 Product = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-class Places(Protocol):
-    """What a mesh has to say of arrays with certain logical axes."""
+class ActivationSharding(Protocol):
+    """How arrays with certain logical axes are split over the devices of a mesh."""
 
     def split(self, x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
         """x, lying as the rules have it."""
@@ -33,23 +33,23 @@ class Places(Protocol):
         """product(a, b) of all rows, lying as a weight with these axes is stored."""
 
 
-_places: ContextVar[Places | None] = ContextVar("places", default=None)
+_current: ContextVar[ActivationSharding | None] = ContextVar("activation_sharding", default=None)
 
 
 @contextmanager
-def placed(places: Places) -> Iterator[None]:
-    """What is traced inside is placed."""
-    token = _places.set(places)
+def on_mesh(sharding: ActivationSharding) -> Iterator[None]:
+    """What is traced in the block follows `sharding`."""
+    token = _current.set(sharding)
     try:
         yield
     finally:
-        _places.reset(token)
+        _current.reset(token)
 
 
 def split(x: jax.Array, *axes: str) -> jax.Array:
     """x, split over devices by its logical axes; its gradient too."""
-    places = _places.get()
-    return x if places is None else places.split(x, axes)
+    sharding = _current.get()
+    return x if sharding is None else sharding.split(x, axes)
 
 
 def rows(x: jax.Array, last: str) -> jax.Array:
@@ -59,27 +59,29 @@ def rows(x: jax.Array, last: str) -> jax.Array:
 
 def is_gathered(*axes: str) -> bool:
     """Whether a weight with these axes is stored split over devices that all need it whole."""
-    places = _places.get()
-    return places is not None and places.is_gathered(axes)
+    sharding = _current.get()
+    return sharding is not None and sharding.is_gathered(axes)
 
 
 def gathered(weight: jax.Array, *axes: str) -> jax.Array:
     """A weight as all rows are multiplied with it; its gradient is split as the weight is stored."""
-    places = _places.get()
-    return weight if places is None else _gathered(weight, axes, places)
+    sharding = _current.get()
+    return weight if sharding is None else _gathered(weight, axes, sharding)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gathered(weight: jax.Array, axes: tuple[str, ...], places: Places) -> jax.Array:
-    return places.gathered(weight, axes)
+def _gathered(weight: jax.Array, axes: tuple[str, ...], sharding: ActivationSharding) -> jax.Array:
+    return sharding.gathered(weight, axes)
 
 
-def _gathered_forward(weight: jax.Array, axes: tuple[str, ...], places: Places) -> tuple[jax.Array, None]:
-    return places.gathered(weight, axes), None
+def _gathered_forward(weight: jax.Array, axes: tuple[str, ...], sharding: ActivationSharding) -> tuple[jax.Array, None]:
+    return sharding.gathered(weight, axes), None
 
 
-def _gathered_backward(axes: tuple[str, ...], places: Places, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (places.split(gradient, axes),)
+def _gathered_backward(
+    axes: tuple[str, ...], sharding: ActivationSharding, _: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    return (sharding.split(gradient, axes),)
 
 
 _gathered.defvjp(_gathered_forward, _gathered_backward)
@@ -100,5 +102,5 @@ def summed_over_rows(product: Product, a: jax.Array, b: jax.Array, *axes: str) -
 
     a: [N, I], whose columns are the weight's first axis, or [N], of which product makes all of that axis. b: [N, O].
     """
-    places = _places.get()
-    return product(a, b) if places is None else places.summed_over_rows(product, a, b, axes)
+    sharding = _current.get()
+    return product(a, b) if sharding is None else sharding.summed_over_rows(product, a, b, axes)

@@ -23,7 +23,7 @@ Values = Mapping[str, float | None]  # None: not finite
 
 
 @dataclass(frozen=True)
-class Selection:
+class BestMetric:
     """metric: a name as `values_of` gives it. mode: whether the lowest ("min") or the highest ("max") is the best; None
     where the metric is of a validation, which says so itself. keep: a checkpoint is written of every evaluation that is
     the best so far, and the last of these stays. patience: so many evaluations in a row without a better one end the
@@ -86,7 +86,7 @@ class Selection:
 class Best:
     """The best evaluation of a run so far. That of step 0 is none: it measures what the run began with."""
 
-    def __init__(self, selection: Selection | None) -> None:
+    def __init__(self, selection: BestMetric | None) -> None:
         self.selection = selection
         self.step: int | None = None  # of the best; None before the first with a finite value
         self.value: float | None = None
@@ -94,7 +94,7 @@ class Best:
         self._last: int | None = None
 
     @classmethod
-    def of_records(cls, records: Iterable[Mapping[str, Any]], selection: Selection | None, step: int) -> Best:
+    def of_records(cls, records: Iterable[Mapping[str, Any]], selection: BestMetric | None, step: int) -> Best:
         """After the lines of metrics.jsonl up to `step`, in their order."""
         best = cls(selection)
         for record in records:

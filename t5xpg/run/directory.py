@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, remove_abandoned, write_atomically, write_json, write_text
+from t5xpg.base.paths import shown
 from t5xpg.run.records import to_json
 
 _FORMAT = 1
@@ -90,16 +91,19 @@ class RunDirectory:
                 "is. Start another run from it (INITIAL_CHECKPOINT), or name another run directory with RUN=…"
             )
 
-    def check(self, experiment: str, identity: Mapping[str, Any]) -> None:
+    def check(self, experiment: str, identity: Mapping[str, Any], *, complete: bool = False) -> None:
         """Raise UserError if the folder holds another run than this one, saying what differs, or no run but files.
 
-        A part of the identity that is not known yet (a name that `identity` lacks) is not compared.
+        complete: whether all of the identity is known; a part that is not known yet is not compared.
         """
-        if self.exists():
-            recorded = self.read()
-            self._compare(recorded, experiment, {**recorded["identity"], **to_json(identity)})
-        else:
+        if not self.exists():
             self._check_no_stranger()
+            return
+        if "seed" in identity:  # it is to be trained
+            self.check_trains()
+        found = differences(self.read(), experiment, identity, complete=complete)
+        if found:
+            raise UserError(self.mismatch(found, identity.get("settings", {})))
 
     def _check_no_stranger(self) -> None:
         """Raise UserError where the path is no folder, or one that holds other files than a run's and no run."""
@@ -141,12 +145,8 @@ class RunDirectory:
         devices: the accelerators, such as {"platform": "cpu", "kind": "cpu", "count": 1}.
         facts: anything else to keep with this start.
         """
-        self.check(experiment, identity)
-        starts = []
-        if self.exists():
-            recorded = self.read()
-            self._compare(recorded, experiment, to_json(identity))
-            starts = recorded["starts"]
+        self.check(experiment, identity, complete=True)
+        starts = self.read()["starts"] if self.exists() else []
         starts.append(
             {
                 "time": time.time(),
@@ -183,26 +183,20 @@ class RunDirectory:
             remove_abandoned(self.path)
             yield
 
-    def _compare(self, recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any]) -> None:
-        if "seed" in identity:  # it is to be trained
-            self.check_trains()
-        old = {"experiment": recorded["experiment"], **recorded["identity"]}
-        differences = differing(old, {"experiment": experiment, **identity})
-        if differences:
-            raise UserError(self._mismatch(differences))
-
-    def _mismatch(self, differences: Mapping[str, tuple[Any, Any]]) -> str:
-        shown = list(differences.items())[:_SHOWN_DIFFERENCES]
-        width = max(len(name) for name, _ in shown)
-        lines = [f"  {name:<{width}}  {_short(old)} in the run, {_short(new)} now" for name, (old, new) in shown]
-        if len(differences) > len(shown):
-            lines.append(f"  and {len(differences) - len(shown)} more")
+    def mismatch(self, found: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
+        """The message where this folder holds another run. found: `differences`. settings: those of now."""
+        named = [(_gin_name(key, settings), values) for key, values in found.items()]
+        listed = named[:_SHOWN_DIFFERENCES]
+        width = max(len(name) for name, _ in listed)
+        lines = [f"  {name:<{width}}  {_short(old)} in the run, {_short(new)} now" for name, (old, new) in listed]
+        if len(found) > len(listed):
+            lines.append(f"  and {len(found) - len(listed)} more")
         return "\n".join(
             [
-                f"{self.path} holds a run with other settings:",
+                f"{shown(self.path)} holds a run with other settings:",
                 *lines,
                 f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
-                f"{self.path} to start over.",
+                f"{shown(self.path)} to start over.",
             ]
         )
 
@@ -257,6 +251,20 @@ def clean_runs(folder: Path, *, yes: bool = False) -> int:
     return 0
 
 
+def differences(
+    recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any], *, complete: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """What makes a run another one than the one that was recorded: {"settings.loss.z_loss": (recorded, now)}.
+
+    The one answer to "is this the same run?". recorded: {"experiment", "identity"}. identity: as
+    `experiment.identity.run_identity` gives it. complete: whether all of it is known; otherwise a part (a name) that it
+    lacks is not compared.
+    """
+    old = {"experiment": recorded["experiment"], **recorded["identity"]}
+    now = {"experiment": experiment, **to_json(identity)}
+    return differing(old, now if complete else {**old, **now})
+
+
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """The leaves of two nested mappings that differ: {"data.splits.train.sha256": (old, new)}, "not set" if absent."""
     differences: dict[str, tuple[Any, Any]] = {}
@@ -272,3 +280,13 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") 
 def _short(value: Any) -> str:
     text = value if value == _NOT_SET else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _gin_name(key: str, settings: Mapping[str, Any]) -> str:
+    """A setting as its gin file names it: "settings.model.config.emb_dim" is T5Config.emb_dim."""
+    if not key.startswith("settings."):
+        return key
+    owner, _, field = key.removeprefix("settings.").rpartition(".")
+    kind = settings.get(owner) if owner else "Experiment"
+    alone = sum(other == kind for other in settings.values()) <= 1
+    return f"{kind}.{field}" if isinstance(kind, str) and alone else key.removeprefix("settings.")

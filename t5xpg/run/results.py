@@ -17,7 +17,7 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_text
 from t5xpg.base.page import cell, decimals, escape, table
-from t5xpg.run.best import Best, Selection
+from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
@@ -182,7 +182,7 @@ def _selected(metrics: Sequence[Record], selection: Record | None, last: int) ->
     """The best evaluation of a run that selects one, and why the run ended with step `last`, if it ended early."""
     if selection is None:
         return None
-    best = Best.of_records(metrics, Selection(**selection), last)
+    best = Best.of_records(metrics, BestMetric(**selection), last)
     ended = best.reason if best.ends(last) else None
     kind = {name: selection[name] for name in ("metric", "mode")}
     return {**kind, "step": best.step, "value": best.value, "ended_early": ended}

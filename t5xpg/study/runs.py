@@ -19,7 +19,7 @@ from t5xpg.base.progress import Progress
 from t5xpg.experiment import config
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import Source
-from t5xpg.run.best import Best, Selection
+from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
@@ -73,7 +73,7 @@ def outcome(run: Run, folder: Path) -> Outcome:
     target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
     diverged = directory.nonfinite.is_dir() and any(directory.nonfinite.iterdir())
     selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
-    ended = selection is not None and Best.of_records(records, Selection(**selection), step).ends(step)
+    ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
     return Outcome(step, validation, target_tokens, diverged, ended)
 
 

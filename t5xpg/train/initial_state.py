@@ -21,7 +21,7 @@ from t5xpg.experiment.identity import decides_predictions
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
-from t5xpg.run.checkpoint.initial_checkpoint import Place, find
+from t5xpg.run.checkpoint.initial_checkpoint import SavedStep, find
 from t5xpg.run.directory import differing
 
 NAME = "initial"  # in a run's identity, and in the meta of its checkpoints
@@ -60,7 +60,7 @@ def _load(built: Assembly) -> InitialState:
     place = find(initial)
     with Checkpointer(place.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest() if place.step is None else place.step
-        place = Place(place.run, step)
+        place = SavedStep(place.run, step)
         require_fit(place, experiment, built.abstract_state)
         if initial.reset_optimizer:
             params, meta = checkpointer.restore_params(step, built.abstract_state.params)
@@ -143,7 +143,7 @@ def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment
         )
 
 
-def require_fit(place: Place, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
+def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
     """Raise one UserError with every parameter of a checkpoint that the model does not have so, and what to set.
 
     Returns the checkpoint's meta: {"experiment", "vocabulary", "settings": of the model}.

@@ -58,7 +58,7 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
             "versions": environment.versions(),
         }
     )
-    first = json.loads(group.told("identity", json.dumps(own).encode("utf-8")))
+    first = json.loads(group.broadcast("identity", json.dumps(own).encode("utf-8")))
     differences = differing(first, json.loads(json.dumps(own)))
     if differences:
         listed = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]

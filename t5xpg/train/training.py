@@ -153,7 +153,7 @@ def _prepared(experiment: Experiment, group: Group) -> prepare.Source:
         process.drop_early()  # the data process that was started early does not see what is made now
     if group.first:
         source = prepare.prepare_all(datasets)
-    group.meet("data")
+    group.barrier("data")
     return source if group.first else prepare.prepare_all(datasets)
 
 
@@ -291,7 +291,7 @@ def _trail(start: Start, built: Assembly) -> BatchTrail:
     if group.count == 1:
         return BatchTrail(start.directory.batches, start.step, parts)
     owned = [built.held_rows(number).shards for number in range(group.count)]
-    shares = Shares(owned, group.process, functools.partial(group.gathered, "batches"))
+    shares = Shares(owned, group.process, functools.partial(group.gather, "batches"))
     return BatchTrail(start.directory.batches if group.first else None, start.step, parts, shares)
 
 

@@ -34,15 +34,15 @@ def in_each(work: Callable[[Processes], Any], store: Store | None = None) -> lis
         return list(pool.map(work, processes))
 
 
-def test_told_gathered_and_met() -> None:
+def test_broadcast_gather_and_barrier() -> None:
     store = Store(COUNT)
 
     def work(processes: Processes) -> Any:
         said = f"of {processes.process}".encode()
-        first = processes.told("name", said)
-        gathered = processes.gathered("name", said)
-        again = processes.gathered("name", said * 2)
-        processes.meet("name")
+        first = processes.broadcast("name", said)
+        gathered = processes.gather("name", said)
+        again = processes.gather("name", said * 2)
+        processes.barrier("name")
         return first, gathered, again
 
     found = in_each(work, store)
@@ -55,9 +55,9 @@ def test_one_process_needs_nobody() -> None:
     with join(None) as alone:
         assert alone is ALONE
         assert alone.first
-        assert alone.told("name", b"x") == b"x"
-        assert alone.gathered("name", b"x") == [b"x"]
-        alone.meet("name")
+        assert alone.broadcast("name", b"x") == b"x"
+        assert alone.gather("name", b"x") == [b"x"]
+        alone.barrier("name")
         with StopRequest() as request:
             stop = alone.follow(request, 7)
             assert not stop.reached(8)
@@ -76,7 +76,7 @@ def test_a_signal_to_one_process_stops_all() -> None:
         step = 1
         while not stop.reached(step):
             step += 1
-            processes.meet("update")
+            processes.barrier("update")
         processes.close()
         return step, stop.number
 

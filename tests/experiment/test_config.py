@@ -16,7 +16,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError
 from t5xpg.experiment.identity import deciding_settings
 from t5xpg.models.decoding import DecodingConfig
-from t5xpg.run.best import Selection
+from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 
 LOGGER_MODULES = {"wandb": "weights_and_biases", "mlflow": "mlflow_tracking"}
@@ -125,7 +125,7 @@ def test_fine_tuning_has_a_constant_rate_and_a_task_of_its_own(tmp_path: Path, o
     file = write_fine_tuning(tmp_path, optimizer=optimizer)
     experiment = config.load(file, ["INITIAL_CHECKPOINT=pretrained"]).experiment
     assert experiment.initial == InitialCheckpoint("pretrained")
-    assert experiment.selection == Selection()
+    assert experiment.selection == BestMetric()
     assert experiment.train_dataset.objective is None
     assert [float(experiment.optimizer.learning_rate(step)) for step in (0, 10**6)] == pytest.approx([1e-3, 1e-3])
     pretraining = config.load(write_gin(tmp_path, optimizer=optimizer)).experiment
@@ -146,7 +146,7 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
     ]  # fmt: skip
     experiment = config.load(write_fine_tuning(tmp_path), overrides).experiment
     assert experiment.initial == InitialCheckpoint("runs/a/checkpoints/100", False, False)
-    assert experiment.selection == Selection("squad/em", "max", True, 3)
+    assert experiment.selection == BestMetric("squad/em", "max", True, 3)
     assert (experiment.checkpoints.keep_best, experiment.checkpoints.best_mode) == ("squad/em", "max")
     experiment = config.load(write_fine_tuning(tmp_path), [*overrides, "KEEP_BEST=False"]).experiment
     assert experiment.checkpoints.keep_best is None
@@ -171,7 +171,7 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
         (("INITIAL_CHECKPOINT=a", "BEST_METRIC=validation/accurcy"), "Did you mean validation/accuracy"),
         (("INITIAL_CHECKPOINT=a", "BEST_MODE=biggest"), "BEST_MODE is 'biggest': expected 'min' or 'max'"),
         (("INITIAL_CHECKPOINT=a", "EARLY_STOP_PATIENCE=0"), "EARLY_STOP_PATIENCE is 0: expected None or a whole"),
-        (("INITIAL_CHECKPOINT=a", "EARLY_STOP_PATIENCE=often"), "EARLY_STOP_PATIENCE (Selection.patience) must be"),
+        (("INITIAL_CHECKPOINT=a", "EARLY_STOP_PATIENCE=often"), "EARLY_STOP_PATIENCE (BestMetric.patience) must be"),
         (("INITIAL_CHECKPOINT=3",), "INITIAL_CHECKPOINT (InitialCheckpoint.checkpoint) must be a text, not 3"),
         (("INITIAL_CHECKPOINT=a", "RESET_OPTIMIZER=maybe"), "RESET_OPTIMIZER (InitialCheckpoint.reset_optimizer) must"),
         (("INITIAL_CHECKPOINT=a", "NOISE_DENSITY=0.2"), "NOISE_DENSITY is set, and nothing uses it"),

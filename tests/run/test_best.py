@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.base.errors import UserError
-from t5xpg.run.best import Best, Selection, validation_names, values_of
+from t5xpg.run.best import Best, BestMetric, validation_names, values_of
 
 VALUES = st.lists(st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.just(math.nan), st.floats(-9, 9)), max_size=12)
 
@@ -24,7 +24,7 @@ def state(best: Best) -> tuple[Any, ...]:
     return best.step, best.value, best.since
 
 
-def of_values(values: list[float], selection: Selection) -> Best:
+def of_values(values: list[float], selection: BestMetric) -> Best:
     best = Best(selection)
     for number, value in enumerate(values, start=1):
         best.add(number, values_of(validation(number, value)))
@@ -33,7 +33,7 @@ def of_values(values: list[float], selection: Selection) -> Best:
 
 @given(VALUES)
 def test_the_best_is_the_first_of_the_lowest(values: list[float]) -> None:
-    best = of_values(values, Selection())
+    best = of_values(values, BestMetric())
     finite = [value for value in values if not math.isnan(value)]
     if not finite:
         assert state(best) == (None, None, len(values))
@@ -44,7 +44,7 @@ def test_the_best_is_the_first_of_the_lowest(values: list[float]) -> None:
 
 @given(VALUES, st.integers(0, 12), st.integers(1, 3))
 def test_a_run_that_goes_on_is_where_the_unbroken_one_was(values: list[float], reached: int, patience: int) -> None:
-    selection = Selection(patience=patience)
+    selection = BestMetric(patience=patience)
     # as metrics.jsonl has them, of a process that was killed after `reached` and had got further
     lines = [
         json.dumps(validation(step, None if math.isnan(value) else value)) for step, value in enumerate(values, start=1)
@@ -56,7 +56,7 @@ def test_a_run_that_goes_on_is_where_the_unbroken_one_was(values: list[float], r
 
 
 def test_patience_ends_a_run_at_the_evaluation_that_was_the_last_straw() -> None:
-    best = Best(Selection(patience=2))
+    best = Best(BestMetric(patience=2))
     ends = []
     for step, loss in ((0, 0.1), (3, 2.0), (6, 1.0), (9, 1.0), (12, math.nan)):
         best.add(step, values_of(validation(step, loss)))
@@ -70,7 +70,7 @@ def test_patience_ends_a_run_at_the_evaluation_that_was_the_last_straw() -> None
 
 
 def test_the_metric_of_a_task_of_which_more_is_better() -> None:
-    best = Best(Selection("squad/em", "max", keep=False))
+    best = Best(BestMetric("squad/em", "max", keep=False))
     for step, em in ((2, 10), (4, None), (6, 30.0)):
         record = {"step": step, "split": "infer_eval", "task": "squad", "metrics": {"em": em, "said": "a text"}}
         assert "squad/said" not in values_of(record)
@@ -86,7 +86,7 @@ def test_names_of_what_is_measured() -> None:
     assert set(values_of(validation(1, 1.0))) <= set(validation_names([]))
     assert "validation/a/nats_per_byte" in validation_names(["a"])
     with pytest.raises(UserError, match=r"'squad/ex', which is not measured\. Did you mean squad/em"):
-        Selection("squad/ex", "max").require(["squad/em", "squad/f1"])
+        BestMetric("squad/ex", "max").require(["squad/em", "squad/f1"])
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_names_of_what_is_measured() -> None:
 )
 def test_values_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        Selection(**options)
+        BestMetric(**options)
     assert message in str(caught.value)
 
 
 def test_the_direction_of_a_validation_is_known() -> None:
-    assert Selection("validation/accuracy").mode == "max"
-    assert Selection("validation/task/bits_per_byte").mode == "min"
+    assert BestMetric("validation/accuracy").mode == "max"
+    assert BestMetric("validation/task/bits_per_byte").mode == "min"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, Place, find
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
     place = find(InitialCheckpoint(named))
     assert (place.run.resolve(), place.step) == (runs / "pretrained", step)
     assert place.folder().resolve() == runs / "pretrained" / "checkpoints" / str(step or 12)
-    assert find(InitialCheckpoint(str(place.run.resolve()))) == Place(runs / "pretrained", None)
+    assert find(InitialCheckpoint(str(place.run.resolve()))) == SavedStep(runs / "pretrained", None)
 
 
 @pytest.mark.parametrize(

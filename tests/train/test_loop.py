@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.optim.state import TrainState
-from t5xpg.run.best import Best, Selection
+from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.metrics import Window
 from t5xpg.train.run_state import RunState
 from t5xpg.train.training import Run, loop
@@ -43,7 +43,7 @@ class Noted:
 
     # measurements
     def loss(self, params: Any) -> dict[str, float]:
-        value = float(params["w"])
+        value = float(params["w"]) if "w" in params else 0.0
         self.events.append(("measure", value))
         return {"loss": self.losses.get(value, 1.0), "accuracy": 0.5, "target_bytes": 0, "nats_per_byte": 0.0} | {
             "bits_per_byte": 0.0
@@ -110,8 +110,9 @@ class Noted:
 
     # checkpoints
     def save(self, step: int, state: TrainState, position: Any, meta: Any, metrics: Any, *, passing: bool) -> None:
-        self.saved[step] = (float(state.params["w"]), meta["window"], passing)
-        self.events.append(("save", step, float(state.params["w"])))
+        value = float(state.params.get("w", 0.0))
+        self.saved[step] = (value, meta["window"], passing)
+        self.events.append(("save", step, value))
 
     def train(
         self,
@@ -121,42 +122,63 @@ class Noted:
         stop_after: int | None = None,
         until: int = TOTAL,
         predict_period: int | None = None,
-        selection: Selection | None = None,
+        selection: BestMetric | None = None,
         skip: int = 0,
         measure_first: bool = False,
     ) -> RunState:
         """Run from `step` on. measure_first: the state before the first update, before it."""
+        params = {"w": jnp.float32(sum(range(step + 1)))}
+        at = RunState(step, TrainState(jnp.int32(step), params, ()), Best(selection), window or Window())
+        settings = {"infer_eval_period": predict_period, "selection": selection, "skip_nonfinite": skip}
+        self.loop(
+            at,
+            self.batches(step),
+            lambda batch: batch,
+            update,
+            until,
+            stop_after=stop_after,
+            measured=bool(step) or measure_first,
+            **settings,
+        )
+        return at
+
+    def loop(
+        self,
+        at: RunState,
+        stream: Iterator[Any],
+        place: Callable[[Any], Any],
+        train_step: Callable[..., Any],
+        until: int,
+        *,
+        stop_after: int | None = None,
+        measured: bool = False,
+        **settings: Any,
+    ) -> None:
+        """`training.loop` with nothing real but the arguments."""
+        periods = {"stats_period": 3, "eval_period": 4, "infer_eval_period": None}
         experiment = SimpleNamespace(
-            total_steps=TOTAL,
-            stats_period=3,
-            eval_period=4,
-            infer_eval_period=predict_period,
+            **{"total_steps": TOTAL, "selection": None, "skip_nonfinite": 0, **periods, **settings},
             checkpoints=SimpleNamespace(period=2),
-            selection=selection,
-            skip_nonfinite=skip,
         )
         first_update = threading.Event()
-        if step or measure_first:
+        if measured:
             first_update.set()
-        anything: Any = self
+        own: Any = self
         run = Run(
             experiment=experiment,  # type: ignore[arg-type]
-            stream=self.batches(step),  # type: ignore[arg-type]
+            stream=stream,  # type: ignore[arg-type]
             position=dict,
-            place=lambda batch: batch,  # type: ignore[arg-type, return-value]
-            train_step=update,
-            measurements=anything,
-            checkpointer=anything,
-            records=anything,
-            progress=anything,
+            place=place,
+            train_step=train_step,
+            measurements=own,
+            checkpointer=own,
+            records=own,
+            progress=own,
             meta={},
             first_update=first_update,
         )
-        params = {"w": jnp.float32(sum(range(step + 1)))}
-        at = RunState(step, TrainState(jnp.int32(step), params, ()), Best(selection), window or Window())
-        stop = SimpleNamespace(reached=lambda step: step == stop_after, number=None)
-        loop(run, at, stop, until)  # type: ignore[arg-type]
-        return at
+        stop: Any = SimpleNamespace(reached=lambda step: step == stop_after, number=None)
+        loop(run, at, stop, until)
 
     def batches(self, step: int) -> Iterator[Any]:
         for number in itertools.count(step + 1):
@@ -222,7 +244,7 @@ def test_a_stop_where_a_checkpoint_is_due_leaves_that() -> None:
 
 def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
     noted = Noted(losses={28.0: 0.5})
-    selection = Selection("validation/loss")
+    selection = BestMetric("validation/loss")
     noted.train(selection=selection, until=TOTAL)
     assert list(noted.saved) == [2, 4, 6, 7]
     assert not any(passing for _, _, passing in noted.saved.values())
@@ -230,7 +252,7 @@ def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
 
 def test_a_run_that_ends_early_ends_as_at_its_last_step() -> None:
     noted = Noted(losses={10.0: 2.0})
-    selection = Selection("validation/loss", patience=1)
+    selection = BestMetric("validation/loss", patience=1)
     best = Best(selection)
     best.add(1, {"validation/loss": 1.0})
     at = noted.train(step=3, selection=selection, predict_period=3)
@@ -244,7 +266,7 @@ def test_a_run_that_ends_early_ends_as_at_its_last_step() -> None:
 
 def test_updates_that_are_not_finite_do_not_count() -> None:
     noted = Noted(not_finite=(2, 4))
-    with pytest.raises(UserError, match=r"cross entropy .* of step 2 .*finite.*LEARNING_RATE"):
+    with pytest.raises(UserError, match=r"cross entropy of step 2 is not finite.*LEARNING_RATE"):
         noted.train()
     noted = Noted(not_finite=(2,))
     with pytest.raises(UserError, match="After step 2 w hold values that are not finite"):

@@ -26,7 +26,7 @@ class Heard(Alone):
     def __init__(self) -> None:
         self.said = b""
 
-    def told(self, name: str, value: bytes = b"") -> bytes:
+    def broadcast(self, name: str, value: bytes = b"") -> bytes:
         self.said, before = (value, b"") if not self.said else (self.said, self.said)
         return before or value
 

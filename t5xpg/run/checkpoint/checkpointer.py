@@ -132,15 +132,15 @@ class Checkpointer:
         if read_only and not self._directory.is_dir():
             raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
         if not group.first:
-            group.meet("checkpoints")  # what was unfinished has been removed
+            group.barrier("checkpoints")  # what was unfinished has been removed
         with self._disk_errors("written into"):
             self._folders = CheckpointFolders(
                 self._directory, read_only=read_only or not group.first, read=checkpoint_items.read_through
             )
         if group.first:
-            group.meet("checkpoints")
+            group.barrier("checkpoints")
         self._quiet = ExitStack()
-        self._quiet.enter_context(checkpoint_items.late_writes_unsaid())
+        self._quiet.enter_context(checkpoint_items.without_late_write_logs())
         self._orbax = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(handler_registry=checkpoint_items.handlers())
         )
@@ -164,7 +164,7 @@ class Checkpointer:
         self.wait()
         with self._disk_errors("written into"):
             there = self._group.first and self._folders.path(step).is_dir()
-        if self._group.told("saved", b"1" if there else b"0") == b"1":
+        if self._group.broadcast("saved", b"1" if there else b"0") == b"1":
             return False
         items: dict[str, ocp.args.CheckpointArgs] = {
             "params": ocp.args.StandardSave(state.params),
@@ -229,7 +229,7 @@ class Checkpointer:
         where there are checkpoints and none is whole.
         """
         found = self.latest_here() if self._group.first else None
-        said = self._group.told("latest", b"" if found is None else str(found).encode("ascii"))
+        said = self._group.broadcast("latest", b"" if found is None else str(found).encode("ascii"))
         return int(said) if said else None
 
     def latest_here(self) -> int | None:
@@ -309,7 +309,7 @@ class Checkpointer:
             return latest
         if self._group.first:
             self._require_whole(step)
-        self._group.meet("whole")
+        self._group.barrier("whole")
         return step
 
     def _require_whole(self, step: int) -> None:

@@ -36,7 +36,7 @@ class InitialCheckpoint:
 
 
 @dataclass(frozen=True)
-class Place:
+class SavedStep:
     """Where a checkpoint lies. step: None for the last one."""
 
     run: Path
@@ -56,7 +56,7 @@ class Place:
         return self.checkpoints / str(self.steps()[-1] if self.step is None else self.step)
 
 
-def find(initial: InitialCheckpoint) -> Place:
+def find(initial: InitialCheckpoint) -> SavedStep:
     """Raise UserError, with the nearest names, where there is no such checkpoint."""
     named, step = Path(initial.checkpoint).expanduser(), None
     if named.name == _FOLDER:
@@ -73,7 +73,7 @@ def find(initial: InitialCheckpoint) -> Place:
         raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} holds no checkpoint. Train it first.{_near(run)}")
     if step is not None and step not in steps:
         raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} has no checkpoint of step {step}; there are: {steps}.")
-    return Place(run, step)
+    return SavedStep(run, step)
 
 
 def _steps(run: Path) -> list[int]:

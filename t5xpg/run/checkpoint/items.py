@@ -43,7 +43,7 @@ def handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
 
 
 @contextmanager
-def late_writes_unsaid() -> Iterator[None]:
+def without_late_write_logs() -> Iterator[None]:
     """After a failed write orbax closes an event loop that the other writes still call when they end, each of which
     would print a traceback. The error itself reaches the caller.
     """
