@@ -19,10 +19,11 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are processors, as a test that starts programs waits for them; each with 5 GB of memory."""
+    """As many as processors; one more where tests start programs and wait for them. Each has 5 GB of memory."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(processors + 1, memory // 5_000_000_000))
+    waiting = config.getoption("--tier") != "units"
+    return max(1, min(processors + waiting, memory // 5_000_000_000))
 
 
 def pytest_configure(config: pytest.Config) -> None:

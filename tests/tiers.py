@@ -29,7 +29,7 @@ SLOW_SECONDS = 10.0
 # Events of the interpreter (sys.addaudithook) that start a process.
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "multiprocessing"}
 # Programs that tell a fact within milliseconds, for a record of the machine.
-_FACTS = {"git", "uname", "ldconfig", "lscpu"}
+_FACTS = {"git", "uname", "ldconfig", "sysctl"}
 
 _running: str | None = None  # the test that must not start a process
 _started: str | None = None  # what it started nevertheless

@@ -52,28 +52,6 @@ def test_every_mesh_and_every_accumulation_trains_alike(found, optimizer):
 
 
 @pytest.mark.process
-def test_the_meshes_are_those_that_are_promised(found):
-    names = ("data", "model", "parts", "slices", "parameters", "activations")
-    layouts = [
-        dict(zip(names, map(int, name.split("x")), strict=True))
-        for name in ("1x1x1x1x1x1", *found["optimizers"]["Adafactor"]["layouts"])
-    ]
-    plain = [layout for layout in layouts if layout["parameters"] == layout["slices"] == 1]
-    assert {layout["data"] for layout in plain if layout["model"] == 1} == {1, 2, 4, 8}
-    assert {layout["model"] for layout in plain if layout["data"] == 1} == {1, 2, 4, 8}
-    assert {layout["parts"] for layout in layouts} == {1, 2, 4}
-    assert any(layout["data"] > 1 and layout["model"] > 1 and layout["parts"] > 1 for layout in plain)
-    fsdp = [layout for layout in layouts if layout["parameters"] == 2]
-    assert {(layout["slices"] > 1, layout["model"] > 1) for layout in fsdp} == {
-        (False, False),
-        (False, True),
-        (True, True),
-    }
-    assert any(layout["activations"] == 2 for layout in fsdp)
-    assert any("x2x1x1" in name for name in found["optimizers"]["Muon"]["layouts"])
-
-
-@pytest.mark.process
 def test_a_new_state_is_the_same_on_every_mesh(found):
     assert found["created"] < 1e-6
 
