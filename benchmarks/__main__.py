@@ -1,7 +1,7 @@
 """Measure speeds and print one table (`make bench`, `make bench ROWS="step caching" REPEATS=5`).
 
-A run of all rows is written to bench/results.json and to the README; a run of some is printed. Goals stand beside the
-results; nothing is asserted. Run it alone on the machine: it takes about 25 minutes.
+A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md; a run of some is printed. Goals
+stand beside the results; nothing is asserted. Run it alone on the machine: it takes about 25 minutes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import traceback
 from collections.abc import Sequence
 
 from benchmarks.harness import Found, Row, say
-from benchmarks.results import RESULTS, publish
-from benchmarks.table import text
+from benchmarks.page import RESULTS, publish, text
 from t5xpg.__main__ import TUNABLES
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.progress import duration
@@ -87,7 +86,7 @@ def run(names: Sequence[str], repeats: int | None) -> int:
     if list(names) == list(MODULES):
         described |= {"command": "make bench", "seconds": round(seconds), "load_after": os.getloadavg()[0]}
         publish(rows, described)
-        say(f"written to {RESULTS.parent.name}/{RESULTS.name} and README.md")
+        say(f"written to {RESULTS.parent.name}/{RESULTS.name}, docs/benchmarks.md and README.md")
     return 0
 
 

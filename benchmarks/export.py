@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Goal, Row, alternate, output_of
-from t5xpg.base import paths
+from benchmarks.texts import SPLITS, drawn
 
 MEGABYTES = 200
 REPEATS = 3
-SPLITS = ("train", "validation")
 
 
 def rows(repeats: int | None) -> list[Row]:
@@ -52,18 +50,13 @@ def rows(repeats: int | None) -> list[Row]:
 
 def write(folder: Path) -> dict[str, int]:
     """Files of both forms for each split; bytes of text by form."""
-    source = paths.data_directory() / "pydocs" / "train.jsonl"
-    texts = [json.loads(line)["text"] for line in source.read_text("utf-8").splitlines()]
-    draw, sizes = random.Random(0), {"jsonl": 0, "txt": 0}
+    sizes = {"jsonl": 0, "txt": 0}
     for split, megabytes in zip(SPLITS, (MEGABYTES, 1), strict=True):
         with (folder / f"{split}.jsonl").open("w") as objects, (folder / f"{split}.txt").open("w") as lines:
-            size = number = 0
-            while size < megabytes * 10**6:
-                text = f"{number} {draw.choice(texts)}"
+            for text in drawn(split, megabytes * 10**6):
                 line = " ".join(text.splitlines())
                 objects.write(json.dumps({"text": text}) + "\n")
                 lines.write(line + "\n")
-                number, size = number + 1, size + len(text.encode())
                 sizes["jsonl"] += len(text.encode())
                 sizes["txt"] += len(line.encode())
     return sizes

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import Job
-from benchmarks.step_ours import experiment
 from t5xpg.__main__ import set_cpu_flags
 
 SECONDS, FEWEST, MOST = 1.5, 2, 15  # of timed steps: as many as fit
@@ -31,41 +30,27 @@ def main() -> None:
 
 def measure(job: Job, chunk: int | None) -> dict[str, Any]:
     """Seconds of a step, bytes that the process takes at most during steps, bytes and operations by the arithmetic."""
-    import dataclasses
+    from benchmarks.own_step import OwnStep, experiment
 
-    import jax
-    import numpy as np
-
-    from t5xpg import distributed
-    from t5xpg.experiment import assembly
-    from t5xpg.models.encoder_decoder import EncoderDecoderModel
-
-    plain = experiment(job, "float32")
-    config = dataclasses.replace(plain.model.config, attention_chunk_size=chunk)
-    parts = assembly.assemble(dataclasses.replace(plain, model=EncoderDecoderModel(config)))
-    began = time.perf_counter()
-    update = parts.compile_train_step()
-    compiled = time.perf_counter() - began
-    state = parts.new_state()
-    batch = parts.on_devices(job.batches()[0])
-    token_bytes = jax.device_put(np.ones(job.vocabulary, np.int32), distributed.replicated(parts.mesh))
+    own = experiment(job, attention_chunk_size=chunk)
+    step = OwnStep(own)
+    batch = step.on_devices(job.batches()[0])
     forget_peak()
 
     seconds: list[float] = []
     while len(seconds) <= FEWEST or (sum(seconds) < SECONDS and len(seconds) < MOST):
         began = time.perf_counter()
-        state, metrics = update(state, batch, token_bytes)
-        jax.block_until_ready((state, metrics))
+        step(batch)
         seconds.append(time.perf_counter() - began)
-    analysis = update.memory_analysis()
+    analysis = step.update.memory_analysis()
     assert analysis is not None
     return {
         "seconds": statistics.median(seconds[1:]),  # the first one touches its memory for the first time
         "memory": peak(),
         "memory_of_the_program": analysis.argument_size_in_bytes + analysis.temp_size_in_bytes,
         "flops": job.flops(),
-        "parameters": plain.model.num_params,
-        "compile_seconds": compiled,
+        "parameters": own.model.num_params,
+        "compile_seconds": step.compile_seconds,
     }
 
 

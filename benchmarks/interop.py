@@ -1,4 +1,4 @@
-"""How far models of published sizes, taken from transformers and given back, are from what transformers computes.
+"""How far models of published sizes, imported and exported again, are from what transformers computes.
 
     python -m benchmarks.interop t5-small byt5-small      some of the sizes; without names, all (some minutes, 8 GB)
     python -m benchmarks.interop families                 the small models of tests/goldens/families
@@ -10,9 +10,7 @@ docs/interop.md.
 
 from __future__ import annotations
 
-import ast
 import functools
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,26 +20,13 @@ import jax
 import numpy as np
 from safetensors.numpy import load_file
 
-from t5xpg.evaluate.trained_model import parameters_and_vocabulary
+from benchmarks.interop_common import imported, logits_of, sizes
 from t5xpg.exchange import exporting
 from t5xpg.exchange.huggingface.transformers_check import python_with_torch
-from t5xpg.exchange.importing import import_checkpoint
-from t5xpg.experiment import assembly, config
 from t5xpg.models.decoding import greedy
-from t5xpg.run.directory import RunDirectory
 
 THEIRS = Path(__file__).with_name("interop_transformers.py")
 FAMILIES = Path(__file__).parent.parent / "tests" / "goldens" / "families"
-
-
-def sizes() -> list[str]:
-    """The names in `interop_transformers`, which cannot be imported here."""
-    tree = ast.parse(THEIRS.read_text(encoding="utf-8"))
-    (table,) = [
-        one.value for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "SIZES"
-    ]
-    assert isinstance(table, ast.Dict)
-    return [key.value for key in table.keys if isinstance(key, ast.Constant)]
 
 
 def made(size: str, python: Path, scratch: Path) -> Path:
@@ -53,28 +38,18 @@ def made(size: str, python: Path, scratch: Path) -> Path:
 
 def row(name: str, given: Path, scratch: Path) -> str:
     """One checkpoint there and back: a row of the table."""
-    runs = scratch / "runs"
-    os.environ["T5XPG_RUNS_DIR"] = str(runs)
-    run = import_checkpoint(str(given), runs, name="taken")
-    loaded = config.load("taken")
-    built = assembly.assemble(loaded.experiment)
-    params, _, _ = parameters_and_vocabulary(RunDirectory(run), loaded.experiment, built)
+    run, loaded, params = imported(given, scratch / "runs")
     answers = load_file(given / "answers.safetensors")
-    model, targets = loaded.experiment.model, answers["targets"]
-    batch = {
-        "encoder_input_tokens": answers["inputs"],
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
-    }
-    logits = np.asarray(jax.jit(model.logits)(params, batch))
-    taken_in = float(np.abs(logits - answers["logits"]).max())
+    model = loaded.experiment.model
+    logits = logits_of(model, params, answers)
+    difference = float(np.abs(logits - answers["logits"]).max())
     decode = jax.jit(functools.partial(greedy, model, max_decode_length=answers["generated"].shape[1]))
     same = np.array_equal(decode(params, answers["inputs"]), answers["generated"])
     _, out = exporting.export(loaded, run)
     assert out is not None
     largest = max(float(np.abs(logits).max()), out.largest)
-    greedy_said = "the same" if same else "differ"
-    return f"| {name} | {model.num_params:,} | {taken_in:.1e} | {out.difference:.1e} | {largest:.1f} | {greedy_said} |"
+    answered = "the same" if same else "differ"
+    return f"| {name} | {model.num_params:,} | {difference:.1e} | {out.difference:.1e} | {largest:.1f} | {answered} |"
 
 
 def main() -> int:
@@ -82,7 +57,7 @@ def main() -> int:
     python = python_with_torch()
     if python is None:
         sys.exit("transformers is not installed: `make bench-peers` installs it")
-    for name in sys.argv[1:] or sizes():
+    for name in sys.argv[1:] or sizes(THEIRS):
         folders = sorted(file.parent for file in FAMILIES.glob("*/answers.safetensors")) if name == "families" else []
         for folder in folders:
             with tempfile.TemporaryDirectory() as scratch:

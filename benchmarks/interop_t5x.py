@@ -9,7 +9,6 @@ Prints the rows of the table in docs/interop.md.
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -20,29 +19,17 @@ import jax
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from benchmarks.interop_common import imported, logits_of, sizes
 from benchmarks.step import T5X_MISSING, T5X_PYTHON
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange import to_t5x
-from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.exchange.t5x.networks import in_t5x, model_gin
 from t5xpg.exchange.t5x.params import write_checkpoint
-from t5xpg.experiment import assembly, config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.model import Model
-from t5xpg.run.directory import RunDirectory
 
 THEIRS = Path(__file__).with_name("interop_t5x_theirs.py")
 LAYOUTS = ("tensorstore", "orbax")
-
-
-def sizes() -> list[str]:
-    """The names in `interop_t5x_theirs`, which cannot be imported here."""
-    tree = ast.parse(THEIRS.read_text(encoding="utf-8"))
-    (table,) = [one.value for one in tree.body if isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == "SIZES"]
-    assert isinstance(table, ast.Dict)
-    return [key.value for key in table.keys if isinstance(key, ast.Constant)]
 
 
 def theirs(python: str, *arguments: str) -> None:
@@ -50,14 +37,6 @@ def theirs(python: str, *arguments: str) -> None:
     done = subprocess.run([python, "-P", str(THEIRS), *arguments], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"T5X: {' '.join(arguments)}\n{done.stderr[-3000:]}")
-
-
-def logits_of(model: Model, params: object, asked: dict[str, np.ndarray]) -> np.ndarray:
-    targets = asked["targets"]
-    batch = {"decoder_target_tokens": targets, "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0)))}
-    if "inputs" in asked:
-        batch["encoder_input_tokens"] = asked["inputs"]
-    return np.asarray(jax.jit(model.logits)(params, batch))
 
 
 def given_back(python: str, folder: Path, asked: dict[str, np.ndarray], expected: np.ndarray) -> float:
@@ -69,22 +48,18 @@ def given_back(python: str, folder: Path, asked: dict[str, np.ndarray], expected
 
 def row(size: str, layout: str, python: str, scratch: Path) -> str:
     """One size there and back: a row of the table."""
-    given, runs = scratch / "given", scratch / "runs"
+    given = scratch / "given"
     given.mkdir()
     theirs(python, "make", size, layout, str(given))
-    os.environ["T5XPG_RUNS_DIR"] = str(runs)
-    run = import_checkpoint(str(given), runs, name="taken", tokenizer="bytes")
-    loaded = config.load("taken")
-    built = assembly.assemble(loaded.experiment)
-    params, _, _ = parameters_and_vocabulary(RunDirectory(run), loaded.experiment, built)
+    run, loaded, params = imported(given, scratch / "runs", tokenizer="bytes")
     answers = load_file(given / "answers.safetensors")
     asked = {name: answers[name] for name in ("inputs", "targets")}
     logits = logits_of(loaded.experiment.model, params, asked)
-    taken = float(np.abs(logits - answers["logits"]).max())
+    difference = float(np.abs(logits - answers["logits"]).max())
     out = given_back(python, to_t5x.export(loaded, run), asked, logits)
     largest = float(np.abs(logits).max())
     count = loaded.experiment.model.num_params
-    return f"| {size} | {layout} | {count:,} | {taken:.1e} | {out:.1e} | {largest:.1f} |"
+    return f"| {size} | {layout} | {count:,} | {difference:.1e} | {out:.1e} | {largest:.1f} |"
 
 
 def decoder_row(python: str, scratch: Path) -> str:
@@ -105,7 +80,7 @@ def main() -> int:
     python = os.environ.get(T5X_PYTHON)
     if not python:
         sys.exit(f"T5X is {T5X_MISSING}")
-    for size in sys.argv[1:] or sizes():
+    for size in sys.argv[1:] or sizes(THEIRS):
         for layout in LAYOUTS:
             with tempfile.TemporaryDirectory() as scratch:
                 print(row(size, layout, python, Path(scratch)), flush=True)

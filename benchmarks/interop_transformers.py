@@ -17,32 +17,19 @@ import transformers
 from safetensors.numpy import save_file
 
 B, S, T, DECODE = 2, 48, 16, 12
-_SMALL = {"d_model": 512, "d_ff": 1024, "d_kv": 64, "num_heads": 6, "num_layers": 8, "vocab_size": 32128}
 _UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_SMALL = {"d_model": 512, "d_ff": 1024, "d_kv": 64, "num_heads": 6, "num_layers": 8, "vocab_size": 32128, **_UNTIED}
+_BYT5 = {"d_model": 1472, "d_ff": 3584, "num_layers": 12, "num_decoder_layers": 4, "vocab_size": 384}
 _FIRST = {"feed_forward_proj": "relu", "d_kv": 64, "vocab_size": 32128}
 # model_type and sizes as they are published
 SIZES = {
     "t5-small": ("t5", {**_FIRST, "d_model": 512, "d_ff": 2048, "num_heads": 8, "num_layers": 6}),
     "t5-base": ("t5", {**_FIRST, "d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": 12}),
-    "t5-v1_1-small": ("t5", {**_SMALL, **_UNTIED}),
-    "t5-v1_1-base": (
-        "t5",
-        {**_SMALL, **_UNTIED, "d_model": 768, "d_ff": 2048, "num_heads": 12, "num_layers": 12},
-    ),
-    "byt5-small": (
-        "t5",
-        {
-            **_SMALL,
-            **_UNTIED,
-            "d_model": 1472,
-            "d_ff": 3584,
-            "num_layers": 12,
-            "num_decoder_layers": 4,
-            "vocab_size": 384,
-        },
-    ),
-    "mt5-small": ("mt5", {**_SMALL, **_UNTIED, "vocab_size": 250112}),
-    "umt5-small": ("umt5", {**_SMALL, **_UNTIED, "vocab_size": 256384}),
+    "t5-v1_1-small": ("t5", _SMALL),
+    "t5-v1_1-base": ("t5", {**_SMALL, "d_model": 768, "d_ff": 2048, "num_heads": 12, "num_layers": 12}),
+    "byt5-small": ("t5", {**_SMALL, **_BYT5}),
+    "mt5-small": ("mt5", {**_SMALL, "vocab_size": 250112}),
+    "umt5-small": ("umt5", {**_SMALL, "vocab_size": 256384}),
 }
 
 

@@ -1,44 +1,39 @@
-"""What it costs to save and to put back the position in the data, early and late in a stream.
+"""What it costs to restore the position in the data, early and late in a stream: it should cost the same.
 
-    python benchmarks/restore_position.py [--late 100000] [--repeats 15] [--batch-size 1] [--kinds cached packed]
+    python -m benchmarks.restore_position 100000
 
-It should cost the same at batch 100 as at batch 100,000 (10,000 in `make bench`, which has less time). Prints a table:
-for cached, uncached, packed (and cached) data and a mixture, the medians of measurements that alternate between early
-and late. Each is made at another batch, a hundred apart: how much a position holds goes up and down with how full the
-buffers of the pipeline are. A save is `Stream.state`. A restore is `Stream.restore` and the first batch that had not
-been read ahead when the position was saved: tf.data may put off what costs time until then. The text is made up, in a
-temporary folder.
+measures late at batch 100,000 instead of 10,000, which is all that `make bench` has time for. Measurements alternate
+between early and late: for cached, uncached, packed (and cached) data and a mixture. Each is made at another batch, a
+hundred apart: the size of a position varies with how full the buffers of the pipeline are. A restore is
+`Stream.restore` and the first batch that had not been read ahead when the position was saved, because tf.data may defer
+work until then. The text is made up, in a temporary folder.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY))
-
-from benchmarks.harness import Found, Row  # noqa: E402
-from t5xpg.base.progress import Progress  # noqa: E402
-from t5xpg.data.cache.command import cache_task  # noqa: E402
-from t5xpg.data.spec import DatasetConfig  # noqa: E402
-from t5xpg.data.stream.client import DataService, Stream  # noqa: E402
-from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name  # noqa: E402
-from t5xpg.data.text.export import export_dataset  # noqa: E402
+from benchmarks.harness import Found, Row
+from benchmarks.page import text
+from t5xpg.base.progress import Progress
+from t5xpg.data.cache.command import cache_task
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService, Stream
+from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name
+from t5xpg.data.text.export import export_dataset
 
 EARLY = 100
 APART = 100
 PREFETCH = 2
-LATE, REPEATS = 10_000, 5  # in `make bench`
+LATE, REPEATS = 10_000, 5
 LENGTHS = {"inputs": 128, "targets": 64}
 LARGE, SMALL, MIXTURE = task_name("large", SPAN_CORRUPTION), task_name("small", SPAN_CORRUPTION), "bench_mixture"
 KINDS = {
@@ -60,17 +55,12 @@ WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "w
 
 @dataclass
 class Place:
-    """Positions from one batch on, and what it cost to save them and to put them back, in seconds."""
+    """Positions from one batch on, and what it cost to save and to restore them, in seconds."""
 
     batch: int
     states: list[dict[str, np.ndarray]]
     saves: list[float]
     restores: list[float]
-
-    def medians(self) -> tuple[float, float, float]:
-        """Of the seconds of saves and restores, and of the bytes of the positions."""
-        sizes = [sum(array.nbytes for array in state.values()) for state in self.states]
-        return statistics.median(self.saves), statistics.median(self.restores), statistics.median(sizes)
 
 
 def make_data(folder: Path) -> None:
@@ -115,16 +105,7 @@ def measure(stream: Stream, place: Place, state: dict[str, np.ndarray]) -> None:
     place.saves.append(time.perf_counter() - began)
 
 
-def lines_of(kind: str, found: list[Place]) -> Iterator[str]:
-    """Lines of the table: early, late, and the second as a multiple of the first."""
-    early, late = (place.medians() for place in found)
-    for place, (save, restore, size) in zip(found, (early, late), strict=True):
-        yield f"{kind:9} {place.batch:9,} {save:9.3f} {restore:9.3f} {size:12,.0f}"
-    ratios = [b / a for a, b in zip(early, late, strict=True)]
-    yield f"{'':9} {'ratio':>9} {ratios[0]:9.2f} {ratios[1]:9.2f} {ratios[2]:12.2f}"
-
-
-def measured(kinds: Sequence[str], late: int, repeats: int, batch_size: int) -> dict[str, list[Place]]:
+def measured(late: int, repeats: int) -> dict[str, list[Place]]:
     """The early and the late place of each kind of data, with what they cost."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -132,11 +113,11 @@ def measured(kinds: Sequence[str], late: int, repeats: int, batch_size: int) -> 
         sys.path.append(name)
         with DataService(data_dir=folder / "data", cache_dir=folder / "cache") as service:
             streams, found = {}, {}
-            for kind in kinds:
+            for kind in KINDS:
                 config = DatasetConfig(
                     **KINDS[kind],  # type: ignore[arg-type]
                     task_feature_lengths=LENGTHS,
-                    batch_size=batch_size,
+                    batch_size=1,
                     module_import=("bench_tasks",),
                 )
                 streams[kind] = service.open(config, prefetch=PREFETCH)
@@ -150,31 +131,18 @@ def measured(kinds: Sequence[str], late: int, repeats: int, batch_size: int) -> 
     return found
 
 
-def rows(repeats: int | None) -> list[Row]:
-    """Seconds until a stream goes on, late in it and early in it."""
+def rows(repeats: int | None, late: int = LATE) -> list[Row]:
+    """Seconds until a stream continues, late in it and early in it."""
     return [
         Row(
             name="restore_position", what=f"restoring a position in {kind} data", unit="s",
             fixed=f"until the next batch is there; batch 1, {LENGTHS['inputs']}/{LENGTHS['targets']}",
-            found=Found({f"at batch {place.batch:,}": tuple(place.restores) for place in (late, early)}),
-            facts={"seconds_to_save": {str(place.batch): place.medians()[0] for place in (early, late)}},
+            found=Found({f"at batch {place.batch:,}": tuple(place.restores) for place in reversed(both)}),
+            facts={"seconds_to_save": {str(place.batch): statistics.median(place.saves) for place in both}},
         )
-        for kind, (early, late) in measured(list(KINDS), LATE, repeats or REPEATS, 1).items()
+        for kind, both in measured(late, repeats or REPEATS).items()
     ]  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--late", type=int, default=100_000, help="the later of the two batches")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    arguments = parser.parse_args()
-    found = measured(arguments.kinds, arguments.late, arguments.repeats, arguments.batch_size)
-    print(f"{'kind':9} {'batch':>9} {'save s':>9} {'restore s':>9} {'bytes':>12}")
-    for kind, both in found.items():
-        print("\n".join(lines_of(kind, both)))
-
-
 if __name__ == "__main__":
-    main()
+    print(text(rows(15, int(sys.argv[1]))))

@@ -38,7 +38,7 @@ THEIRS = Path(__file__).with_name("t5x_agreement_theirs.py")
 STEPS, TOLERANCE = 10, 1e-4
 USUAL = ["DROPOUT_RATE=0.0"]
 CASES: dict[str, list[str]] = {
-    "as it is": [],
+    "unchanged": [],
     "two examples in each row": ["PACK=True"],
     "two microbatches, loss not normalised": ["NUM_MICROBATCHES=2", "LOSS_NORMALIZING_FACTOR=None"],
     "tied, label smoothing, loss not normalised": [
@@ -62,7 +62,7 @@ def compare(
     params = jax.tree.map(np.asarray, state.params)
     checkpoint = write_checkpoint(folder, in_t5x(given.model, params), 0, new_param_states(given.model, params))
     (folder / "experiment.gin").write_text(experiment_gin(given, loaded.name, folder / "model", checkpoint))
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         dataset = data_config(given.train_dataset, given.random_seed)
         vocabulary = service.describe(dataset).vocabulary
         if dataset.pack:

@@ -28,7 +28,7 @@ from flax import serialization
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.text.lines import BadLines
-from t5xpg.data.text.local_files import texts
+from t5xpg.data.text.local_records import texts
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint

@@ -37,10 +37,9 @@ def _start_data_process() -> None:
     """Let TensorFlow load while this process imports JAX, reads the experiment and compiles; unless nothing uses it."""
     if any(argument in ("-h", "--help") or argument.startswith("--recorded") for argument in sys.argv):
         return
-    from t5xpg.base import paths
     from t5xpg.data.stream import client
 
-    client.start_early(data_dir=paths.data_directory(), cache_dir=paths.cache_directory())
+    client.start_early()
 
 
 def set_cpu_flags() -> None:

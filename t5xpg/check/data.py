@@ -132,7 +132,7 @@ def _fragment(part: task_names.Part) -> str:
 
 def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
     """What the data process says of a task or mixture that a user's module registers."""
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         try:
             try:
                 described = service.describe(dataset)

@@ -92,9 +92,7 @@ def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
         compiling = pool.submit(lambda: (built.compile_train_step(), built.compile_eval_step()))
         batches = experiment.eval_dataset.max_batches
         if _is_there(train_config) and _is_there(eval_config):
-            service = stack.enter_context(
-                DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory())
-            )
+            service = stack.enter_context(DataService())
             assembly.check_vocabulary(service.describe(train_config).vocabulary, experiment)
             stream, eval_stream = service.open(train_config), service.open(eval_config)
             next(stream)

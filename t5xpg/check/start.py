@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
@@ -72,7 +71,7 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: b
         selection = None
     if quick or (trained is None and selection is None) or prepare.missing(dataset) or prepare.problems(dataset):
         return
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         try:
             dataset, vocabulary = _readable(service, dataset)
         except UserError:  # said where the data are looked at

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -145,10 +145,6 @@ class BatchSpec:
         """Shape and dtype of every array of a batch, by name."""
         lengths = self.layout.lengths(self.task_feature_lengths, self.packed)
         return {name: ((self.batch_size, length), np.dtype(np.int32)) for name, length in lengths.items()}
-
-    def with_rows(self, batch_size: int) -> BatchSpec:
-        """The same with another number of rows: what one process of several reads."""
-        return replace(self, batch_size=batch_size)
 
 
 def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:

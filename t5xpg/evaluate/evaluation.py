@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base import metric_values, paths
+from t5xpg.base import metric_values
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_atomically, write_json
 from t5xpg.base.page import aligned
@@ -66,9 +66,7 @@ def evaluate(
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)
     params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
-    with DataService(
-        data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.evaluation_log
-    ) as service:
+    with DataService(log=directory.evaluation_log) as service:
         description = service.describe(config)
         check_same_vocabulary(description.vocabulary, vocabulary, directory)
         stream = service.open(config)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import inputs_and_targets
@@ -158,9 +157,7 @@ def open_split(
 ) -> Iterator[SplitSource]:
     """A split of the task that the experiment evaluates on. Raises UserError where there is none, or its ids mean
     something else than those that the run was trained with."""
-    with DataService(
-        data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.inference_log
-    ) as service:
+    with DataService(log=directory.inference_log) as service:
         config = split_config(loaded, split)
         check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
         yield SplitSource(service.open(config), data, predictor)

@@ -13,7 +13,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.objectives import Objective, name_of
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, RemoteEvaluator, SpanLengths, TaskDescription
+from t5xpg.data.stream.client import DataService, SpanLengths, TaskDescription
+from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks import task_names
 from t5xpg.data.tasks.lengths import problems, spans_said
 from t5xpg.data.text.manifest import find_manifests, read_manifest

@@ -18,7 +18,7 @@ from t5xpg.base.progress import Progress
 from t5xpg.data import batch
 from t5xpg.data.batch import MASKED_LM, Batch, inputs_and_targets, with_targets
 from t5xpg.data.spec import unpacked
-from t5xpg.data.stream.client import EvaluatedTask, RemoteEvaluator
+from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator
 from t5xpg.data.vocab.sentinels import MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import Experiment

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.data.spec import DatasetConfig
@@ -42,7 +41,7 @@ def require_tasks(experiment: str, runs: Sequence[Run], tasks: Sequence[str], fo
     for dataset in (*(loaded.train_dataset for loaded in own.values()), *judged.values()):
         if prepare.missing(dataset) or prepare.row_of(dataset.mixture_or_task_name) is None:
             prepare.prepare(dataset)
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         ids = {name: service.describe(loaded.train_dataset).vocabulary for name, loaded in own.items()}
         for (name, _), dataset in judged.items():
             _require_ids(service, dataset, name, ids[name])

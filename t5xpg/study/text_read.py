@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.progress import Progress
@@ -36,7 +35,7 @@ def count(experiment: Experiment, run: Run, folder: Path) -> int:
     layout, total = layout_of(train.converter), 0
     with (
         Progress("text read", len(fed), "batches") as progress,
-        DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service,
+        DataService() as service,
         contextlib.closing(service.open(train)) as stream,
     ):
         token_bytes = service.describe(train).vocabulary.token_bytes()

@@ -59,7 +59,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     remove_abandoned(output.parent)
     experiment = loaded.experiment
     source = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset])
-    with DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service:
+    with DataService() as service:
         streams: dict[str, Stream] = {}
         records: dict[str, StreamRecord] = {}
         for name, config, description in _datasets(experiment, service):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from t5xpg.base import paths
 from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
 from t5xpg.base.kill_points import phase, tell
@@ -116,9 +115,7 @@ def train(
                 early = f"; it ended early: {best.reason}" if best.ends(step) else ""
                 print(f"{loaded.name}: already trained for {step:,} steps, in {shown(path)}{early}")
                 return 0
-            service = recording or stack.enter_context(
-                DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory(), log=directory.data_log)
-            )
+            service = recording or stack.enter_context(DataService(log=directory.data_log))
             start = Start(loaded, directory, identity, source, checkpointer, service, group, step)
             with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled) as (run, at):
                 # Loop. Where several processes train, they agree upon the update after which they stop.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import memory, results, step_plain_jax, table
+from benchmarks import memory, page, step_plain_jax
 from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base.errors import UserError
@@ -99,9 +99,8 @@ def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_table_names_what_is_missing_and_what_is_fixed() -> None:
-    text = table.text([ROW])
-    lines = text.splitlines()
-    assert "a step [ms]" in lines[2]
+    lines = page.text([ROW]).splitlines()
+    assert "a step (ms)" in lines[2]
     assert "at most 2.00 ms: reached" in lines[2]
     assert "2.00 x" in lines[3]
     assert "other" in lines[4]
@@ -113,35 +112,35 @@ def test_numbers_have_three_digits() -> None:
     assert [number(value) for value in (12345.6, 99.96, 1.234, 0.01234)] == ["12,346", "100.0", "1.23", "0.0123"]
 
 
-def test_results_are_the_rows_again_and_the_readme_shows_them(tmp_path: Path) -> None:
-    readme, file = tmp_path / "README.md", tmp_path / "bench" / "results.json"
-    readme.write_text(f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n")
-    results.publish([ROW], DESCRIBED, results=file, readme=readme)
-    written = json.loads(file.read_text())
-    assert results.from_json(written["rows"][0]) == ROW
-    text = readme.read_text()
-    assert text.startswith(f"before\n{results.BEGIN}")
-    assert text.endswith(f"{results.END}\nafter\n")
-    assert "old" not in text
-    assert results.block(written) in text
-    assert "A CPU \\| fast; 2 cores; 16 GiB" in text
-    results.publish([ROW], DESCRIBED, results=file, readme=readme)
-    assert readme.read_text() == text
-
-
-def test_a_readme_without_markers_is_left_as_it_is(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("text")
+def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> None:
+    readme, full, file = tmp_path / "README.md", tmp_path / "benchmarks.md", tmp_path / "bench" / "results.json"
+    file.parent.mkdir()
+    row = dataclasses.replace(ROW, what="caching a task")
+    for where in (readme, full):
+        where.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    for _ in range(2):  # the second time nothing changes
+        page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
+        written = json.loads(file.read_text())
+        assert [page.from_json(one) for one in written["rows"]] == [row, ROW]
+        for where, block in ((readme, page.main_block(written)), (full, page.full_block(written))):
+            assert where.read_text() == f"before\n{block}\nafter\n"
+    assert "| caching a task (ms) | 2.00 | peer 4.00 (2.00 x) |" in readme.read_text()
+    assert "a step" not in readme.read_text(), "it is none of the main rows"
+    assert "A CPU &#124; fast; 2 cores; 16 GiB" in full.read_text()
+    full.write_text("a page without markers")
+    before = readme.read_text()
     with pytest.raises(UserError, match="bench:begin"):
-        results.publish([ROW], DESCRIBED, results=tmp_path / "results.json", readme=readme)
-    assert not (tmp_path / "results.json").exists()
+        page.publish([ROW], DESCRIBED, results=file, readme=readme, page=full)
+    assert (json.loads(file.read_text()), readme.read_text()) == (written, before)
 
 
-def test_the_readme_shows_what_was_published() -> None:
-    readme = results.README.read_text(encoding="utf-8")
-    assert readme.count(results.BEGIN) == readme.count(results.END) == 1
-    if results.RESULTS.exists():
-        assert results.block(json.loads(results.RESULTS.read_text(encoding="utf-8"))) in readme
+def test_the_pages_show_what_was_published() -> None:
+    written = json.loads(page.RESULTS.read_text(encoding="utf-8"))
+    blocks = {page.README: page.main_block(written), page.PAGE: page.full_block(written)}
+    for file, block in blocks.items():
+        assert page.block_of(file.read_text(encoding="utf-8"), page.BEGIN, page.END, file) == block
+    rows = [line for line in blocks[page.README].splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + len(page.MAIN_ROWS) <= 2 + 8
 
 
 def test_rows_that_fail_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +152,8 @@ def test_rows_that_fail_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "benchmarks.broken", module)
     (row,) = program.measured("broken", None)
     assert row.found.missing == {"t5xpg": "failed: OSError: no room"}
-    assert "no room" in table.text([row])
-    assert results.from_json(results.to_json(row)) == row
+    assert "no room" in page.text([row])
+    assert page.from_json(page.to_json(row)) == row
 
 
 def test_rows_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from t5xpg import cli
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.text import local_files
 from t5xpg.data.text.lines import BadLines, bounded_lines
-from t5xpg.data.text.local_files import texts
+from t5xpg.data.text.local_records import texts
 from tests.workplace import EXPERIMENT, FINE_TUNING, contents
 
 GOOD = json.dumps({"text": "a" * 150}).encode() + b"\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.data.text import installed
 from t5xpg.data.text.installed import DOCUMENTATION_PACKAGES, site_packages, source_files
+from t5xpg.data.text.package_documents import documentation_documents
 
 SAMPLE_MODULE = """
 import functools
@@ -76,7 +76,7 @@ WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "w
 def real_texts() -> list[str]:
     """English prose: docstrings of installed packages, of some hundred to some thousand characters each."""
     files = source_files(DOCUMENTATION_PACKAGES, site_packages())
-    return list(itertools.islice(installed.documentation_documents(files), 60))
+    return list(itertools.islice(documentation_documents(files), 60))
 
 
 @pytest.fixture(scope="session")

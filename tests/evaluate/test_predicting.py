@@ -11,7 +11,7 @@ import pytest
 
 from t5xpg.base.metric_values import Histogram
 from t5xpg.data.batch import Batch, BatchSpec, with_targets
-from t5xpg.data.stream.client import EvaluatedTask
+from t5xpg.data.stream.remote_evaluator import EvaluatedTask
 from t5xpg.evaluate.predicting import InferEval, ModelOutputs, TaskMetrics
 
 S, T = 4, 3

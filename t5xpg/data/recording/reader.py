@@ -7,13 +7,9 @@ so the run is the same run.
 from __future__ import annotations
 
 import json
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,8 +19,7 @@ from t5xpg.data.batch import Batch
 from t5xpg.data.recording.format import StreamReader, index_path
 from t5xpg.data.recording.manifest import model_path, read_recording
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import SpanLengths, TaskDescription
-from t5xpg.data.stream.stream import what_differs
+from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards, what_differs
 from t5xpg.data.vocab.files import vocabulary_of_record
 
 
@@ -66,17 +61,11 @@ class RecordedData:
     def describe(self, config: DatasetConfig) -> TaskDescription:
         """What was known of the task when it was recorded. Raises UserError for a config that was not recorded."""
         name = self._stream_of(config)
-        value = dict(self.recording.streams[name].description)
+        value = self.recording.streams[name].description
         try:
-            objective = value["objective"]
-            value |= {
-                "tasks": tuple(value["tasks"]),
-                "splits": tuple(value["splits"]),
-                "vocabulary": vocabulary_of_record(value["vocabulary"], model_path(self.folder, name)),
-                "objective": None if objective is None else SpanLengths(**objective),
-            }
-            return TaskDescription(**value)
-        except (KeyError, TypeError, ValueError) as error:
+            vocabulary = vocabulary_of_record(value["vocabulary"], model_path(self.folder, name))
+            return TaskDescription.from_json(value, vocabulary)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"The manifest of {shown(self.folder)} describes no task ({type(error).__name__}: {error})"
             raise self.recording.damaged(self.folder, what) from None
 
@@ -97,7 +86,7 @@ class RecordedData:
         if reader.spec != config.batch_spec(vocab_size=reader.spec.vocab_size):
             what = f"{index_path(self.folder, name)} holds batches of another shape than the manifest says"
             raise self.recording.damaged(self.folder, what)
-        owned = tuple(range(config.num_virtual_shards)) if shards is None else tuple(shards)
+        owned = check_shards(config, shards, prefetch)
         stream = RecordedStream(reader, config, owned, prefetch, record.identity, self._all_of(name))
         self._streams.append(stream)
         return stream
@@ -109,12 +98,10 @@ class RecordedData:
         for reader in self._readers.values():
             reader.close()
 
-    def __enter__(self) -> RecordedData:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _stream_of(self, config: DatasetConfig) -> str:
@@ -145,68 +132,47 @@ class RecordedData:
         )
 
 
-class RecordedStream(Iterator[Batch]):
-    """Recorded batches, verified, read ahead by a thread. Opened by `RecordedData.open`; for one consumer."""
+class RecordedStream(BatchStream):
+    """Recorded batches, verified. Opened by `RecordedData.open`.
+
+    `__next__` raises UserError behind the last batch of an endless stream, and for a batch that is not as it was
+    recorded.
+    """
 
     def __init__(
         self,
         reader: StreamReader,
         config: DatasetConfig,
-        shards: tuple[int, ...],
+        shards: Sequence[int],
         prefetch: int,
         identity: Mapping[str, Any],
-        all_of_it: str,
+        remedy: str,
     ) -> None:
-        """all_of_it: sentences for who asks for more batches than there are."""
-        every = range(config.num_virtual_shards)
-        if not shards or list(shards) != [shard for shard in every if shard in shards]:
-            raise ValueError(f"shards {shards}: expected ascending numbers from 0 to {every[-1]}")
-        if prefetch < 1:
-            raise ValueError(f"prefetch is {prefetch}: expected at least 1")
-        self.config = config
-        self.shards = shards
-        self.spec = reader.spec.with_rows(config.rows_per_shard * len(shards))
-        self.waited = 0.0  # seconds that __next__ has waited for a batch, in total
-        self.batches_read = 0  # batches that __next__ has returned; the number of the next one
+        """remedy: sentences for a run that asks for more batches than there are."""
         self._reader = reader
-        self._identity = dict(identity)
-        self._all_of_it = all_of_it
-        self._prefetch = prefetch
+        self._remedy = remedy
         self._endless = config.num_epochs is None and config.max_batches is None
         self._end = len(reader) if config.max_batches is None else min(len(reader), config.max_batches)
-        self._ahead: deque[Future[Batch]] = deque()  # the batches from `batches_read` on
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="recorded batches")
-        self._closed = False
+        super().__init__(config, shards, prefetch, identity, reader.spec.vocab_size)
 
-    def __next__(self) -> Batch:
-        """The next batch: arrays of `rows_per_shard` rows for each shard that is owned. See `t5xpg.data.batch`.
-
-        Raises StopIteration at the end of a finite stream, UserError behind the last batch of an endless one, and for
-        a batch that is not as it was recorded.
-        """
-        if self._closed:
-            raise ValueError("the stream has been closed")
-        if self.batches_read >= self._end:
+    def _read(self, number: int) -> Batch | None:
+        if number >= self._end:
             if self._endless:
-                raise UserError(f"There is no batch for step {self.batches_read + 1:,}. {self._all_of_it}")
-            raise StopIteration
-        self._read_ahead()
-        start = time.perf_counter()
-        try:
-            batch = self._ahead[0].result()
-        finally:
-            self.waited += time.perf_counter() - start
-        self._ahead.popleft()
-        self.batches_read += 1
-        self._read_ahead()
-        return batch
+                raise UserError(f"There is no batch for step {number + 1:,}. {self._remedy}")
+            return None
+        batch = self._reader.read(number)
+        if len(self.shards) == self.config.num_virtual_shards:
+            return batch
+        rows = self.config.rows_per_shard
+        own = np.concatenate([np.arange(shard * rows, (shard + 1) * rows) for shard in self.shards])
+        return {name: array[own] for name, array in batch.items()}
 
     def state(self) -> dict[str, np.ndarray]:
         """The position of the batch that `__next__` would return: its number, and the hash of the one before it."""
         last = self._reader.digest(self.batches_read - 1) if self.batches_read else ""
         return {
             "batches_read": np.array(self.batches_read, np.int64),
-            "stream": np.frombuffer(json.dumps(self._identity).encode("utf-8"), np.uint8),
+            "stream": np.frombuffer(json.dumps(self.identity).encode("utf-8"), np.uint8),
             "last_batch": np.frombuffer(bytes.fromhex(last), np.uint8),
         }
 
@@ -216,14 +182,14 @@ class RecordedStream(Iterator[Batch]):
         Raises UserError where it was taken of a stream of other settings, files or batches, or behind the last batch.
         """
         saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
-        if listed := what_differs(saved, self._identity):
+        if listed := what_differs(saved, self.identity):
             raise UserError(
                 f"The saved position belongs to other batches than were recorded: {listed}. Continue with the data and "
                 "the settings that the run began with, or start a new run."
             )
         count = int(np.asarray(state["batches_read"]))
         if not 0 <= count <= len(self._reader):
-            raise UserError(f"The run has read {count:,} batches. {self._all_of_it}")
+            raise UserError(f"The run has read {count:,} batches. {self._remedy}")
         last = np.asarray(state.get("last_batch", np.empty(0, np.uint8))).tobytes().hex()  # live positions have none
         if count and last and last != self._reader.digest(count - 1):
             raise UserError(
@@ -236,27 +202,8 @@ class RecordedStream(Iterator[Batch]):
         """Go back to the first batch."""
         self._go_to(0)
 
-    def close(self) -> None:
-        """Stop reading ahead."""
-        self._closed = True
-        self._go_to(self.batches_read)
-        self._thread.shutdown()
-
     def _go_to(self, number: int) -> None:
-        for batch in self._ahead:
-            batch.cancel()
+        self._pause()
         self._ahead.clear()
         self.batches_read = number
-
-    def _read_ahead(self) -> None:
-        last = min(self.batches_read + self._prefetch, self._end)
-        for number in range(self.batches_read + len(self._ahead), last):
-            self._ahead.append(self._thread.submit(self._read, number))
-
-    def _read(self, number: int) -> Batch:
-        batch = self._reader.read(number)
-        if len(self.shards) == self.config.num_virtual_shards:
-            return batch
-        rows = self.config.rows_per_shard
-        own = np.concatenate([np.arange(shard * rows, (shard + 1) * rows) for shard in self.shards])
-        return {name: array[own] for name, array in batch.items()}
+        self._read_ahead()

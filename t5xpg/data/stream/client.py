@@ -1,116 +1,40 @@
-"""The training process's side of the data process: streams of NumPy batches, without TensorFlow.
+"""Streams of NumPy batches for the training process, without TensorFlow.
 
-TensorFlow takes seconds to import, memory and threads; here it does so in a process of its own, which starts at once
-and is waited for only when the first thing is asked of it.
+TensorFlow takes seconds to import, memory and threads: it runs in a data process of its own. `DataService` is that
+process, `DataService.open` starts a stream in it, and iterating over the `Stream` gives the batches:
+
+    with DataService() as service:
+        stream = service.open(config, shards=[0, 1])
+        batch = next(stream)
+        position = stream.state()
 """
 
 from __future__ import annotations
 
+import abc
+import concurrent.futures
 import contextlib
+import json
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from t5xpg.base import metric_values
-from t5xpg.base.metric_values import MetricValue
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
 from t5xpg.data.batch import Batch, validate
-from t5xpg.data.spec import DatasetConfig, unpacked
+from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
-from t5xpg.data.stream.process import DataProcessError
-from t5xpg.data.stream.stream import Request, Stream
+from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError
+from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
-
-@dataclass(frozen=True)
-class EvaluatedTask:
-    """A task with metrics: how many examples of it are measured, and what its metrics need of the model.
-
-    kinds: "prediction" (tokens), "prediction_with_aux" (tokens and their log-likelihoods), "score" (the
-    log-likelihood of the targets).
-    """
-
-    name: str
-    examples: int
-    kinds: tuple[str, ...]
-
-
-class RemoteEvaluator:
-    """The tasks of a dataset that have metrics. Made by `DataService.evaluator`; a context manager.
-
-    The examples are read once and stay in the data process; they can be gone through and measured any number of times.
-    """
-
-    def __init__(self, request: Request, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
-        self.config = config
-        self.tasks = tuple(
-            EvaluatedTask(name, facts["examples"], tuple(facts["kinds"])) for name, facts in opened["tasks"].items()
-        )
-        self.spec = unpacked(config).batch_spec(vocab_size=opened["vocab_size"])
-        self._request = request
-        self._number = opened["evaluator"]
-
-    def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
-        """The batches of a task, unpacked, and how many rows of each are examples: the rest of the last one is zeros.
-
-        For one task at a time, to its end.
-        """
-        self._request({"call": "begin_task", "evaluator": self._number, "task": task})
-        while True:
-            reply, found = self._request({"call": "next_of_task", "evaluator": self._number})
-            if reply["end"]:
-                return
-            rows = len(next(iter(found.values())))
-            missing = self.spec.batch_size - rows
-            batch = {
-                name: np.pad(found[name].astype(dtype, copy=False), ((0, missing), (0, 0)))
-                for name, (_, dtype) in self.spec.features().items()
-            }
-            validate(batch, self.spec)
-            yield batch, rows
-
-    def measure(
-        self, outputs: Mapping[str, Mapping[str, np.ndarray]], step: int, inferences: Path | None = None
-    ) -> dict[str, dict[str, MetricValue]]:
-        """{task: {metric: value}}: what `seqio.Evaluator` says of the model's outputs.
-
-        outputs: {task: {"prediction": int32 [examples, T], "score": float32 [examples], "prediction_scores": float32
-          [examples]}}, the examples in the order of `batches`: what the `kinds` of the task need.
-        inferences: a folder in which a file of JSON lines for every task gets its texts, predictions and scores.
-        Raises UserError where a metric fails, or gives what records cannot hold.
-        """
-        places = [(task, kind) for task, arrays in outputs.items() for kind in arrays]
-        message = {
-            "call": "measure_tasks",
-            "evaluator": self._number,
-            "outputs": [list(place) for place in places],
-            "step": step,
-            "inferences": None if inferences is None else str(inferences.resolve()),
-        }
-        sent = {str(number): outputs[task][kind] for number, (task, kind) in enumerate(places)}
-        reply, arrays = self._request(message, sent)
-        measured = {}
-        for number, (task, values) in enumerate(reply["metrics"]):
-            own = {name.partition(" ")[2]: array for name, array in arrays.items() if name.startswith(f"{number} ")}
-            measured[task] = metric_values.unpack(values, own)
-        return measured
-
-    def close(self) -> None:
-        """Let the data process forget the examples."""
-        with contextlib.suppress(DataProcessError):  # it has forgotten, then
-            self._request({"call": "close_evaluator", "evaluator": self._number})
-
-    def __enter__(self) -> RemoteEvaluator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-__all__ = ["DataProcessError", "DataService", "RemoteEvaluator", "SpanLengths", "Stream", "TaskDescription"]
+_FILES = "files"  # what the source files were: the data process compares
 
 
 @dataclass(frozen=True)
@@ -137,24 +61,236 @@ class TaskDescription:
     objective: SpanLengths | None  # of the first task; None where it has no span corruption
     has_metrics: bool  # whether a task has metric functions of its own
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> TaskDescription:
+        """Of the other fields as JSON. Raises KeyError or TypeError for anything else."""
+        objective = value["objective"]
+        return cls(
+            **{
+                **value,
+                "tasks": tuple(value["tasks"]),
+                "splits": tuple(value["splits"]),
+                "vocabulary": vocabulary,
+                "objective": None if objective is None else SpanLengths(**objective),
+            }
+        )
 
-def start_early(*, data_dir: Path, cache_dir: Path) -> None:
-    """Start the data process of the first `DataService` of these folders now."""
-    process.start_early(_environment(data_dir, cache_dir))
+
+class BatchStream(Iterator[Batch]):
+    """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
+
+    shards: the virtual shards whose rows the batches hold, ascending. spec: names, shapes and dtypes of the arrays.
+    identity: what decides the batches, as JSON: the settings, and names and sizes of the files.
+    batches_read: how many batches `__next__` has returned, which is the number of the next one, counted from 0.
+    waited: seconds that `__next__` has waited for batches, in total.
+    """
+
+    def __init__(
+        self,
+        config: DatasetConfig,
+        shards: Sequence[int],
+        prefetch: int,
+        identity: Mapping[str, Any],
+        vocab_size: int | None,
+    ) -> None:
+        self.config = config
+        self.shards = tuple(shards)
+        self.spec = config.batch_spec(config.rows_per_shard * len(shards), vocab_size)
+        self.identity = dict(identity)
+        self.batches_read = 0
+        self.waited = 0.0
+        self._prefetch = prefetch
+        self._ahead: deque[Future[Batch | None]] = deque()  # batches from `batches_read` on; None behind the last one
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._closed = False
+        self._read_ahead()
+
+    @abc.abstractmethod
+    def _read(self, number: int) -> Batch | None:
+        """Batch `number`, in the thread that reads ahead; None behind the last batch of a finite stream."""
+
+    def __next__(self) -> Batch:
+        """The next batch: arrays of `rows_per_shard` rows for each of `shards`. See `t5xpg.data.batch`.
+
+        Raises StopIteration at the end of a finite stream, and whatever reading the batch has raised.
+        """
+        if self._closed:
+            raise ValueError("the stream has been closed")
+        self._read_ahead()
+        start = time.perf_counter()
+        try:
+            batch = self._ahead[0].result()
+        finally:
+            self.waited += time.perf_counter() - start
+        if batch is None:
+            raise StopIteration
+        self._ahead.popleft()
+        self.batches_read += 1
+        self._read_ahead()
+        return batch
+
+    def wait(self) -> None:
+        """Wait until there is a batch to give, or a reason why there is none. Any thread may call it."""
+        with contextlib.suppress(IndexError, concurrent.futures.CancelledError):  # the consumer is setting the position
+            self._ahead[0].exception()
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._closed = True
+        self._thread.shutdown(cancel_futures=True)
+
+    def _read_ahead(self) -> None:
+        for number in range(self.batches_read + len(self._ahead), self.batches_read + self._prefetch):
+            self._ahead.append(self._thread.submit(self._read, number))
+
+    def _pause(self) -> None:
+        """Wait until the thread reads nothing; it goes on with the next `_read_ahead`."""
+        while self._ahead and self._ahead[-1].cancel():
+            self._ahead.pop()
+        concurrent.futures.wait(self._ahead)
 
 
-def _environment(data_dir: Path, cache_dir: Path) -> dict[str, str]:
-    return {"T5XPG_DATA_DIR": str(Path(data_dir).resolve()), "T5XPG_CACHE_DIR": str(Path(cache_dir).resolve())}
+class Stream(BatchStream):
+    """Batches of one dataset out of the data process. Opened by `DataService.open`.
+
+    `__next__` raises UserError for data that cannot be read, ValueError for a batch that is not as `spec` says, and
+    DataProcessError where the data process has died.
+    """
+
+    def __init__(
+        self, server: DataProcess, config: DatasetConfig, shards: Sequence[int], prefetch: int, opened: dict[str, Any]
+    ) -> None:
+        self._process = server
+        self._number = opened["stream"]
+        super().__init__(config, shards, prefetch, opened["identity"], opened["vocab_size"])
+
+    def _read(self, number: int) -> Batch | None:
+        reply, batch = self._process.request({"call": "next", "stream": self._number})
+        if reply["end"]:
+            return None
+        validate(batch, self.spec)
+        return batch
+
+    def state(self) -> Arrays:
+        """The exact position: of the batch that `__next__` would return. Its cost does not grow with the position.
+
+        Arrays whose names start with `shard_<index>-` belong to one virtual shard (its iterators, and its rows of the
+        batches already read ahead); so the states that several processes take after the same batch are, together, the
+        state of the whole stream.
+        """
+        self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
+        ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
+        _, arrays = self._process.request({"call": "save", "stream": self._number})
+        rows = self.config.rows_per_shard
+        for count, batch in enumerate(ahead):
+            for name, array in batch.items():
+                for index, shard in enumerate(self.shards):
+                    key = f"shard_{shard:05d}-ahead_{count:03d}-{name}"
+                    arrays[key] = array[index * rows : (index + 1) * rows]
+        arrays["batches_read"] = np.array(self.batches_read, np.int64)
+        arrays["stream"] = np.frombuffer(json.dumps(self.identity).encode("utf-8"), np.uint8)
+        return arrays
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue where `state` was taken, here or in another process, on these shards or more.
+
+        Raises UserError where it was taken of a stream of other settings, other files, or without these shards.
+        """
+        arrays = {name: np.asarray(value) for name, value in state.items()}
+        if "last_batch" in arrays:
+            raise UserError(
+                "The run has gone on from a recording, and what it saved does not say where the live data stands. "
+                "Continue with RECORDED=folder."
+            )
+        saved = json.loads(arrays["stream"].tobytes().decode("utf-8"))
+        if _FILES in arrays:  # compared one by one in the data process, which names those that differ
+            saved[_FILES] = self.identity[_FILES]
+        if differences := what_differs(saved, self.identity):
+            raise UserError(
+                f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {differences}. "
+                "Continue with the settings and the data that the run began with, or start a new run."
+            )
+        lacking = [shard for shard in self.shards if f"shard_{shard:05d}-position" not in arrays]
+        if lacking:
+            raise UserError(f"The saved position of the data has no virtual shard {lacking}: it is another process's.")
+        own = tuple(f"shard_{shard:05d}-" for shard in self.shards)
+        iterators = {
+            name: value
+            for name, value in arrays.items()
+            if name == _FILES or (name.startswith(own) and "-ahead_" not in name)
+        }
+        if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in own}) > 1:
+            raise UserError("The saved positions of the data's virtual shards were not taken after the same batch.")
+        batches_read = int(arrays["batches_read"])
+        ahead: list[Batch] = [
+            {
+                name: np.concatenate([arrays[f"{prefix}ahead_{count:03d}-{name}"] for prefix in own])
+                for name in self.spec.features()
+            }
+            for count in range(int(iterators[f"{own[0]}position"][0]) - batches_read)
+        ]
+        self._go_to({"call": "restore", "stream": self._number}, iterators, batches_read, ahead)
+
+    def rewind(self) -> None:
+        """Go back to the first batch: cheaper than opening the stream again."""
+        self._go_to({"call": "rewind", "stream": self._number}, {}, 0, [])
+
+    def close(self) -> None:
+        """Stop reading ahead and let the data process forget the stream."""
+        super().close()
+        with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten it
+            self._process.request({"call": "close", "stream": self._number})
+
+    def _go_to(self, message: dict[str, Any], arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
+        """Set the position, of which the data process hears by `message`; `ahead` are batches read already."""
+        self._pause()
+        self._process.request(message, arrays)
+        self._ahead.clear()
+        self.batches_read = batches_read
+        for batch in ahead:
+            self._ahead.append(Future())
+            self._ahead[-1].set_result(batch)
+        self._read_ahead()
+
+
+def what_differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How the stream of a saved position differs from this one: "seed was 1, is 2; …"; "" where it does not."""
+    names = [name for name in sorted({*saved, *now}) if saved.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {saved.get(name)}, is {now.get(name)}" for name in names)
+
+
+def check_shards(config: DatasetConfig, shards: Sequence[int] | None, prefetch: int) -> list[int]:
+    """The virtual shards to read, all of them for None. Raises ValueError for what cannot be opened."""
+    every = range(config.num_virtual_shards)
+    owned = list(every if shards is None else shards)
+    if not owned or owned != [shard for shard in every if shard in owned]:
+        raise ValueError(f"shards {owned}: expected ascending numbers from 0 to {every[-1]}")
+    if prefetch < 1:
+        raise ValueError(f"prefetch is {prefetch}: expected at least 1")
+    return owned
+
+
+def start_early() -> None:
+    """Start the data process of the first `DataService` now: TensorFlow loads beside everything else."""
+    process.start_early(_environment(None, None))
+
+
+def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str]:
+    folders = {
+        "T5XPG_DATA_DIR": data_dir or paths.data_directory(),
+        "T5XPG_CACHE_DIR": cache_dir or paths.cache_directory(),
+    }
+    return {name: str(folder.resolve()) for name, folder in folders.items()}
 
 
 class DataService:
     """The data process and the streams that it feeds. A context manager; leaving it ends the process.
 
-    `data_dir` and `cache_dir` are where exported datasets and SeqIO caches lie. What the process prints goes to the
-    file `log` where one is given; its end is shown if the process dies.
+    data_dir, cache_dir: where exported datasets and SeqIO caches lie, if not where `base.paths` says. log: a file for
+    what the process prints; its end is shown if the process dies.
     """
 
-    def __init__(self, *, data_dir: Path, cache_dir: Path, log: Path | None = None) -> None:
+    def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
         self._process = process.take_process(_environment(data_dir, cache_dir), log)
         self._streams: list[Stream] = []
         self._closed = False
@@ -171,17 +307,7 @@ class DataService:
         there, targets too short for the objective, fewer sentinels than spans.
         """
         reply, _ = self._process.request({"call": "describe", "config": config.to_json()})
-        objective = reply["objective"]
-        return TaskDescription(
-            name=reply["name"],
-            tasks=tuple(reply["tasks"]),
-            splits=tuple(reply["splits"]),
-            cached=reply["cached"],
-            examples=reply["examples"],
-            vocabulary=Vocabulary.from_json(reply["vocabulary"]),
-            objective=SpanLengths(**objective) if objective is not None else None,
-            has_metrics=reply["has_metrics"],
-        )
+        return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, or of some of its virtual shards, before its first batch.
@@ -189,13 +315,9 @@ class DataService:
         `shards` are the virtual shards whose rows this process reads, ascending; None for all. `prefetch` batches are
         read ahead by a thread. Raises UserError as `describe` does.
         """
-        owned = list(range(config.num_virtual_shards)) if shards is None else list(shards)
-        if not owned or owned != sorted(set(owned)) or not 0 <= owned[0] <= owned[-1] < config.num_virtual_shards:
-            raise ValueError(f"shards {owned}: expected ascending numbers from 0 to {config.num_virtual_shards - 1}")
-        if prefetch < 1:
-            raise ValueError(f"prefetch is {prefetch}: expected at least 1")
+        owned = check_shards(config, shards, prefetch)
         opened, _ = self._process.request({"call": "open", "config": config.to_json(), "shards": owned})
-        stream = Stream(self._process.request, config, owned, prefetch, opened)
+        stream = Stream(self._process, config, owned, prefetch, opened)
         self._streams.append(stream)
         return stream
 
@@ -206,7 +328,7 @@ class DataService:
         that needs what the model cannot be asked for.
         """
         opened, _ = self._process.request({"call": "evaluator", "config": config.to_json()})
-        return RemoteEvaluator(self._process.request, config, opened)
+        return RemoteEvaluator(self._process, config, opened)
 
     def close(self) -> None:
         """End the data process and its streams."""
@@ -215,13 +337,11 @@ class DataService:
         self._closed = True
         self._process.hang_up()
         for stream in self._streams:
-            stream.stop()
+            stream.close()
         self._process.wait()
 
-    def __enter__(self) -> DataService:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -22,6 +22,7 @@ part of it, and what the files were stands beside it, so that it is never put ba
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -41,9 +42,10 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
 from t5xpg.data.stream.source_files import FILES, SourceFiles, size_of
 from t5xpg.data.tasks.feature_converters import feature_converter
-from t5xpg.data.tasks.providers import Provider, source_of, tasks_of
+from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 
 PATIENCE = 5.0  # seconds for the first rows
 THREADS = 2  # of each pipeline; the training process computes on the same cores
@@ -59,7 +61,8 @@ class ShardedBatches:
     def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
         self.config = config
         self.shards = tuple(shards)
-        self._provider = provider
+        self._provider = provider = with_relocatable_paths(provider)
+        self.identity = stream_identity(provider, config)
         self._datasets = {shard: _dataset(provider, config, shard) for shard in self.shards}
         self._features = config.batch_spec(config.rows_per_shard).features()
         self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
@@ -202,6 +205,27 @@ def stream_identity(provider: Provider, config: DatasetConfig) -> dict[str, Any]
             files += [[os.path.basename(path), size_of(path)] for path in paths]
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     return settings | {"files": f"{len(files)} files, {digest[:16]}"}
+
+
+def with_relocatable_paths(provider: Provider) -> Provider:
+    """The task or mixture, its files opened by names that do not tell where the data and cache folders lie."""
+    open_folders()
+    return map_tasks(provider, _with_relocatable_paths)
+
+
+def _with_relocatable_paths(task: seqio.Task) -> seqio.Task:
+    def relocated(source: Any) -> Any:
+        if not isinstance(source, seqio.FileDataSource):
+            return source
+        other = copy.copy(source)
+        other.list_shards = lambda split: relocatable(source.list_shards(split))
+        return other
+
+    copied = copy.copy(task)
+    copied._source = relocated(task.source)
+    cached = task._get_cached_source
+    copied._get_cached_source = lambda *arguments, **named: relocated(cached(*arguments, **named))
+    return copied
 
 
 def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:

@@ -1,4 +1,8 @@
-"""The data process as a child of this one: started, asked, and mourned. No TensorFlow here."""
+"""The data process as a child of this one, and the protocol between the two. No TensorFlow here.
+
+Requests and answers are frames on a socket: 8 bytes (length of the header, a mark), the header as JSON (a message, and
+names, dtypes and shapes of arrays), then the bytes of the arrays. Each request has one answer, in order.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,19 @@ import numpy as np
 
 from t5xpg.base.errors import UserError
 
+Arrays = dict[str, np.ndarray]
+
 _PREFIX = struct.Struct("<II")
 _MARK = 0x54355847
+_TAIL_LINES = 20
+# what the data process needs to be there before its first import
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
+    "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # what is left of the log are errors
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
@@ -34,18 +49,16 @@ def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[
             connection.sendall(_bytes_of(array))
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def receive(connection: socket.socket) -> tuple[dict[str, Any], Arrays]:
     """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame."""
     length, mark = _PREFIX.unpack(_read(connection, _PREFIX.size))
     if mark != _MARK:
         raise ValueError("not a frame: the two processes have lost step with each other")
-    header = json.loads(bytes(_read(connection, length)).decode("utf-8"))
-    arrays = {}
-    for name, dtype, shape in header["arrays"]:
-        array = np.empty(shape, np.dtype(dtype))
+    header = json.loads(_read(connection, length).decode("utf-8"))
+    arrays = {name: np.empty(shape, np.dtype(dtype)) for name, dtype, shape in header["arrays"]}
+    for array in arrays.values():
         if array.nbytes:
             _read_into(connection, _bytes_of(array))
-        arrays[name] = array
     return header["message"], arrays
 
 
@@ -70,19 +83,6 @@ def _read_into(connection: socket.socket, view: memoryview) -> None:
         view = view[count:]
 
 
-Arrays = dict[str, np.ndarray]
-
-_TAIL_LINES = 20
-# what the data process needs to be there before its first import
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
-    "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
-    "OMP_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",  # what is left of the log are errors
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-}
-
-
 class DataProcessError(UserError):
     """The data process has ended or failed. The message holds its last lines: a traceback of this side adds nothing."""
 
@@ -90,16 +90,14 @@ class DataProcessError(UserError):
 class DataProcess:
     """One data process and the connection to it. `request` may be called from several threads.
 
-    environment: what it finds in its environment beside this process's. What it prints goes to the file `log`, or to a
-    temporary file and, from `print_to` on, to another one.
+    environment: variables that it gets beside those of this process. What it prints goes to the file `log`, or to a
+    temporary file until `print_to` names another.
     """
 
     def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
         self.environment = dict(environment)
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
-        output: BinaryIO = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115
-        self._outputs: list[BinaryIO] = [output]
+        output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
+        self._outputs = [output]
         self._connection, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[3])
         path = os.environ.get("PYTHONPATH")
@@ -116,8 +114,7 @@ class DataProcess:
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
             )
-        with contextlib.suppress(OSError):  # where it has died already, the first request says so
-            send(self._connection, {"sys_path": [entry for entry in sys.path if entry]})
+        self._tell({"sys_path": [entry for entry in sys.path if entry]})
 
     @property
     def pid(self) -> int:
@@ -126,23 +123,22 @@ class DataProcess:
 
     def print_to(self, log: Path) -> None:
         """Have it print into the file `log`, which begins with what it has printed before."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._outputs.append(log.open("w+b"))
-        with contextlib.suppress(OSError):  # it has died; the first request says so
-            send(self._connection, {"print_to": str(log.resolve())})
+        self._outputs.insert(0, _open_log(log))
+        self._tell({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
-        """Ask and wait for the answer. Raises UserError where that is one, DataProcessError where none comes."""
+        """Send a request and wait for the answer: a message and arrays.
+
+        Raises UserError where the answer is one, DataProcessError where the process failed or there is no answer.
+        """
         with self._lock:
-            if self._closed:
-                raise DataProcessError("The data process has been ended.")
+            self._raise_if_closed()
             try:
                 send(self._connection, message, arrays)
                 reply, out = receive(self._connection)
-            except (OSError, EOFError) as error:
-                if self._closed:
-                    raise DataProcessError("The data process has been ended.") from error
-                raise DataProcessError(self._obituary()) from None
+            except (OSError, EOFError):
+                self._raise_if_closed()
+                raise DataProcessError(self._how_it_ended()) from None
             except BaseException:  # Ctrl-C in the middle of a frame: what follows could not be told apart
                 self._connection.shutdown(socket.SHUT_RDWR)
                 raise
@@ -152,7 +148,7 @@ class DataProcess:
             raise DataProcessError(f"The data process failed: {reply['text']}\n{reply['detail']}")
         return reply, out
 
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
 
@@ -173,7 +169,17 @@ class DataProcess:
         for output in self._outputs:
             output.close()
 
-    def _obituary(self) -> str:
+    def _tell(self, message: dict[str, Any]) -> None:
+        """Send what has no answer."""
+        with contextlib.suppress(OSError):  # where it has died already, the first request raises
+            send(self._connection, message)
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise DataProcessError("The data process has been ended.")
+
+    def _how_it_ended(self) -> str:
+        """Exit code or signal, what to do, and the last lines that it printed."""
         try:
             code: int | None = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -183,8 +189,7 @@ class DataProcess:
             how = f"has ended with exit code {code}"
         elif code is not None:
             how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-        printed = [_tail(output) for output in reversed(self._outputs)]
-        lines = next(filter(None, printed), [])
+        lines = next(filter(None, map(_last_lines, self._outputs)), [])
         last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
         return (
             f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {how}. "
@@ -192,8 +197,12 @@ class DataProcess:
         )
 
 
-def _tail(output: BinaryIO) -> list[str]:
-    """The last lines of what was printed into a file."""
+def _open_log(log: Path) -> BinaryIO:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log.open("w+b")
+
+
+def _last_lines(output: BinaryIO) -> list[str]:
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - 16384))
     return output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
@@ -203,12 +212,12 @@ _early: list[DataProcess] = []
 
 
 def start_early(environment: Mapping[str, str]) -> None:
-    """Start a data process before it is known what will be asked of it: TensorFlow loads beside everything else."""
+    """Start a data process before its first request is known: TensorFlow loads beside everything else."""
     _early.append(DataProcess(environment))
 
 
 def drop_early() -> None:
-    """End the process that was started early: what it has found at its start is no longer so."""
+    """End the process that was started early: what it has found at its start has changed."""
     while _early:
         process = _early.pop()
         process.hang_up()
@@ -218,7 +227,7 @@ def drop_early() -> None:
 def take_process(environment: Mapping[str, str], log: Path | None) -> DataProcess:
     """The process that was started early, if one was, and for the same environment; a new one otherwise."""
     process = _early.pop() if _early and _early[-1].environment == dict(environment) else None
-    if process is None or not process.lives():
+    if process is None or not process.is_running():
         return DataProcess(environment, log)
     if log is not None:
         process.print_to(log)

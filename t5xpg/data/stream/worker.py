@@ -7,6 +7,7 @@ socket is closed, however that came about, and ignores Ctrl-C: the training proc
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import os
 import queue
 import re
@@ -16,21 +17,21 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
+from t5xpg.data.stream.process import Arrays
+from t5xpg.data.stream.relocatable_paths import readable
 from t5xpg.data.tasks.lengths import spans_said
 
 if TYPE_CHECKING:
     from t5xpg.data.stream.evaluator import TaskEvaluator
     from t5xpg.data.stream.pipeline import ShardedBatches
 
-Arrays = dict[str, np.ndarray]
+Answer: TypeAlias = tuple[dict[str, Any], Arrays]
 
 
 def main() -> None:
@@ -41,26 +42,22 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
     connection = socket.socket(fileno=int(sys.argv[1]))
-    requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[Answer] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(connection, requests), daemon=True).start()
     start, _ = requests.get()
     sys.path += [entry for entry in start["sys_path"] if entry not in sys.path]
-    streams: Streams | None = None
-    failure: dict[str, Any] | None = None
+    failure: dict[str, Any] = {}
     try:
-        streams = Streams()
-    except Exception as error:
-        failure = _failure(error)
+        streams: Streams | None = Streams()
+    except Exception as error:  # TensorFlow or a task cannot be imported: the answer to every request
+        streams, failure = None, _failure(error)
     while True:
         message, arrays = requests.get()
         if "print_to" in message:
             _print_to(message["print_to"])
             continue
-        reply: dict[str, Any] = {}
-        out: Arrays = {}
-        if streams is None:
-            reply = failure or {}
-        else:
+        reply, out = failure, {}
+        if streams is not None:
             try:
                 reply, out = getattr(streams, message.pop("call"))(**message, arrays=arrays)
             except Exception as error:
@@ -83,15 +80,14 @@ class Streams:
 
         self._streams: dict[int, ShardedBatches] = {}
         self._evaluators: dict[int, TaskEvaluator] = {}
-        self._numbers = iter(range(1 << 62))
+        self._numbers = itertools.count()
 
-    def describe(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def describe(self, config: dict[str, Any], arrays: Arrays) -> Answer:
         """What is known of a task or mixture before reading it."""
         from t5xpg.data.tasks import providers
         from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 
-        dataset, provider = self._provider(config)
-        providers.check(provider, dataset)
+        dataset, provider = _find_provider(config)
         vocabulary, *others = [provider.output_features[name].vocabulary for name in dataset.token_features]
         if any(other != vocabulary for other in others):
             raise UserError(f"{provider.name} has one vocabulary for inputs and another for targets: T5 shares one.")
@@ -109,51 +105,45 @@ class Streams:
         }
         return reply, {}
 
-    def open(self, config: dict[str, Any], shards: list[int], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def open(self, config: dict[str, Any], shards: list[int], arrays: Arrays) -> Answer:
         """Build a stream that stands before its first batch."""
-        from t5xpg.data.stream.pipeline import ShardedBatches, stream_identity
-        from t5xpg.data.stream.source_files import with_steady_paths
-        from t5xpg.data.tasks import providers
+        from t5xpg.data.stream.pipeline import ShardedBatches
 
-        dataset, provider = self._provider(config)
-        providers.check(provider, dataset)
+        dataset, provider = _find_provider(config)
         number = next(self._numbers)
-        provider = with_steady_paths(provider)
-        self._streams[number] = ShardedBatches(provider, dataset, shards)
-        identity = stream_identity(provider, dataset)
-        return {"stream": number, "vocab_size": _vocabulary_size(provider, dataset), "identity": identity}, {}
+        stream = self._streams[number] = ShardedBatches(provider, dataset, shards)
+        vocab_size = _vocabulary_size(provider, dataset)
+        return {"stream": number, "vocab_size": vocab_size, "identity": stream.identity}, {}
 
-    def next(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def next(self, stream: int, arrays: Arrays) -> Answer:
         """The next batch, or none at the end."""
         batch = self._streams[stream].next()
         return {"end": batch is None}, batch or {}
 
-    def save(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def save(self, stream: int, arrays: Arrays) -> Answer:
         """The position before the batch that `next` would give."""
         return {}, self._streams[stream].save()
 
-    def restore(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def restore(self, stream: int, arrays: Arrays) -> Answer:
         """Put back a saved position."""
         self._streams[stream].restore(arrays)
         return {}, {}
 
-    def rewind(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def rewind(self, stream: int, arrays: Arrays) -> Answer:
         """Go back to the first batch."""
         self._streams[stream].rewind()
         return {}, {}
 
-    def close(self, stream: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def close(self, stream: int, arrays: Arrays) -> Answer:
         """Forget a stream."""
         self._streams.pop(stream, None)
         return {}, {}
 
-    def evaluator(self, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def evaluator(self, config: dict[str, Any], arrays: Arrays) -> Answer:
         """Read the examples of the tasks that have metrics."""
         from t5xpg.data.stream.evaluator import TaskEvaluator
-        from t5xpg.data.tasks import providers
 
-        dataset, provider = self._provider(config)
-        providers.check(provider, dataset)
+        dataset, provider = _find_provider(config)
         number = next(self._numbers)
         evaluator = self._evaluators[number] = TaskEvaluator(provider, dataset)
         tasks = {
@@ -161,23 +151,23 @@ class Streams:
         }
         return {"evaluator": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
 
-    def begin_task(self, evaluator: int, task: str, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def begin_task(self, evaluator: int, task: str, arrays: Arrays) -> Answer:
         """Go to the first example of a task."""
         self._evaluators[evaluator].begin(task)
         return {}, {}
 
-    def next_of_task(self, evaluator: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def next_of_task(self, evaluator: int, arrays: Arrays) -> Answer:
         """The next batch of that task, or none at its end."""
         batch = self._evaluators[evaluator].next()
         return {"end": batch is None}, batch or {}
 
     def measure_tasks(
         self, evaluator: int, outputs: list[list[str]], step: int, inferences: str | None, arrays: Arrays
-    ) -> tuple[dict[str, Any], Arrays]:
+    ) -> Answer:
         """The metrics of all tasks. outputs: task and kind of each of the arrays, which are numbered."""
         from t5xpg.base import metric_values
 
-        of_task: dict[str, dict[str, np.ndarray]] = {}
+        of_task: dict[str, Arrays] = {}
         for number, (task, kind) in enumerate(outputs):
             of_task.setdefault(task, {})[kind] = arrays[str(number)]
         folder = None if inferences is None else Path(inferences)
@@ -189,21 +179,25 @@ class Streams:
             packed.append([task, message])
         return {"metrics": packed}, out
 
-    def close_evaluator(self, evaluator: int, arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    def close_evaluator(self, evaluator: int, arrays: Arrays) -> Answer:
         """Forget the examples."""
         self._evaluators.pop(evaluator, None)
         return {}, {}
 
-    def _provider(self, config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
-        from t5xpg.base.paths import data_directory
-        from t5xpg.data.tasks import providers
-        from t5xpg.data.tasks.table import register_tasks
 
-        providers.import_modules(config["module_import"])  # feature converters may come with them
-        dataset = DatasetConfig.from_json(config)
-        if not providers.is_known(dataset.mixture_or_task_name):
-            register_tasks(data_directory())  # it may have been exported since this process started
-        return dataset, providers.find_provider(dataset)
+def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
+    """The task or mixture of a config, checked as far as it can be before it is read."""
+    from t5xpg.base.paths import data_directory
+    from t5xpg.data.tasks import providers
+    from t5xpg.data.tasks.table import register_tasks
+
+    providers.import_modules(config["module_import"])  # feature converters may come with them
+    dataset = DatasetConfig.from_json(config)
+    if not providers.is_known(dataset.mixture_or_task_name):
+        register_tasks(data_directory())  # it may have been exported since this process started
+    provider = providers.find_provider(dataset)
+    providers.check(provider, dataset)
+    return dataset, provider
 
 
 def _print_to(path: str) -> None:
@@ -224,19 +218,17 @@ def _vocabulary_size(provider: Any, dataset: DatasetConfig) -> int:
 
 def _examples(provider: Any, split: str) -> int | None:
     """How many examples there are in the sources; None where one does not know. Tasks may share their source."""
-    from t5xpg.data.tasks import sources as tfds_sources
+    from t5xpg.data.tasks import sources
     from t5xpg.data.tasks.providers import tasks_of
 
     tasks = {id(task.source): task for task in tasks_of(provider) if split in task.splits}
-    counts = [tfds_sources.number_of_examples(task, split) for task in tasks.values()]
+    counts = [sources.number_of_examples(task, split) for task in tasks.values()]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
 def _failure(error: Exception) -> dict[str, Any]:
     """An error as a message: of the user's making, of the data, or ours with its traceback."""
-    steady_paths = sys.modules.get("t5xpg.data.stream.source_files")
-    readable = steady_paths.readable if steady_paths is not None else str
     if isinstance(error, UserError):
         return {"error": "user", "text": readable(str(error))}
     tensorflow = sys.modules.get("tensorflow")  # the error may be that it cannot be imported
@@ -254,7 +246,7 @@ def _without_machinery(message: str) -> str:
     return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text
 
 
-def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[tuple[dict[str, Any], Arrays]]) -> None:
+def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[Answer]) -> None:
     """Hand requests on; end the process when the other side has closed, whatever it is at."""
     try:
         while True:

@@ -135,9 +135,7 @@ def _dataset(
     if fields is not None:
         if files is None:
             raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
-        from t5xpg.data.text.local_records import LocalRecords  # imports zstandard, which the other sources do without
-
-        return Dataset(LocalRecords(files, fields, left_out), fields=tuple(fields))
+        return Dataset(LocalFiles(files, left_out, fields), fields=tuple(fields))
     if files is not None:
         return Dataset(LocalFiles(files, left_out))
     if hub is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import socket
 import sys
@@ -33,13 +34,9 @@ class TextColumn:
         return len(self._split)
 
     def __iter__(self) -> Iterator[str]:
-        row = 0
-        for batch in self._split.select_columns("text").iter(batch_size=_ROWS_AT_ONCE):
-            for text in batch["text"]:
-                row += 1
-                if not isinstance(text, str):
-                    raise UserError(f'{self._name}, row {row}: "text" is {type(text).__name__}, expected a string.')
-                yield text
+        batches = self._split.select_columns("text").iter(batch_size=_ROWS_AT_ONCE)
+        for row, text in enumerate((text for batch in batches for text in batch["text"]), 1):
+            yield _checked(text, self._name, row)
 
 
 def load_splits(path: str, configuration: str | None, revision: str | None) -> dict[str, TextColumn]:
@@ -48,13 +45,7 @@ def load_splits(path: str, configuration: str | None, revision: str | None) -> d
     `path` is a name on the hub, or a local folder laid out like one. Without a network the copy in the cache of
     `datasets` is used. Raises UserError where there is none, or where the dataset has other splits or columns.
     """
-    import datasets
-
-    with _quiet(), _offline_where_unreachable() as reached:
-        try:
-            loaded = datasets.load_dataset(path, configuration, revision=revision)
-        except Exception as error:  # connection, hub, file and generation errors share no base class
-            raise UserError(_cannot_load(path, configuration, reached, error)) from error
+    loaded = _load(path, configuration, revision=revision)
     for split in SPLITS:
         if split not in loaded:
             raise UserError(f"{path} has no split {split!r}: it has {', '.join(loaded)}.")
@@ -69,13 +60,7 @@ def stream_splits(path: str, configuration: str | None, revision: str | None) ->
     The three splits; where it has not got all of them, its train split under the name None, for a text without splits.
     Raises UserError where the dataset cannot be had, there or at a row.
     """
-    import datasets
-
-    with _quiet(), _offline_where_unreachable() as reached:
-        try:
-            loaded = datasets.load_dataset(path, configuration, revision=revision, streaming=True)
-        except Exception as error:  # connection, hub, file and generation errors share no base class
-            raise UserError(_cannot_load(path, configuration, reached, error)) from error
+    loaded = _load(path, configuration, revision=revision, streaming=True)
     if "train" not in loaded:
         raise UserError(f"{path} has no split 'train': it has {', '.join(map(str, loaded))}.")
     if not set(SPLITS) <= set(loaded):
@@ -85,22 +70,23 @@ def stream_splits(path: str, configuration: str | None, revision: str | None) ->
 
 def _streamed_texts(split: Any, name: str) -> Iterator[str]:
     """The column "text". Raises UserError at a row that is no text, or cannot be read."""
-    row = 0
     rows = iter(split)
-    while True:
+    for row in itertools.count(1):
         try:
             values = next(rows, None)
         except Exception as error:  # of the network, the file system, the format
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise UserError(f"{name} cannot be read on after row {row}: {reason}") from error
+            raise UserError(f"{name} cannot be read on after row {row - 1}: {_reason(error)}") from error
         if values is None:
             return
-        row += 1
         if "text" not in values:
             raise UserError(f'{name} has no column "text": it has {", ".join(values)}.')
-        if not isinstance(values["text"], str):
-            raise UserError(f'{name}, row {row}: "text" is {type(values["text"]).__name__}, expected a string.')
-        yield values["text"]
+        yield _checked(values["text"], name, row)
+
+
+def _checked(text: Any, split: str, row: int) -> str:
+    if not isinstance(text, str):
+        raise UserError(f'{split}, row {row}: "text" is {type(text).__name__}, expected a string.')
+    return text
 
 
 def rows(
@@ -111,24 +97,28 @@ def rows(
     With `streaming` they are taken as they come, without a copy.
     `path` is a name on the hub, or a local folder. Raises UserError where the dataset cannot be had.
     """
+    yield from _load(path, configuration, revision=revision, split=split, streaming=streaming)
+
+
+def _load(path: str, configuration: str | None, **options: Any) -> Any:
+    """What `datasets.load_dataset` gives. Raises UserError where the dataset cannot be had."""
     import datasets
 
     with _quiet(), _offline_where_unreachable() as reached:
         try:
-            loaded = datasets.load_dataset(path, configuration, revision=revision, split=split, streaming=streaming)
+            return datasets.load_dataset(path, configuration, **options)
         except Exception as error:  # connection, hub, file and generation errors share no base class
-            raise UserError(_cannot_load(path, configuration, reached, error)) from error
-    yield from loaded
+            reason = _reason(error) if reached or Path(path).exists() else "there is no network"
+            raise UserError(
+                f"Cannot load {path} ({configuration}): {reason}. Two ways on: "
+                'FILES="train=… validation=… test=…" builds it from local files (text, JSON lines, parquet); or make '
+                "it on a machine with a network and copy its folder below data/, or the cache of `datasets` (HF_HOME), "
+                "here."
+            ) from error
 
 
-def _cannot_load(path: str, configuration: str | None, reached: bool, error: Exception) -> str:
-    absent = not reached and not Path(path).exists()
-    reason = "there is no network" if absent else " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return (
-        f"Cannot load {path} ({configuration}): {reason}. Two ways on: "
-        'FILES="train=… validation=… test=…" builds it from local files (text, JSON lines, parquet); or make it on a '
-        "machine with a network and copy its folder below data/, or the cache of `datasets` (HF_HOME), here."
-    )
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The user's own text: lines of text, JSON lines and parquet files, compressed or not, by split."""
+"""The user's files: found by what FILES= says, unpacked, and read by lines or by rows of parquet."""
 
 from __future__ import annotations
 
@@ -15,63 +15,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import zstandard
-
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.data.text.lines import BadLineError, BadLines, bounded_lines, json_object, string_in, text_of_line
+from t5xpg.data.text.lines import bounded_lines
 from t5xpg.data.text.manifest import SPLITS
 
 _EXAMPLE = 'FILES="train=texts/*.jsonl.gz validation=valid.txt test=test.txt"'
 _PREFIX = re.compile(r"([A-Za-z_]+)=(.*)", re.DOTALL)
-_RECORD = '{"text": "…"}'
-_COLUMNS = ("text",)
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 PARQUET = ".parquet"
-# A byte of zstd can stand for 32 KiB: what one piece unpacks to has to fit into memory.
-_PIECE = 1 << 12
-_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
-
-
-class _ZstandardFile(io.RawIOBase):
-    """Reads all frames of a file (parallel compressors write many), and notices where the last one is cut off.
-
-    The readers of `zstandard` stop behind the first frame, or end quietly in the middle of one.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._frame_began = False
-        self._ready = memoryview(b"")  # a view: taking parts of it copies nothing
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            piece = self._frame.unused_data if self._frame.eof else b""
-            if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-                self._frame_began = False
-            piece = piece or self._file.read(_PIECE)
-            if not piece:
-                if self._frame_began:
-                    raise EOFError("the compressed text is cut off")
-                return 0
-            self._frame_began = True
-            self._ready = memoryview(self._frame.decompress(piece))
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def _open_zstandard(path: Path) -> IO[bytes]:
-    return io.BufferedReader(_ZstandardFile(path), 1 << 17)
+    """All frames of a file: parallel compressors write many. OSError where the last one is cut off."""
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"), 1 << 17)
 
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
@@ -138,28 +97,6 @@ def _matching(pattern: str) -> list[Path]:
     return found
 
 
-def texts(path: Path, left_out: BadLines | None = None) -> Iterator[str]:
-    """The texts of one file.
-
-    The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object with a "text" a line), `.parquet` (a column
-    "text"); anything else is text in UTF-8, a document a line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
-    Lines (rows of parquet) that cannot be used go into `left_out`; without it they raise UserError naming file and
-    line, as does in any case a file that cannot be read on.
-    """
-    form = form_of(path)
-    rows: Iterator[tuple[Any, str]] = parquet_rows(path, _COLUMNS) if form == PARQUET else numbered_lines(path)
-    for row, where in rows:
-        try:
-            text = cells(row, _COLUMNS, where)[0] if form == PARQUET else _text(row, where, form in JSON_LINES)
-        except BadLineError as error:
-            if left_out is None:
-                raise
-            left_out.add(error)
-            continue
-        if text is not None:
-            yield text
-
-
 def form_of(path: Path) -> str:
     """The ending that says what a file holds, in front of that of its packing: ".jsonl"; "" where it has none."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -208,14 +145,6 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
         raise _cannot_be_read(path, error) from None
 
 
-def cells(row: Sequence[Any], columns: Sequence[str], where: str) -> tuple[str, ...]:
-    """A row of `parquet_rows`, of texts. Raises BadLineError where one is something else."""
-    for name, value in zip(columns, row, strict=True):
-        if not isinstance(value, str):
-            raise BadLineError(f'{where}: "{name}" is {type(value).__name__}, expected a string.')
-    return tuple(row)
-
-
 def _opened(path: Path) -> Any:
     """The file, unpacked, as a context manager."""
     opener = _OPENERS.get(path.suffix.lower())
@@ -225,11 +154,3 @@ def _opened(path: Path) -> Any:
 def _cannot_be_read(path: Path, error: BaseException, line_number: int = 0) -> UserError:
     where = f"{path} after line {line_number}" if line_number else str(path)
     return UserError(f"{where} cannot be read: {error or type(error).__name__}")
-
-
-def _text(line: bytes | None, where: str, is_json: bool) -> str | None:
-    """The document of a line; None for an empty line between JSON objects."""
-    text = text_of_line(line, where)
-    if not is_json:
-        return text
-    return string_in(json_object(text, where, _RECORD), "text", where) if text.strip() else None

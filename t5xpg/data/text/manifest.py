@@ -77,16 +77,18 @@ class Manifest:
         splits = _field(value, "splits", dict)
         if not splits or not set(splits) <= set(SPLITS):
             raise ValueError(f"splits are {', '.join(map(repr, splits)) or 'none'}")
-        limit = _field(value, "limit", int | None)
         return cls(
             name=_field(value, "name", str),
             source=_field(value, "source", dict),
             filter=_field(value, "filter", dict),
-            limit=limit,
+            limit=_field(value, "limit", int | None),
             rows_read=_count(value, "rows_read"),
-            splits={name: _split_record(split) for name, split in splits.items()},
+            splits={
+                name: SplitRecord(_count(one, "documents"), _count(one, "bytes"), _field(one, "sha256", str))
+                for name, one in splits.items()
+            },
             max_bytes=_count(value, "max_bytes") if "max_bytes" in value else None,
-            fields=_fields(value),
+            fields=_field_names(value) if "fields" in value else TEXT,
         )
 
     @property
@@ -119,27 +121,22 @@ class Manifest:
 
     def command(self, force: bool = False) -> str:
         """What to type to export this text."""
-        source = self.source
+        source, words = self.source, []
         chosen = source.get("select")
-        return " ".join(
-            [
-                f"make data DATASET={source.get('of', self.name) if chosen else self.name}",
-                *([f"FIELDS={given}"] if (given := _fields_given(source)) else []),
-                *([f"FILES={given}"] if (given := _files_given(source)) else []),
-                *_hub_given(source),
-                *([f"SELECT={_one_word(str(chosen))}"] if chosen else []),
-                *self.limits,
-                *(["FORCE=1"] if force else []),
-            ]
-        )
+        words.append(f"make data DATASET={source.get('of', self.name) if chosen else self.name}")
+        if source.get("kind") == "files":
+            words += _files_given(source)
+        if source.get("kind") == "hugging face" and source.get("streamed"):
+            given = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
+            words += [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
+        words += [f"SELECT={_one_word(str(chosen))}"] if chosen else []
+        return " ".join([*words, *self.limits, *(["FORCE=1"] if force else [])])
 
     @property
     def limits(self) -> list[str]:
-        """What was typed of the limits."""
-        return [
-            *([f"LIMIT={self.limit}"] if self.limit is not None else []),
-            *([f"MAX_MB={self.max_bytes / 1e6:.12g}"] if self.max_bytes is not None else []),
-        ]
+        """LIMIT= and MAX_MB= as they were typed."""
+        limit = [] if self.limit is None else [f"LIMIT={self.limit}"]
+        return limit + ([] if self.max_bytes is None else [f"MAX_MB={self.max_bytes / 1e6:.12g}"])
 
     def summary(self) -> str:
         """One line: documents and megabytes of each split."""
@@ -150,19 +147,16 @@ class Manifest:
 
 
 def canonical_line(text: str) -> bytes:
-    """The line of an export for a text, with its line end.
+    """`canonical_record` of one text: `{"text": "…"}`."""
+    return canonical_record((text,), TEXT)
+
+
+def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
+    """The line of an export for the texts of its fields, with its line end.
 
     Escapes are only `\\"`, `\\\\`, `\\b`, `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone
     surrogates, which UTF-8 cannot hold, become U+FFFD.
     """
-    try:
-        return b'{"text": %b}\n' % encode_basestring(text).encode("utf-8")
-    except UnicodeEncodeError:
-        return canonical_line(_SURROGATE.sub("\ufffd", text))
-
-
-def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
-    """`canonical_line` for a record: the texts of its fields, in the order of the manifest."""
     pairs = zip(map(encode_basestring, fields), map(encode_basestring, values), strict=True)
     line = "{" + ", ".join(map(": ".join, pairs)) + "}\n"
     try:
@@ -224,48 +218,25 @@ def _count(value: Any, name: str) -> int:
     return count
 
 
-def _fields(value: Any) -> tuple[str, ...]:
-    if "fields" not in value:
-        return TEXT
+def _field_names(value: Any) -> tuple[str, ...]:
     fields = _field(value, "fields", list)
     if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
         raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
     return tuple(fields)
 
 
-def _split_record(value: Any) -> SplitRecord:
-    return SplitRecord(_count(value, "documents"), _count(value, "bytes"), _field(value, "sha256", str))
-
-
-def _fields_given(source: Mapping[str, Any]) -> str:
-    """FIELDS= of an export of the user's records, as far as the record says."""
-    fields = source.get("fields")
-    if source.get("kind") != "files" or not isinstance(fields, dict):
-        return ""
-    return ",".join(name if name == called else f"{name}={called}" for name, called in fields.items())
-
-
-def _files_given(source: Mapping[str, Any]) -> str:
-    """FILES= of an export of the user's files, as far as the record says; their paths are as they were typed."""
-    files = source.get("files")
-    if source.get("kind") != "files" or not isinstance(files, dict):
-        return ""
-    words = []
-    for split, entries in files.items():
+def _files_given(source: Mapping[str, Any]) -> list[str]:
+    """FIELDS= and FILES= of an export of the user's files, as far as the record says; paths are as they were typed."""
+    fields, files, words = source.get("fields"), source.get("files"), []
+    if isinstance(fields, dict) and fields:
+        names = (name if name == called else f"{name}={called}" for name, called in fields.items())
+        words.append(f"FIELDS={','.join(names)}")
+    paths: list[str] = []
+    for split, entries in files.items() if isinstance(files, dict) else ():
         listed = entries if isinstance(entries, list) else []
-        paths = [str(entry["path"]) for entry in listed if isinstance(entry, dict) and "path" in entry]
-        quoted = [shlex.quote(path) for path in paths]
-        words += [quoted[0] if split == "all" else f"{split}={quoted[0]}", *quoted[1:]] if quoted else []
-    text = " ".join(words)
-    return _one_word(text) if text else ""
-
-
-def _hub_given(source: Mapping[str, Any]) -> list[str]:
-    """HUB= and what belongs to it, of an export of a dataset that is streamed from there."""
-    if source.get("kind") != "hugging face" or not source.get("streamed"):
-        return []
-    given = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
-    return [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
+        quoted = [shlex.quote(str(entry["path"])) for entry in listed if isinstance(entry, dict) and "path" in entry]
+        paths += [quoted[0] if split == "all" else f"{split}={quoted[0]}", *quoted[1:]] if quoted else []
+    return words + ([f"FILES={_one_word(' '.join(paths))}"] if paths else [])
 
 
 def _one_word(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Where the text of datasets comes from: files, installed packages, programs of this machine, the Hugging Face hub."""
+"""Where the text of datasets comes from: files, installed packages, the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
-from t5xpg.data.text import installed
 from t5xpg.data.text.installed import SourceFile, site_packages, source_files
+from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import MIN_CHARACTERS, SPLITS, HeldOut, content_hash
 
 _BEGINNING = re.compile(r"([a-z0-9]+)\*")
@@ -128,20 +129,27 @@ class OfFiles(Protocol):
 class LocalFiles:
     """The user's files: split to paths, or None to paths (see `local_files.parse_files`).
 
-    Lines that cannot be used go into `left_out`; without it they are errors.
+    Lines that cannot be used go into `left_out`; without it they are errors. fields: of records, what each is called in
+    the export, to what it is called in the files; of text TEXT alone. selection: by which the files were chosen, and of
+    which dataset.
     """
 
     files: Mapping[str | None, list[Path]]
     left_out: BadLines | None = None
-    selection: tuple[Selection, str] | None = None  # by which they were chosen, and of which dataset
+    fields: Mapping[str, str] = field(default_factory=lambda: dict(zip(TEXT, TEXT, strict=True)))
+    selection: tuple[Selection, str] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Paths as given, sizes and SHA-256 of the files."""
-        return {
-            "kind": "files",
-            **({} if self.selection is None else selected(*self.selection)),
-            "files": files_as_json(self.files),
+        """Fields; paths as given, sizes and SHA-256 of the files."""
+        files = {
+            split or "all": [
+                {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths
+            ]
+            for split, paths in self.files.items()
         }
+        fields = {} if tuple(self.fields) == TEXT else {"fields": dict(self.fields)}
+        chosen = {} if self.selection is None else selected(*self.selection)
+        return {"kind": "files", **fields, **chosen, "files": files}
 
     def select(self, selection: Selection, corpus: str) -> LocalFiles:
         """By the names of the files without their folders."""
@@ -152,21 +160,12 @@ class LocalFiles:
 
     def read(self) -> Iterator[Rows]:
         """The rows of the files, one file behind the other."""
-        from t5xpg.data.text.local_files import texts  # imports zstandard, which the other sources do without
-
+        names, left_out = tuple(self.fields.values()), self.left_out
+        parts = {split: parts_of(paths, names) for split, paths in self.files.items()}
         for split in (None, *SPLITS):
-            if paths := self.files.get(split):
-                yield Rows(split, (text for path in paths for text in texts(path, self.left_out)))
-
-
-def files_as_json(files: Mapping[str | None, list[Path]]) -> dict[str, Any]:
-    """What identifies the user's files, by split ("all" for those of no split)."""
-    return {
-        split or "all": [
-            {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths
-        ]
-        for split, paths in files.items()
-    }
+            if found := parts.get(split):
+                rows = (record for part in found for record in records(part, names, left_out))
+                yield Rows(split, (text for (text,) in rows) if names == TEXT else rows)
 
 
 @dataclass(frozen=True)
@@ -274,43 +273,6 @@ class HuggingFace:
             return
         for split, rows in hugging_face.load_splits(self.path, self.configuration, self.revision).items():
             yield Rows(split, rows, len(rows))
-
-
-@dataclass(frozen=True)
-class InstalledMessages:
-    """The translations of messages that the programs of this machine bring: another text on another machine.
-
-    languages: names of folders below share/locale. `extraction` counts changes to how they are read.
-    """
-
-    languages: tuple[str, ...]
-    extraction: int = 1
-    folders: tuple[Path, ...] = installed.FOLDERS
-
-    def describe(self) -> dict[str, Any]:
-        """Languages, and number and digest of the catalogues."""
-        digest = hashlib.sha256()
-        found = installed.catalogs(self.languages, self.folders)
-        for name, path in found:
-            digest.update(f"{name} {sha256_of_file(path)}\n".encode())
-        return {
-            "kind": "messages of programs",
-            "languages": " ".join(self.languages),
-            "extraction": self.extraction,
-            "catalogues": len(found),
-            "sha256": digest.hexdigest(),
-        }
-
-    def read(self) -> Iterator[Rows]:
-        """One text, from which the splits are to be taken. Raises UserError where there are no catalogues."""
-        found = installed.catalogs(self.languages, self.folders)
-        if not found:
-            raise UserError(
-                f"This text is that of the messages of programs in the languages {' '.join(self.languages)}, and no "
-                f"program here brings any ({self.folders[0]}/{self.languages[0]}/LC_MESSAGES/*.mo). Give another text "
-                "of that language, FILES=…"
-            )
-        yield Rows(None, installed.catalog_documents(path for _, path in found))
 
 
 def selected(selection: Selection, corpus: str) -> dict[str, str]:

@@ -44,30 +44,30 @@ def write_splits(
     """
     rows_read = 0
     splits: dict[str, SplitRecord] = {}
+
+    def kept(rows: Rows, progress: Progress) -> Iterator[Row]:
+        nonlocal rows_read
+        count = size = 0
+        for row in rows.texts:
+            rows_read += 1
+            progress.advance()
+            if isinstance(row, tuple) or len(row) > MIN_CHARACTERS:
+                size += 0 if max_bytes is None else _bytes(row)
+                if max_bytes is not None and size > max_bytes:
+                    return
+                yield row
+                count += 1
+                if count == limit:
+                    return
+
     for rows in source.read():
         label = f"export {name}" + (f" {rows.split}" if rows.split else "")
         with Progress(label, rows.total, "rows") as progress:
-
-            def kept(rows: Rows = rows, progress: Progress = progress) -> Iterator[Row]:
-                nonlocal rows_read
-                taken = size = 0
-                for row in rows.texts:
-                    rows_read += 1
-                    progress.advance()
-                    if isinstance(row, tuple) or len(row) > MIN_CHARACTERS:
-                        size += 0 if max_bytes is None else _bytes(row)
-                        if max_bytes is not None and size > max_bytes:
-                            return
-                        yield row
-                        taken += 1
-                        if taken == limit:
-                            return
-
             if rows.split is None:
-                splits |= _write_held_out(folder, kept(), fields)
+                splits |= _write_held_out(folder, kept(rows, progress), fields)
             else:
                 with _SplitWriter(folder, rows.split) as writer:
-                    for row in kept():
+                    for row in kept(rows, progress):
                         writer.write(_line(row, fields))
                 splits[rows.split] = writer.record()
     empty = [split for split, record in splits.items() if not record.documents]
@@ -94,7 +94,7 @@ def _bytes(row: Row) -> int:
 
 
 def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) -> dict[str, SplitRecord]:
-    """Write texts without splits: see `held_out`. Records with equal inputs are in one split."""
+    """Write texts without splits: see `HeldOut`. Records with equal inputs are in one split."""
     question = list(fields).index(question_of(fields))
     hashes = array.array("Q")
     # in the folder of the export, which has room for it

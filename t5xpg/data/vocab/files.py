@@ -88,8 +88,8 @@ def _padding(kind: str, model: TokenModel, special: dict[str, int | None], file:
     padding = special["pad_id"]
     if padding == 0:
         return 0
-    never_in_text = special["unk_id"] == 0 and model.covers_all_text
-    if padding is None and (never_in_text or (kind == SENTENCEPIECE and _is_no_text(model))):
+    is_control_token = kind == SENTENCEPIECE and model.num_bytes[0] == 0 and special["unk_id"] != 0
+    if padding is None and (is_control_token or (special["unk_id"] == 0 and model.covers_all_text)):  # in no text
         return 0
     if kind == SENTENCEPIECE:
         raise UserError(
@@ -97,8 +97,3 @@ def _padding(kind: str, model: TokenModel, special: dict[str, int | None], file:
             "be taken for padding. Train or choose one with pad_id=0 (T5's have it)."
         )
     return model.size if padding is None or padding == special["eos_id"] else padding
-
-
-def _is_no_text(model: TokenModel) -> bool:
-    """Whether id 0 is a control token: no text has it."""
-    return bool(model.num_bytes[0] == 0) and model.special_ids["unk_id"] != 0

@@ -1,7 +1,7 @@
-"""Models of tokens that lie in files, whichever library reads them: text to ids, ids to text, bytes of an id.
+"""Tokenizers in files, whichever library reads them: text to ids, ids to text, bytes of an id.
 
 A vocabulary (`t5xpg.data.vocab.vocabulary`) is such a model with ids for sentinels behind its tokens, or none: bytes.
-The libraries are imported by the models that need them: byte vocabularies do without either.
+Each library is imported by the model that needs it: byte vocabularies do without.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ import numpy as np
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_of
 
+SENTENCEPIECE = "sentencepiece"
+HUGGING_FACE = "huggingface"
+# kind of a model -> what its file is called in messages
+KINDS = {SENTENCEPIECE: "SentencePiece model", HUGGING_FACE: "Hugging Face tokenizer"}
+
+SPACE = "▁"  # as SentencePiece writes it
 # What tokenizers call the tokens of each role, where no file beside them says so.
 _USUAL_NAMES = {
     "pad_id": ("<pad>", "[PAD]", "<|padding|>", "<|pad|>"),
@@ -30,6 +36,37 @@ _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _MOST_IDS = 10_000_000
 # A token that every tokenizer has something for: what is decoded behind it stands inside of a text.
 _ANCHOR = "a"
+
+
+class TokenModel(Protocol):
+    """A loaded model. Ids are below `size`.
+
+    num_bytes: int32[size], the bytes of text that each id stands for (see `Vocabulary.token_bytes`). own_sentinels: the
+    ids of the model's own tokens `<extra_id_0>`, `<extra_id_1>` and so on, as far as there is no gap. special_ids: the
+    model's own padding, end and unknown token, None where it has none. covers_all_text: no text has unknown tokens.
+    """
+
+    size: int
+    num_bytes: np.ndarray
+    own_sentinels: tuple[int, ...]
+    special_ids: dict[str, int | None]
+    covers_all_text: bool
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without an end token."""
+        ...
+
+    def decode(self, ids: Sequence[int], follows: bool) -> str:
+        """The text of ids; ids that stand for no text are left out. follows: something stands before it."""
+        ...
+
+    def piece(self, token: int) -> str:
+        """The token as the model writes it; "" for an id that it does not use."""
+        ...
+
+    def unknown_characters(self, text: str) -> int:
+        """How many characters of a text become the unknown token."""
+        ...
 
 
 class HuggingFaceTokenizer:
@@ -78,12 +115,11 @@ class HuggingFaceTokenizer:
         return self._pad if token == 0 else 0 if token == self._pad else token
 
     def encode(self, text: str) -> list[int]:
-        """See `TokenModel`. Special tokens that a text spells out are those tokens, as with the tokenizer itself."""
+        # special tokens that a text spells out are those tokens, as with the tokenizer itself
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return [self._swapped(token) for token in ids] if self._pad else list(ids)
 
     def decode(self, ids: Sequence[int], follows: bool) -> str:
-        """See `TokenModel`."""
         theirs = [self._swapped(token) for token in ids if token in self._pieces]
         if not follows or not theirs:
             return str(self._tokenizer.decode(theirs))
@@ -92,11 +128,9 @@ class HuggingFaceTokenizer:
         return text.removeprefix(self._anchor_text)
 
     def piece(self, token: int) -> str:
-        """See `TokenModel`."""
         return self._pieces.get(token, "")
 
     def unknown_characters(self, text: str) -> int:
-        """See `TokenModel`."""
         unknown = self.special_ids["unk_id"]
         if unknown is None:
             return 0
@@ -163,9 +197,6 @@ def _content(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-SPACE = "▁"
-
-
 class SentencePieceModel:
     """A SentencePiece model as a `TokenModel`. Raises UserError for a file that is none."""
 
@@ -199,64 +230,24 @@ class SentencePieceModel:
         return len(self._pieces[token].replace(SPACE, " ").encode("utf-8"))
 
     def encode(self, text: str) -> list[int]:
-        """See `TokenModel`."""
         return list(self._processor.EncodeAsIds(text)) if text else []
 
     def decode(self, ids: Sequence[int], follows: bool) -> str:
-        """See `TokenModel`."""
         known = [token for token in ids if 0 <= token < self.size]
         text = str(self._processor.DecodeIds(known)) if known else ""
         # SentencePiece drops the space of the first word: right at the start of a text, wrong behind a sentinel
         return " " + text if follows and text and self._pieces[known[0]].startswith(SPACE) else text
 
     def piece(self, token: int) -> str:
-        """See `TokenModel`."""
         return str(self._pieces[token])
 
     def unknown_characters(self, text: str) -> int:
-        """See `TokenModel`; characters of the text as the model normalises it."""
+        """Characters of the text as the model normalises it."""
         unknown = self._processor.unk_id()
         if unknown not in self._processor.EncodeAsIds(text):
             return 0
         pieces = self._processor.EncodeAsImmutableProto(text).pieces
         return sum(len(piece.surface) for piece in pieces if piece.id == unknown)
-
-
-SENTENCEPIECE = "sentencepiece"
-HUGGING_FACE = "huggingface"
-# kind of a model -> what its file is called in messages
-KINDS = {SENTENCEPIECE: "SentencePiece model", HUGGING_FACE: "Hugging Face tokenizer"}
-
-
-class TokenModel(Protocol):
-    """A loaded model. Ids are below `size`.
-
-    num_bytes: int32[size], the bytes of text that each id stands for (see `Vocabulary.token_bytes`). own_sentinels: the
-    ids of the model's own tokens `<extra_id_0>`, `<extra_id_1>` and so on, as far as there is no gap. special_ids: the
-    model's own padding, end and unknown token, None where it has none. covers_all_text: no text has unknown tokens.
-    """
-
-    size: int
-    num_bytes: np.ndarray
-    own_sentinels: tuple[int, ...]
-    special_ids: dict[str, int | None]
-    covers_all_text: bool
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, without an end token."""
-        ...
-
-    def decode(self, ids: Sequence[int], follows: bool) -> str:
-        """The text of ids; ids that stand for no text are left out. follows: something stands before it."""
-        ...
-
-    def piece(self, token: int) -> str:
-        """The token as the model writes it; "" for an id that it does not use."""
-        ...
-
-    def unknown_characters(self, text: str) -> int:
-        """How many characters of a text become the unknown token."""
-        ...
 
 
 @functools.cache
@@ -281,7 +272,7 @@ def sentinels_among(ids_of_pieces: dict[str, int]) -> tuple[int, ...]:
 
 
 class PlainIds:
-    """The ids below `size`, as a model of tokens; see `token_models.TokenModel`. None of them stands for bytes."""
+    """The ids below `size` as a `TokenModel`. None of them stands for bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -302,19 +293,13 @@ class PlainIds:
         return [int(word) for word in words]
 
     def decode(self, ids: Sequence[int], follows: bool) -> str:
-        """The numbers of the ids."""
         return " ".join(str(token) for token in ids if 0 <= token < self.size)
 
     def piece(self, token: int) -> str:
-        """The number of an id."""
         return str(token)
 
     def unknown_characters(self, text: str) -> int:
-        """None: what names no id is an error."""
-        return 0
+        return 0  # what names no id is an error
 
 
-@functools.cache
-def plain_ids(size: int) -> PlainIds:
-    """The ids below `size`, made once."""
-    return PlainIds(size)
+plain_ids = functools.cache(PlainIds)

@@ -68,7 +68,7 @@ class Vocabulary:
 
     `model_file` is the SentencePiece model, or the tokenizer.json of Hugging Face. Padding is id 0 in all vocabularies;
     `tokenizer_pad_id` is that of a Hugging Face tokenizer where it is another: it and 0 change places. `unk_id` is None
-    for tokenizers that need none. `vocabulary_files.vocabulary_of_file` reads all of this from a model. `named_tokens`
+    for tokenizers that need none. `vocab.files.vocabulary_of_file` reads all of this from a model. `named_tokens`
     are the texts of those of the extra ids that are no sentinels. `num_ids` is of the kind IDS alone, whose ids stand
     for no text: they are written as numbers, and there are no others behind them.
     Raises UserError for an unknown kind or convention, or a convention that the kind has no ids for.
@@ -89,19 +89,18 @@ class Vocabulary:
         if self.kind not in KINDS:
             raise UserError(f"There is no vocabulary of the kind {self.kind!r}.{nearest(self.kind, KINDS)}")
         if self.sentinels not in tuple(CONVENTIONS):
-            raise UserError(
-                f"There is no sentinel convention {self.sentinels!r}.{nearest(self.sentinels, CONVENTIONS)}"
-            )
+            close = nearest(self.sentinels, CONVENTIONS)
+            raise UserError(f"There is no sentinel convention {self.sentinels!r}.{close}")
         if self.kind not in CONVENTIONS[self.sentinels]:
             raise UserError(f"The sentinel convention {self.sentinels!r} does not number a {self.kind} vocabulary.")
         if (self.kind in WITHOUT_MODEL) == (self.model_file is not None):
             raise UserError(f"A {self.kind} vocabulary {'needs' if self.model_file is None else 'has no'} model file.")
         if not _is_count(self.extra_ids) or self.extra_ids > _MOST_EXTRA_IDS:
             raise UserError(f"extra_ids is {self.extra_ids!r}: it counts ids, so it is from 0 to {_MOST_EXTRA_IDS}.")
+        may_lack = {"unk_id"} if self.kind in (HUGGING_FACE, IDS) else set()
         for name in ("pad_id", "eos_id", "unk_id", "tokenizer_pad_id"):
             value = getattr(self, name)
-            without = self.kind in (HUGGING_FACE, IDS)
-            if not _is_count(value) and not (name == "unk_id" and value is None and without):
+            if not _is_count(value) and not (value is None and name in may_lack):
                 raise UserError(f"{name} is {value!r}: an id is a whole number of at least 0.")
         if self.tokenizer_pad_id and self.kind != HUGGING_FACE:
             raise UserError(f"A {self.kind} vocabulary has no tokenizer_pad_id: that is of Hugging Face tokenizers.")
@@ -276,23 +275,13 @@ class Vocabulary:
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` needs, the size, and the SHA-256 of the model file."""
-        value: dict[str, Any] = {
-            "kind": self.kind,
-            "size": self.size,
-            "extra_ids": self.extra_ids,
-            "sentinels": self.sentinels,
-            "pad_id": self.pad_id,
-            "eos_id": self.eos_id,
-            "unk_id": self.unk_id,
-        }
+        recorded = {name: getattr(self, name) for name in _RECORDED}
+        value: dict[str, Any] = {"kind": recorded.pop("kind"), "size": self.size, **recorded}
         if self.named_tokens:
             value["named_tokens"] = list(self.named_tokens)
         if self.model_file is not None:
             value |= {"model_file": self.model_file, "model_sha256": sha256_of_file(Path(self.model_file))}
-        for name in _WHERE_NOT_ZERO:
-            if getattr(self, name):
-                value[name] = getattr(self, name)
-        return value
+        return value | {name: getattr(self, name) for name in _WHERE_NOT_ZERO if getattr(self, name)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Vocabulary:
@@ -307,8 +296,8 @@ class Vocabulary:
         model_file = value.get("model_file")
         if model_file is not None:
             _check_model_file(value["kind"], model_file, value.get("model_sha256"))
-        fields = {name: value[name] for name in _RECORDED}
-        fields |= {name: value[name] for name in ("named_tokens", *_WHERE_NOT_ZERO) if name in value}
+        names = (*_RECORDED, "named_tokens", *_WHERE_NOT_ZERO)
+        fields = {name: value[name] for name in names if name in value}
         if isinstance(fields.get("named_tokens"), list):
             fields["named_tokens"] = tuple(fields["named_tokens"])
         vocabulary = cls(model_file=model_file, **fields)
@@ -329,28 +318,3 @@ def _check_model_file(kind: Any, model_file: Any, sha256: Any) -> None:
         raise UserError(f"The {what} {model_file} is not there.")
     if sha256_of_file(Path(model_file)) != sha256:
         raise UserError(f"{model_file} is not the {what} that was recorded (sha256 {sha256}).")
-
-
-def translate_sentinels(ids: Iterable[int] | np.ndarray, source: Vocabulary, target: Vocabulary) -> np.ndarray:
-    """The same tokens with the sentinels and names of `source` numbered as in `target`; int32, the shape of `ids`.
-
-    Both vocabularies must have the same tokens. Raises ValueError where they have not; UserError where `target` has
-    fewer sentinels than are used, not a name that is used, or takes one of the other ids for a sentinel.
-    """
-    if (source.kind, source._tokens) != (target.kind, target._tokens):
-        raise ValueError(f"cannot translate between the tokens of {source} and {target}")
-    given = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int32)
-    translated = given.copy()
-    for token in np.unique(given):
-        index = source.sentinel_index(token)
-        name = source._names.get(int(token))
-        if index is not None:
-            translated[given == token] = target.sentinel_id(index)
-        elif name is not None:
-            translated[given == token] = target.named_id(name)
-        elif target.sentinel_index(token) is not None:
-            raise UserError(
-                f"Token {token} is no sentinel in the convention {source.sentinels!r} but is "
-                f"<extra_id_{target.sentinel_index(token)}> in {target.sentinels!r}."
-            )
-    return translated

@@ -22,7 +22,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.progress import Progress
@@ -71,7 +70,7 @@ def compare(runs: Sequence[CellRun], folder: Path) -> None:
     known: dict[str, Read] = {}
     with (
         Progress("compare", len(waiting), "cells") as progress,
-        DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory()) as service,
+        DataService() as service,
         compile_cache.kept_programs(),
     ):
         for run in waiting:

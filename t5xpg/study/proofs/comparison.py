@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from t5xpg.base import digests, paths
+from t5xpg.base import digests
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.stream.client import DataService
 from t5xpg.experiment.config import LoadedConfig
@@ -219,7 +219,7 @@ class PositionComparison:
 
     def _next(self, position: Arrays) -> list[str]:
         if self._service is None:
-            self._service = DataService(data_dir=paths.data_directory(), cache_dir=paths.cache_directory())
+            self._service = DataService()
         experiment = self._loaded.experiment
         stream = self._service.open(data_config(experiment.train_dataset, experiment.random_seed))
         try:

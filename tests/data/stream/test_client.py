@@ -20,7 +20,8 @@ from t5xpg.base.files import write_json
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
-from t5xpg.data.stream.client import DataProcessError, DataService
+from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.process import DataProcessError
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
 from tests.workplace import REPOSITORY
 
@@ -230,20 +231,6 @@ def test_a_killed_data_process_ends_the_stream_which_another_goes_on_with(
     resumed.restore(state)
     assert [hash_batch(next(resumed)) for _ in range(3)] == expected
     resumed.close()
-
-
-@pytest.mark.process
-def test_an_ending_of_the_reading_thread_is_heard(first: DataService, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = first.open(config("sample_plain"))
-
-    def fail(*_: Any) -> None:
-        raise SystemExit("out of luck")
-
-    monkeypatch.setattr(stream, "_request", fail)
-    with pytest.raises(DataProcessError, match=r"thread that reads batches ahead has ended: SystemExit\('out of luck'"):
-        list(stream)
-    monkeypatch.undo()
-    stream.close()
 
 
 @pytest.mark.process

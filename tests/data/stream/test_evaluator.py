@@ -14,7 +14,8 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Generic, Histogram, Image
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, RemoteEvaluator
+from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 
 pytestmark = pytest.mark.process
 

@@ -43,11 +43,11 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
     lines = "".join(f"{n} is a number.\t{n} ist eine Zahl.\n" for n in range(30))
     (tmp_path / "pairs.tsv").write_text(lines)
     export_dataset("pairs", given={"train": [tmp_path / "pairs.tsv"]}, fields={"en": "en", "de": "de"})
-    folders = {"data_dir": tmp_path / "data", "cache_dir": tmp_path / "cache"}
+    monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
     train_vocabulary("mine", VocabularySettings(size=60, extra_ids=20), name="small")
-    start_early(**folders)
+    start_early()
     early = process._early[0].pid
-    with DataService(**folders, log=tmp_path / "data.log") as service:
+    with DataService(log=tmp_path / "data.log") as service:
         assert service.pid == early  # taken over, once
         with_pieces = named("mine_span_corruption_mine_small", targets=32)
         for one in (
@@ -90,9 +90,9 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
 
 
 def test_a_process_that_was_started_early_for_other_folders_is_not_taken(tmp_path: Path) -> None:
-    start_early(data_dir=tmp_path / "other", cache_dir=tmp_path / "cache")
+    start_early()
     early = process._early[0].pid
-    with DataService(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache") as service:
+    with DataService(data_dir=tmp_path / "data") as service:
         assert service.pid != early
     process.drop_early()
     assert not process._early

@@ -20,7 +20,7 @@ from t5xpg.data.tasks import steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import completed_line, register_tasks
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, task_name
-from t5xpg.data.text import installed
+from t5xpg.data.text import package_documents
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.installed import CODE_PACKAGES, site_packages, source_files
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -32,7 +32,7 @@ LENGTHS = {"inputs": 64, "targets": 24}
 @pytest.fixture(scope="module")
 def code() -> list[str]:
     files = source_files({"absl-py": CODE_PACKAGES["absl-py"]}, site_packages())
-    return list(itertools.islice(installed.code_documents(files), 40))
+    return list(itertools.islice(package_documents.code_documents(files), 40))
 
 
 def examples(texts: list[str], lines: int, vocabulary: seqio.Vocabulary | None = None) -> list[dict[str, np.ndarray]]:

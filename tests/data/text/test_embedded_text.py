@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from t5xpg.data.text import installed
 from t5xpg.data.text.installed import SourceFile
+from t5xpg.data.text.package_documents import code_documents, documentation_documents
 
 MODULE = '''# Copyright 2020 Somebody
 """Tools for reading and writing the files of an experiment.
@@ -74,7 +74,7 @@ An inner function with a \\d backslash and a sentence of its own."""
 
 def test_takes_the_prose_of_docstrings_once() -> None:
     file = SourceFile("module.py", MODULE)
-    assert list(installed.documentation_documents([file, file])) == [PROSE]
+    assert list(documentation_documents([file, file])) == [PROSE]
 
 
 def test_joins_docstrings_to_documents() -> None:
@@ -82,14 +82,14 @@ def test_joins_docstrings_to_documents() -> None:
         f'def f{i}():\n    """Function number {i} does the thing with the number {i}, as one would expect."""\n'
         for i in range(100)
     ]
-    documents = list(installed.documentation_documents([SourceFile("a.py", "\n".join(functions))]))
+    documents = list(documentation_documents([SourceFile("a.py", "\n".join(functions))]))
     assert [1500 <= len(document) < 1700 for document in documents] == [True] * (len(documents) - 1) + [False]
     assert "\n\n".join(documents).count("Function number") == 100
 
 
 def test_leaves_out_what_does_not_parse_on_every_python() -> None:
     for source in ("def f(:", "type X = int\n", "def f[T](x: T): ..."):
-        assert list(installed.documentation_documents([SourceFile("a.py", f'"""{"word " * 30}"""\n{source}')])) == []
+        assert list(documentation_documents([SourceFile("a.py", f'"""{"word " * 30}"""\n{source}')])) == []
 
 
 def test_cuts_code_before_statements() -> None:
@@ -98,7 +98,7 @@ def test_cuts_code_before_statements() -> None:
         f"@decorator\ndef function_{i}(\n    number, other\n):\n{body}\n    return number\n" for i in range(5)
     ]
     source = "# Licensed under something\n#\n\n" + "\n\n".join(statements)
-    pieces = list(installed.code_documents([SourceFile("a.py", source)] * 2))
+    pieces = list(code_documents([SourceFile("a.py", source)] * 2))
     assert "\n\n\n".join(pieces) == "\n\n".join(statements).strip("\n")
     assert len(pieces) == 5
     assert all(piece.startswith("@decorator\ndef function_") for piece in pieces)
@@ -106,6 +106,4 @@ def test_cuts_code_before_statements() -> None:
 
 def test_leaves_out_tables_of_data() -> None:
     table = "TABLE = [\n" + "    0x1234, 0x5678, 0x9abc,\n" * 20 + "]\n"
-    assert (
-        list(installed.code_documents([SourceFile("a.py", table), SourceFile("b.py", f"X = '{'long ' * 99}'\n")])) == []
-    )
+    assert list(code_documents([SourceFile("a.py", table), SourceFile("b.py", f"X = '{'long ' * 99}'\n")])) == []

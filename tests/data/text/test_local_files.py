@@ -14,7 +14,8 @@ import pytest
 import zstandard
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.text.local_files import parse_files, texts
+from t5xpg.data.text.local_files import parse_files
+from t5xpg.data.text.local_records import texts
 
 LINES = ["first line", "  zweite Zeile — ä", "", "fourth \u2028 with a separator"]
 TEXT = "\n".join(LINES).encode() + b"\n"
@@ -64,7 +65,7 @@ def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
         ("a.jsonl.gz", gzip.compress(JSON_LINES)[:-15], r"a\.jsonl\.gz.* cannot be read"),
         ("a.txt.gz", b"not packed\n", r"a\.txt\.gz cannot be read"),
         ("a.txt.xz", lzma.compress(TEXT)[:-20], r"a\.txt\.xz.* cannot be read"),
-        ("a.txt.zst", zstandard.compress(TEXT * 9)[:-3], r"a\.txt\.zst.* cannot be read: the compressed text is cut"),
+        ("a.txt.zst", zstandard.compress(TEXT * 9)[:-3], r"a\.txt\.zst.* cannot be read: Truncated compressed stream"),
         ("a.txt.zst", b"not packed\n", r"a\.txt\.zst cannot be read"),
         ("a.txt.bz2", b"not packed\n", r"a\.txt\.bz2 cannot be read"),
         ("a.parquet", b"not parquet", r"a\.parquet cannot be read as parquet"),

@@ -12,8 +12,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.text import export as export_module
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.export import export_dataset
-from t5xpg.data.text.installed import catalog_documents, catalogs, translations
-from t5xpg.data.text.sources import InstalledMessages
+from t5xpg.data.text.messages import InstalledMessages, catalog_documents, catalogs, translations
 
 HEADER = "Language: nb\nContent-Type: text/plain; charset={}\n"
 

@@ -10,11 +10,11 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.text import export as export_module
-from t5xpg.data.text import installed
 from t5xpg.data.text.datasets import Dataset
 from t5xpg.data.text.export import export_dataset, exported_name
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import SPLITS, Manifest
+from t5xpg.data.text.package_documents import code_documents
 from t5xpg.data.text.sources import HuggingFace, InstalledText, Selection
 from tests.data.text.test_installed import install
 
@@ -68,7 +68,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         # what one has is not taken again of the other
         names[f"{package}/same.py"] = module("shared", 0)
         install(tmp_path, package, "1.0", names)
-    source = InstalledText({"alpha": "1.0", "beta": "1.0"}, installed.code_documents, extraction=1, site=tmp_path)
+    source = InstalledText({"alpha": "1.0", "beta": "1.0"}, code_documents, extraction=1, site=tmp_path)
     datasets = {"code": Dataset(source), "plain": Dataset(HuggingFace("some/where", None, None))}
     monkeypatch.setattr(export_module, "built_in", lambda: datasets)
     return tmp_path / "data"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.pipeline import ShardedBatches
-from t5xpg.data.stream.source_files import readable, with_steady_paths
+from t5xpg.data.stream.pipeline import ShardedBatches, with_relocatable_paths
+from t5xpg.data.stream.relocatable_paths import readable
 from t5xpg.data.tasks import providers
 
 
@@ -24,7 +24,7 @@ def test_a_position_survives_the_move_of_its_files(
     monkeypatch.setenv("T5XPG_DATA_DIR", str(text))
     monkeypatch.setenv("T5XPG_CACHE_DIR", str(cache))
     config = DatasetConfig("sample_mixture", {"inputs": 40, "targets": 24}, batch_size=8, use_cached=False)
-    provider = with_steady_paths(providers.find_provider(config))
+    provider = with_relocatable_paths(providers.find_provider(config))
     names = [name for task in providers.tasks_of(provider) for name in task.source.list_shards("train")]
     names += provider.tasks[0]._get_cached_source("train").list_shards("train")
     if sys.platform != "linux":  # no names for descriptors: nothing changes

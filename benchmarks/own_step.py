@@ -1,0 +1,67 @@
+"""The compiled training step of this project, with its state and its batches on devices: what `make train` runs.
+
+Import it after `set_cpu_flags`: it imports jax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.jobs import B1, B2, EPSILON, LEARNING_RATE, Z_LOSS, Job
+from t5xpg import distributed
+from t5xpg.experiment import Experiment, assembly, config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.losses import LossConfig
+from t5xpg.optim.optimizers import AdamW
+from t5xpg.optim.schedules import Constant
+
+
+class OwnStep:
+    """Called with a batch on devices, it updates its state and returns the metrics, when both are there."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.parts = assembly.assemble(experiment)
+        began = time.perf_counter()
+        self.update = self.parts.compile_train_step()
+        self.compile_seconds = time.perf_counter() - began
+        self.state = self.parts.new_state()
+        token_bytes = np.ones(experiment.model.config.vocab_size, np.int32)
+        self._token_bytes = jax.device_put(token_bytes, distributed.replicated(self.parts.mesh))
+
+    def start_from(self, params: Any) -> None:
+        """Take these parameters."""
+        self.state = dataclasses.replace(self.state, params=jax.device_put(params, self.parts.shardings.params))
+
+    def on_devices(self, batch: Mapping[str, np.ndarray]) -> Any:
+        return self.parts.on_devices(batch)
+
+    def __call__(self, batch: Any) -> Mapping[str, jax.Array]:
+        self.state, metrics = self.update(self.state, batch, self._token_bytes)
+        jax.block_until_ready((self.state, metrics))
+        return metrics
+
+
+def experiment(job: Job, dtype: str = "float32", attention_chunk_size: int | None = None) -> Experiment:
+    """The published demo with the job's sizes, packed, and the job's optimiser."""
+    model = T5Config(
+        vocab_size=job.vocabulary, emb_dim=job.emb, num_heads=job.heads, head_dim=job.head_dim, mlp_dim=job.mlp,
+        num_encoder_layers=job.encoder_layers, num_decoder_layers=job.decoder_layers, dtype=dtype,
+        attention_chunk_size=attention_chunk_size,
+    )  # fmt: skip
+    demo = config.load("byt5_tiny_demo").experiment
+    lengths = {"inputs": job.inputs, "targets": job.targets}
+    return dataclasses.replace(
+        demo,
+        model=EncoderDecoderModel(model),
+        optimizer=AdamW(Constant(LEARNING_RATE), b1=B1, b2=B2, epsilon=EPSILON),
+        loss=LossConfig(z_loss=Z_LOSS),
+        train_dataset=dataclasses.replace(
+            demo.train_dataset, task_feature_lengths=lengths, batch_size=job.batch, pack=True
+        ),
+    )

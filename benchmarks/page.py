@@ -1,0 +1,193 @@
+"""The measurements as tables: for the terminal, in docs/benchmarks.md (all of them) and in README.md (the main rows).
+
+bench/results.json has the numbers; both pages are made from it and from nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import REPOSITORY, Found, Goal, Row, number
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, replaced_together, write_json, write_text
+from t5xpg.base.page import block_of, escape, table
+
+RESULTS = REPOSITORY / "bench" / "results.json"
+README, PAGE = REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+NOTE = "<!-- Written by `make bench` from bench/results.json. Do not edit. -->"
+HEADER = ("what", "contestant", "goal", "median", "spread", "ours is")
+MISSING = "-"
+# The rows of the README: their quantities begin so.
+MAIN_ROWS = (
+    "training step, emb 128",
+    "training step, emb 256",
+    "start to first step done, kept programs",
+    "caching a task",
+    "exporting JSON lines",
+    "greedy decoding, emb 128",
+    "greedy decoding, emb 512",
+    "training stands still for a checkpoint",
+)
+
+
+def to_json(row: Row) -> dict[str, Any]:
+    """A row with all its values, and what follows from them."""
+    contestants: dict[str, Any] = {}
+    for name in row.contestants:
+        if name in row.found.missing:
+            contestants[name] = {"missing": row.found.missing[name]}
+        if values := row.found.values.get(name):
+            contestants[name] = {
+                **contestants.get(name, {}),
+                "values": list(values),
+                "median": row.median(name),
+                "spread": row.spread(name),
+                "ours_is_times_as_good": row.ratio(name),
+            }
+    plain = {name: getattr(row, name) for name in ("name", "what", "unit", "better", "fixed")}
+    return plain | {
+        "command": command(row),
+        "goal": None if row.goal is None else dataclasses.asdict(row.goal),
+        "reached": row.reached(),
+        "contestants": contestants,
+        "facts": dict(row.facts),
+    }
+
+
+def from_json(value: Mapping[str, Any]) -> Row:
+    """The row that `to_json` wrote."""
+    contestants = value["contestants"]
+    found = Found(
+        {name: tuple(one["values"]) for name, one in contestants.items() if "values" in one},
+        {name: one["missing"] for name, one in contestants.items() if "missing" in one},
+    )
+    plain = {name: value[name] for name in ("name", "what", "unit", "better", "fixed", "facts")}
+    return Row(**plain, goal=None if value["goal"] is None else Goal(**value["goal"]), found=found)
+
+
+def publish(
+    rows: Sequence[Row],
+    described: Mapping[str, Any],
+    *,
+    results: Path = RESULTS,
+    readme: Path = README,
+    page: Path = PAGE,
+) -> None:
+    """Write the results and the block of each page. Raises UserError where a page has no markers for it."""
+    texts = {file: file.read_text(encoding="utf-8") for file in (readme, page)}
+    old = {file: block_of(text, BEGIN, END, file) for file, text in texts.items()}
+    for file, block in old.items():
+        if not block:
+            raise UserError(f"{file} has no {BEGIN} … {END}: put both where the table is to stand.")
+    with replaced_together(results, *texts):
+        write_json(results, {**described, "rows": [to_json(row) for row in rows]})
+        for file, make in ((readme, main_block), (page, full_block)):
+            write_text(file, texts[file].replace(old[file], make(read_json(results))))
+
+
+def main_block(results: Mapping[str, Any]) -> str:
+    """The README's block, markers included: a line a row, ours beside the others."""
+    rows = [from_json(row) for row in results["rows"]]
+    # "caching a task" is the beginning of "caching a task, memory", too: the first one that fits is meant
+    found = [row for row in (next((r for r in rows if r.what.startswith(start)), None) for start in MAIN_ROWS) if row]
+    lines = [
+        [escape(f"{row.what} ({row.unit})"), _cell(row, row.contestants[0]), escape(_others(row))] for row in found
+    ]
+    return "\n\n".join([BEGIN, NOTE, escape(machine_text(results)), table(("what", "t5xpg", "others"), lines), END])
+
+
+def full_block(results: Mapping[str, Any]) -> str:
+    """The block of docs/benchmarks.md, markers included: machine, all rows, and what their contestants share."""
+    rows = [from_json(row) for row in results["rows"]]
+    lines = [[escape(cell) for cell in line] for row in rows for line in cells(row)]
+    notes: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        notes.setdefault((command(row), row.fixed), []).append(row.what)
+    listed = [
+        f"- `{typed}`: {escape('; '.join(what))}. {'Each' if len(what) > 1 else 'With'}: {escape(fixed)}."
+        for (typed, fixed), what in notes.items()
+    ]
+    sections = [escape(machine_text(results)), table(HEADER, lines, numbers_from=3), "\n".join(listed)]
+    return "\n\n".join([BEGIN, NOTE, *sections, END])
+
+
+def text(rows: Sequence[Row]) -> str:
+    """For a terminal: columns, what is the same for all contestants under each row, and the row's command."""
+    found = [(row, list(cells(row))) for row in rows]
+    widths = [
+        max(map(len, column)) for column in zip(HEADER, *(line for _, lines in found for line in lines), strict=True)
+    ]
+    shown = [_columns(HEADER, widths), "-" * (sum(widths) + 2 * (len(widths) - 1))]
+    for row, lines in found:
+        shown += [*(_columns(line, widths) for line in lines), f"    {row.fixed}", f"    {command(row)}", ""]
+    return "\n".join(shown).rstrip("\n")
+
+
+def _columns(line: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        cell.rjust(width) if column > 2 else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+    ]
+    return "  ".join(padded).rstrip()
+
+
+def cells(row: Row) -> Iterator[list[str]]:
+    """Lines of the table for one row: a line a contestant, ours first. A value that is missing has its reason."""
+    for index, name in enumerate(row.contestants):
+        spread, ratio = row.spread(name), row.ratio(name) if index else None
+        missing = row.found.missing.get(name, "") if row.median(name) is None else ""
+        yield [
+            f"{row.what} ({row.unit})" if index == 0 else "",
+            name,
+            "; ".join(filter(None, ["" if index else goal_text(row), missing])),
+            _cell(row, name),
+            MISSING if spread is None else f"{100 * spread:.0f}%",
+            "" if ratio is None else f"{ratio:.2f} x",
+        ]
+
+
+def _cell(row: Row, contestant: str) -> str:
+    median = row.median(contestant)
+    return MISSING if median is None else number(median)
+
+
+def _others(row: Row) -> str:
+    """ "plain JAX 249 (1.43 x)": the other contestants that have a value, and how many times as good ours is."""
+    ratios = ((name, row.ratio(name)) for name in row.contestants[1:])
+    return "; ".join(f"{name} {_cell(row, name)} ({ratio:.2f} x)" for name, ratio in ratios if ratio is not None)
+
+
+def goal_text(row: Row) -> str:
+    """The goal of a row, and whether it is reached."""
+    if row.goal is None:
+        return ""
+    limit, word = (row.goal.at_least, "at least") if row.goal.at_most is None else (row.goal.at_most, "at most")
+    unit = row.unit if row.goal.against is None else f"x {row.goal.against}"
+    verdict = {True: "reached", False: "missed", None: "not known"}[row.reached()]
+    return f"{word} {number(limit or 0.0)} {unit}: {verdict}"
+
+
+def command(row: Row) -> str:
+    """What measures the row again."""
+    return f"make bench ROWS={row.name}"
+
+
+def machine_text(described: Mapping[str, Any]) -> str:
+    """One sentence on where and when the measurements were made."""
+    machine, peak, git = described["machine"], described["peak_flops"], described["git"]
+    facts = [f"{machine['cpu'] or 'unknown processor'}", f"{machine['cores']} cores", machine["platform"]]
+    if machine["memory_bytes"]:
+        facts.insert(2, f"{machine['memory_bytes'] / 2**30:.0f} GiB")
+    peaks = [f"{peak[dtype] / 1e9:,.0f} GFLOP/s in {dtype}" for dtype in ("float32", "bfloat16") if dtype in peak]
+    if peaks:
+        facts.append(f"matrix products at {' and '.join(peaks)}")
+    versions = ", ".join(f"{name} {described['versions'][name]}" for name in ("python", "jax", "tensorflow"))
+    source = (
+        "no git checkout" if git is None else f"commit {git['commit'][:12]}{'' if git['clean'] else ' with changes'}"
+    )
+    load = f"load {described['load_before']:.1f} before the first measurement"
+    return f"{described['time']}; {'; '.join(facts)}; {versions}; {source}; {load}."

@@ -1,0 +1,22 @@
+"""Texts of any size for the rows on exporting and caching: documents of pydocs, drawn again."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+from t5xpg.base import paths
+
+SPLITS = ("train", "validation")
+
+
+def drawn(split: str, size: int) -> Iterator[str]:
+    """At least `size` bytes of documents of the export of pydocs, each with a number in front: no two are equal."""
+    lines = (paths.data_directory() / "pydocs" / f"{split}.jsonl").read_text("utf-8").splitlines()
+    documents = [json.loads(line)["text"] for line in lines]
+    draw, number = random.Random(0), 0
+    while size > 0:
+        text = f"{number} {draw.choice(documents)}"
+        number, size = number + 1, size - len(text.encode("utf-8"))
+        yield text

@@ -1,0 +1,102 @@
+"""The metrics of tasks, as the training process asks the data process for them. No TensorFlow here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from t5xpg.base import metric_values
+from t5xpg.base.metric_values import MetricValue
+from t5xpg.data.batch import Batch, validate
+from t5xpg.data.spec import DatasetConfig, unpacked
+from t5xpg.data.stream.process import DataProcess, DataProcessError
+
+
+@dataclass(frozen=True)
+class EvaluatedTask:
+    """A task with metrics: how many examples of it are measured, and what its metrics need of the model.
+
+    kinds: "prediction" (tokens), "prediction_with_aux" (tokens and their log-likelihoods), "score" (the
+    log-likelihood of the targets).
+    """
+
+    name: str
+    examples: int
+    kinds: tuple[str, ...]
+
+
+class RemoteEvaluator:
+    """The tasks of a dataset that have metrics. Made by `DataService.evaluator`; a context manager.
+
+    The examples are read once and stay in the data process; they can be gone through and measured any number of times.
+    """
+
+    def __init__(self, server: DataProcess, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
+        self.config = config
+        self.tasks = tuple(
+            EvaluatedTask(name, facts["examples"], tuple(facts["kinds"])) for name, facts in opened["tasks"].items()
+        )
+        self.spec = unpacked(config).batch_spec(vocab_size=opened["vocab_size"])
+        self._process = server
+        self._number = opened["evaluator"]
+
+    def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
+        """The batches of a task, unpacked, and how many rows of each are examples: the rest of the last one is zeros.
+
+        For one task at a time, to its end.
+        """
+        self._process.request({"call": "begin_task", "evaluator": self._number, "task": task})
+        while True:
+            reply, found = self._process.request({"call": "next_of_task", "evaluator": self._number})
+            if reply["end"]:
+                return
+            rows = len(next(iter(found.values())))
+            missing = self.spec.batch_size - rows
+            batch = {
+                name: np.pad(found[name].astype(dtype, copy=False), ((0, missing), (0, 0)))
+                for name, (_, dtype) in self.spec.features().items()
+            }
+            validate(batch, self.spec)
+            yield batch, rows
+
+    def measure(
+        self, outputs: Mapping[str, Mapping[str, np.ndarray]], step: int, inferences: Path | None = None
+    ) -> dict[str, dict[str, MetricValue]]:
+        """{task: {metric: value}}: what `seqio.Evaluator` makes of the model's outputs.
+
+        outputs: {task: {"prediction": int32 [examples, T], "score": float32 [examples], "prediction_scores": float32
+          [examples]}}, the examples in the order of `batches`: what the `kinds` of the task need.
+        inferences: a folder in which a file of JSON lines for every task gets its texts, predictions and scores.
+        Raises UserError where a metric fails, or gives what records cannot hold.
+        """
+        names = [(task, kind) for task, arrays in outputs.items() for kind in arrays]
+        message = {
+            "call": "measure_tasks",
+            "evaluator": self._number,
+            "outputs": names,
+            "step": step,
+            "inferences": None if inferences is None else str(inferences.resolve()),
+        }
+        sent = {str(number): outputs[task][kind] for number, (task, kind) in enumerate(names)}
+        reply, arrays = self._process.request(message, sent)
+        measured = {}
+        for number, (task, values) in enumerate(reply["metrics"]):
+            own = {name.partition(" ")[2]: array for name, array in arrays.items() if name.startswith(f"{number} ")}
+            measured[task] = metric_values.unpack(values, own)
+        return measured
+
+    def close(self) -> None:
+        """Let the data process forget the examples."""
+        with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten them
+            self._process.request({"call": "close_evaluator", "evaluator": self._number})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,219 @@
+"""Documents out of the Python files of installed packages: source code, and the prose of docstrings."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+
+from t5xpg.data.text.installed import SourceFile
+
+# A file is cut before a top-level statement once a piece has this many characters, and before a method or an inner
+# function once it has the second number.
+_CODE_CHARACTERS = 2000
+_LONG_DOCUMENT_CHARACTERS = 8000
+# longer lines are data
+_MAX_LINE_CHARACTERS = 300
+
+
+def code_documents(files: Iterable[SourceFile]) -> Iterator[str]:
+    """Pieces of source files at top-level statements, without licence headers; no piece occurs twice."""
+    seen: set[bytes] = set()
+    for file in files:
+        for piece in _pieces(_without_header(file.text.split("\n"))):
+            key = hashlib.sha256(piece.encode("utf-8", errors="replace")).digest()
+            if key not in seen and _is_code(piece):
+                seen.add(key)
+                yield piece
+
+
+def _without_header(lines: list[str]) -> list[str]:
+    """The lines behind the comments that a file starts with (licence, encoding)."""
+    start = 0
+    while start < len(lines) and (not lines[start].strip() or lines[start].startswith("#")):
+        start += 1
+    return lines[start:]
+
+
+def _pieces(lines: list[str]) -> Iterator[str]:
+    piece: list[str] = []
+    size = 0
+    previous = ""
+    for line in lines:
+        if not previous.strip() and size >= _CODE_CHARACTERS and _may_start(line, size):
+            yield "\n".join(piece).strip("\n")
+            piece, size = [], 0
+        piece.append(line.rstrip(" \t"))
+        size += len(line) + 1
+        previous = line
+    yield "\n".join(piece).strip("\n")
+
+
+def _may_start(line: str, size: int) -> bool:
+    """Whether a piece may start with a line that follows an empty one."""
+    if line[:1] not in ("", " ", "\t", ")", "]", "}"):
+        return True
+    return size >= _LONG_DOCUMENT_CHARACTERS and line.lstrip().startswith(("def ", "async def ", "class ", "@"))
+
+
+def _is_code(piece: str) -> bool:
+    """Not a table of data: lines of some length at most, and more letters than digits and signs."""
+    visible = sum(1 for character in piece if not character.isspace())
+    letters = sum(1 for character in piece if character.isascii() and character.isalpha())
+    return letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
+
+
+# Docstrings of one file are joined until a document has this many characters.
+_DOCUMENTATION_CHARACTERS = 1500
+# A docstring by itself is longer.
+_TEXT_CHARACTERS = 100
+# a shorter paragraph may be repeated ("Returns:", "A tensor."); a longer one is taken once
+_REPEATABLE_CHARACTERS = 40
+
+_LICENCE = re.compile(r"Licensed under|Permission is hereby granted|All rights reserved|Copyright|SPDX-", re.IGNORECASE)
+
+
+def documentation_documents(files: Iterable[SourceFile]) -> Iterator[str]:
+    """Documents of prose, in the order of the files; no paragraph of some length occurs twice."""
+    seen: set[bytes] = set()
+    for file in files:
+        yield from _joined(_prose(file, seen))
+
+
+def texts_and_packages(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
+    """The prose of each docstring of some length, and the package that it is of; no paragraph occurs twice."""
+    seen: set[bytes] = set()
+    for file in files:
+        package = file.path.partition("/")[0].removesuffix(".py")
+        yield from ((prose, package) for prose in _prose(file, seen) if len(prose) > _TEXT_CHARACTERS)
+
+
+def _prose(file: SourceFile, seen: set[bytes]) -> Iterator[str]:
+    """The docstrings of a file as far as they are prose, without what was seen."""
+    return (prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
+
+
+def _joined(texts: Iterable[str]) -> Iterator[str]:
+    """Join texts to documents of some length."""
+    parts: list[str] = []
+    size = 0
+    for text in texts:
+        parts.append(text)
+        size += len(text)
+        if size >= _DOCUMENTATION_CHARACTERS:
+            yield "\n".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield "\n".join(parts)
+
+
+def _docstrings(source: str) -> list[str]:
+    """The docstrings of a file: those of the module and its functions first, then those of each class."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes
+            # syntax that is newer than the oldest supported Python is refused everywhere alike
+            tree = ast.parse(source, feature_version=(3, 11))
+    except (SyntaxError, ValueError):
+        return []
+    of_module: list[str] = []
+    of_classes: list[list[str]] = []
+    _collect(tree, of_module, of_classes)
+    return of_module + [docstring for own in of_classes for docstring in own]
+
+
+def _collect(node: ast.AST, group: list[str], of_classes: list[list[str]]) -> None:
+    body = getattr(node, "body", [])
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
+        first = body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            group.append(first.value.value)
+    for child in body:
+        if isinstance(child, ast.ClassDef):
+            own: list[str] = []
+            of_classes.append(own)
+            _collect(child, own, of_classes)
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.If | ast.Try | ast.With):
+            _collect(child, group, of_classes)
+
+
+def _new_prose(docstring: str, seen: set[bytes]) -> str:
+    """The cleaned docstring without the paragraphs of licences, examples and tables, and without what was seen."""
+    paragraphs = []
+    for paragraph in _paragraphs(docstring):
+        if _LICENCE.search(paragraph) or not _is_prose(paragraph):
+            continue
+        if len(paragraph) >= _REPEATABLE_CHARACTERS:
+            key = hashlib.sha256(" ".join(paragraph.split()).encode("utf-8", errors="replace")).digest()
+            if key in seen:
+                continue
+            seen.add(key)
+        paragraphs.append(paragraph)
+    # headings of sections whose content is gone
+    while paragraphs and _is_heading(paragraphs[-1]):
+        paragraphs.pop()
+    kept = [p for i, p in enumerate(paragraphs) if not (_is_heading(p) and _is_heading(paragraphs[i + 1]))]
+    # A paragraph is a line: a small model otherwise learns indentation first, and fills blanks with runs of spaces.
+    text = "\n".join(" ".join(paragraph.split()) for paragraph in kept)
+    return text if len(text) >= _REPEATABLE_CHARACTERS else ""
+
+
+def _paragraphs(docstring: str) -> list[str]:
+    """Paragraphs with their common indentation removed, without code blocks and interactive examples."""
+    lines = [line.rstrip(" \t") for line in docstring.expandtabs().split("\n")]
+    indents = [_indent(line) for line in lines[1:] if line]
+    margin = min(indents, default=0)
+    lines = [lines[0].lstrip(" ")] + [line[margin:] for line in lines[1:]]
+    paragraphs: list[str] = []
+    current: list[str] = []
+    skip_fence = False
+    skip_deeper: int | None = None  # the indentation of the line that announced a literal block
+    for line in [*lines, ""]:
+        stripped = line.strip(" ")
+        if stripped.startswith(("```", "~~~")):
+            skip_fence = not skip_fence
+            stripped = ""
+        elif skip_fence:
+            continue
+        if skip_deeper is not None and stripped:
+            if _indent(line) > skip_deeper:
+                continue
+            skip_deeper = None
+        if not stripped:
+            if current:
+                paragraphs.append("\n".join(current))
+            current = []
+            continue
+        if stripped.startswith(".. "):
+            # a directive: its body is code, a formula or a figure, but a note's is text
+            if not re.match(r"\.\. (note|warning|tip|important|seealso|attention|hint)::", stripped):
+                skip_deeper = _indent(line)
+            continue
+        if set(stripped) <= set("=-~^*_+#|: `\"'.") and len(stripped) > 2:
+            continue  # underlines and rulers
+        current.append(line)
+        if stripped.endswith("::"):
+            skip_deeper = _indent(line)
+            current[-1] = line[:-1]
+    return paragraphs
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _is_heading(paragraph: str) -> bool:
+    return "\n" not in paragraph and paragraph.endswith(":") and len(paragraph) < _REPEATABLE_CHARACTERS
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Mostly letters and spaces, and no interactive example."""
+    if ">>>" in paragraph or "\n$ " in f"\n{paragraph}":
+        return False
+    visible = sum(1 for character in paragraph if not character.isspace())
+    letters = sum(1 for character in paragraph if character.isascii() and character.isalpha())
+    words = len(paragraph.split())
+    # tables and arrays have few letters; code has few and long words
+    return letters >= 0.75 * visible and visible <= 9 * words

@@ -1,0 +1,258 @@
+"""Every command of README.md, docs/ and the experiments' pages runs, at a small size, in one copy of the checkout.
+
+The path of the copy has a space. The pages are tried in the order in which the index of docs/ lists them, each command
+once; the files that they tell to write are there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from t5xpg.run import report
+from t5xpg.run.records import read_jsonl
+from tests.conftest import PROGRAMS
+from tests.docs.pages import DOCS, EXPERIMENTS, README, commands_of, files_of
+from tests.workplace import REPOSITORY, sentences
+
+SMALL = (
+    "--gin.TRAIN_STEPS=3 --gin.EVAL_STEPS=1 --gin.WARMUP_STEPS=1 --gin.BATCH_SIZE=4 --gin.NUM_MICROBATCHES=1 "
+    "--gin.DTYPE=float32 --gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32} "
+    "--gin.encoder_decoder.T5Config.num_encoder_layers=1 --gin.encoder_decoder.T5Config.num_decoder_layers=1 "
+    "--gin.encoder_decoder.T5Config.emb_dim=32 --gin.encoder_decoder.T5Config.mlp_dim=32 "
+    "--gin.encoder_decoder.T5Config.num_heads=2 --gin.encoder_decoder.T5Config.head_dim=16"
+)
+OF_EXPERIMENT = {
+    # the rest of a text is as long as the text
+    "code_prefix_lm": "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 64}",
+    # no answer is ever right: the second evaluation is no better than the first, and the run ends
+    "answers": "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
+    "packages.gin": "--gin.INFER_EVAL_PERIOD=3 --gin.INFER_EVAL_STEPS=1",
+}
+TARGETS_WITH_GIN = {"demo", "check", "estimate", "plan", "train", "record", "eval", "infer", "export"}
+# Commands that are tried by other tests, or would measure, install or need what is not here: patterns, and where.
+TRIED_ELSEWHERE = {
+    r"make (test|test-all|prove|lint|bench|fuzz)\b.*": "tests/cli/test_makefile.py",
+    r"make (install|docker-\w+)\b.*": "tests/cli/test_makefile.py",
+    r"make prove-resume .*": "tests/study/proofs",
+    r"make prove-hosts .*": "tests/study/proofs",
+    r"make reproduce .*": "tests/study",
+    r"make (sweep|report|check) EXP=(optimizers|ul2|matrix)_tiny.*": "tests/study",
+    r".*\bCOORDINATOR=.*": "tests/distributed/test_several_hosts.py",
+    r".*(EXP=(byt5_small_wikitext_gpu|t5_1_1_base_c4)\b|DATASET=c4\b|TASK=c4_).*": "tests/cli/test_launch.py",
+    r"make cache .*\bRUNNER=.*": "tests/data/cache",
+    r".*\bENGINE=t5x\b.*": "tests/exchange/t5x",
+    r"make (import|eval|infer|vocab) .*(=path/to/|EXP=(byt5_small|t5_small)\b).*": "tests/exchange",
+    r".*(LOGGER=|gin_file=my_logger\.gin).*": "tests/run/loggers",
+    r"make export .* OUTPUT=.*": "tests/exchange/test_exporting.py",
+}
+# Datasets that are fetched or found in programs: without a network they say so and the way out; here any text does.
+FETCHED = re.compile(r"make data DATASET=(wikitext|norwegian|norwegian_messages)( MAX_MB=\d+)?")
+
+
+def tried_here(command: str) -> bool:
+    return "…" not in command and not any(re.fullmatch(pattern, command) for pattern in TRIED_ELSEWHERE)
+
+
+class Copy:
+    """A copy of the checkout, with this environment's packages, and what the commands in it have printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.printed: dict[str, str] = {}
+
+    def run(self, command: str, code: int = 0) -> str:
+        """What a line of a shell prints."""
+        kept = ("HOME", "LANG", "PATH", "TMPDIR", "XLA_FLAGS", PROGRAMS)  # what an outer make sets is left out
+        environment = {name: os.environ[name] for name in kept if name in os.environ}
+        environment["HF_HUB_OFFLINE"] = "1"  # a network would make `make data` download half a gigabyte
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=self.folder, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == code, f"{command}\n{done.stdout}"
+        assert "Traceback" not in done.stdout
+        return done.stdout
+
+    def try_page(self, page: Path) -> dict[str, str]:
+        """What the commands of a page print, by command; those that an earlier page has are not run again."""
+        for name, text in files_of(page).items():
+            text = text.replace("/path/", f"{self.folder / 'texts'}/")
+            (self.folder / name).write_text(text)
+            if name.endswith(".gin"):
+                experiment = self.folder / "experiments" / name.removesuffix(".gin")
+                experiment.mkdir(exist_ok=True)
+                (experiment / name).write_text(text)
+        commands = [command for command in commands_of(page.read_text(encoding="utf-8")) if tried_here(command)]
+        for command in commands:
+            if command not in self.printed:
+                self.printed[command] = self._try(command)
+        return {command: self.printed[command] for command in commands}
+
+    def _try(self, command: str) -> str:
+        if fetched := FETCHED.fullmatch(command):
+            if fetched[1] != "norwegian_messages":  # programs may bring them
+                assert "FILES=" in self.run(command, code=2)
+            return self.run(f'make data DATASET={fetched[1]} FILES="train=texts/train.txt validation=texts/valid.txt"')
+        if command == "make import CHECKPOINT=google/byt5-small":
+            printed = self.run(command, code=2)  # the hub is not asked
+            assert "CHECKPOINT=path" in printed
+            return printed
+        return self.run(re.sub(r"HUB=\S+", "HUB=hub", at_small_size(command)))
+
+
+def at_small_size(command: str) -> str:
+    target = re.search(r"make ([\w-]+)", command)
+    assert target
+    if target[1] not in TARGETS_WITH_GIN:
+        return command
+    experiment = re.search(r"EXP=(\S+)", command)
+    small = f"{SMALL} {OF_EXPERIMENT.get(experiment[1], '') if experiment else ''}".strip()
+    if 'GIN="' in command:
+        return re.sub(r'GIN="([^"]*)"', lambda given: f'GIN="{given[1]} {small}"', command)
+    return f"{command} GIN={shlex.quote(small)}"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    """The files that git tracks and those that the pages read; README.md has been tried."""
+    folder = tmp_path_factory.mktemp("a copy") / "t5xpg"
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    tracked = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, check=True, text=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, folder / name)
+            os.utime(folder / name, (0, 0))  # older than the mark below
+    # The packages of the Python that runs this test, marked as installed: no test installs anything.
+    (folder / ".venv").mkdir()
+    for path in Path(sys.prefix).iterdir():
+        if not path.name.startswith(".installed-"):
+            (folder / ".venv" / path.name).symlink_to(path)
+    (folder / ".venv" / ".installed-cpu").touch()
+    write_texts(folder)
+    copy = Copy(folder)
+    for dataset in ("pydocs", "pycode"):
+        copy.run(f"make data DATASET={dataset} LIMIT=200")
+    copy.try_page(README)
+    return copy
+
+
+def write_texts(folder: Path) -> None:
+    """What the pages read."""
+    for name in ("texts", "hub/data/dan_Latn/train", "multi30k"):
+        (folder / name).mkdir(parents=True)
+    train, valid = sentences(200, seed=1), sentences(40, seed=2)
+    for name in ("texts/train.txt", "wiki.train.txt", "tekst.txt"):
+        (folder / name).write_text(train)
+    for name in ("texts/validation.txt", "texts/valid.txt", "held_out.txt", "wiki.valid.txt", "mer.txt"):
+        (folder / name).write_text(valid)
+    for name, count in (("train", 40), ("validation", 6)):
+        questions = (f"what is {n} of {name}?\t{n}\n" for n in range(count))
+        (folder / "texts" / f"{name}.tsv").write_text("".join(questions))
+    write_objects(folder / "articles.jsonl", [{"text": line} for line in train.splitlines()])
+    subprocess.run(["gzip", "articles.jsonl"], cwd=folder, check=True)
+    questions = ("The <extra_id_0> ruined my sleep", "<extra_id_0> after <extra_id_1>")
+    write_objects(folder / "in.jsonl", [{"inputs": text} for text in questions])
+    write_objects(folder / "held_out.jsonl", [{"text": "Never again.", "label": "0"}] * 3)
+    write_objects(folder / "quiz.jsonl", [{"question": f"What is {n}?", "answer": f"It is {n}."} for n in range(100)])
+    (folder / "reviews.tsv").write_text("".join(f"I was there {n} times.\t{n % 2}\n" for n in range(40)))
+    for language, dog in (("en", "A dog, number {}."), ("de", "Ein Hund, Nummer {}.")):
+        for name, count in (("train", 40), ("valid", 6)):
+            (folder / f"{name}.{language}").write_text("".join(f"{dog.format(n)}\n" for n in range(count)))
+        subprocess.run(["gzip", f"train.{language}"], cwd=folder, check=True)
+        for name, count in (("train", 60), ("val", 8), ("test_2016_flickr", 8)):
+            with gzip.open(folder / "multi30k" / f"{name}.{language}.gz", "wt") as file:
+                file.writelines(f"{dog.format(n)}\n" for n in range(count))
+    # a folder laid out like a dataset of the hub
+    files = "  data_files:\n  - split: train\n    path: data/dan_Latn/train/*\n"
+    (folder / "hub" / "README.md").write_text(f"---\nconfigs:\n- config_name: dan_Latn\n{files}---\n")
+    rows = pyarrow.table({"text": [f"{number}. {'Et stykke tekst. ' * 10}" for number in range(50)]})
+    pyarrow.parquet.write_table(rows, folder / "hub" / "data" / "dan_Latn" / "train" / "000_00000.parquet")
+
+
+def write_objects(file: Path, objects: list[dict[str, str]]) -> None:
+    file.write_text("".join(json.dumps(one) + "\n" for one in objects))
+
+
+@pytest.mark.process
+def test_the_readme(copy: Copy) -> None:
+    assert "report: runs/byt5_tiny_demo/report/README.md" in copy.printed["make demo"]
+    assert "train" in copy.run("make help")
+    for name in ("byt5_tiny_demo", "adafactor", "my_text", "my_task", "mine"):
+        assert (copy.folder / "runs" / name / "checkpoints" / "3").is_dir()
+    assert report.check_block(copy.folder / "experiments" / "mine") == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
+def test_a_page(copy: Copy, page: Path) -> None:
+    printed = copy.try_page(page)
+    if page.stem in CHECKS:
+        CHECKS[page.stem](copy.folder, printed)
+
+
+def check_inference(folder: Path, printed: dict[str, str]) -> None:
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 2
+
+
+def check_finetuning(folder: Path, printed: dict[str, str]) -> None:
+    check, train, _, _ = printed.values()
+    assert re.search(r"^start    ok  parameters of byt5_tiny_demo after step 3, in ", check, re.MULTILINE), check
+    assert re.search(r"^best     ok  my_answers/exact_match, max, kept; ends after 1 in a row", check, re.M), check
+    assert "ended after step 4: my_answers/exact_match has not been better for 1 evaluation" in train
+    assert re.search(r"^the best my_answers/exact_match is 0, at step 2$", train, re.MULTILINE), train
+    run = folder / "runs" / "answers"
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["2", "4"]
+    ends = [one["split"] for one in read_jsonl(run / "metrics.jsonl") if one["step"] == 4]
+    assert ends == ["infer_eval", "validation", "train"], "it is measured as a last step is"
+    answers = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    assert sorted(answer["targets"] for answer in answers) == [str(n) for n in range(6)]
+
+
+def check_tasks(folder: Path, printed: dict[str, str]) -> None:
+    every = "\n".join(printed.values())
+    assert "captions: train 40 records 0.0 MB, validation 6 records" in every
+    assert "reviews: train 40 records 0.0 MB, validation 3 records" in every
+    assert "quiz: train 92 records 0.0 MB, validation 4 records 0.0 MB, test 4 records" in every
+    assert "\npycode_a: train " in every
+    assert "danish: train 46 documents 0.0 MB, validation 2 documents 0.0 MB, test 2 documents" in every
+    tasks = {"captions_translate_de_en", "captions_translate_en_de", "quiz_text_to_text"}
+    records = read_jsonl(folder / "runs" / "nested" / "metrics.jsonl")
+    assert {one["task"] for one in records if one["split"] == "validation" and "task" in one} == tasks
+    for split, file in (("validation", "evaluation.json"), ("test", "evaluation/test/evaluation.json")):
+        found = json.loads((folder / "runs" / "packages" / file).read_text())
+        assert found["split"] == split
+        assert set(found["metrics"]["pypackages_classify"]) == {"accuracy", "macro_f1", "majority"}
+
+
+CHECKS = {"inference": check_inference, "finetuning": check_finetuning, "tasks": check_tasks}
+
+
+@pytest.mark.process
+def test_a_mixture_of_a_task_that_does_not_exist(copy: Copy) -> None:
+    text = files_of(README.with_name("docs") / "tasks.md")["my_mixtures.py"]
+    (copy.folder / "wrong.py").write_text(text.replace("captions_translate_en", "caption_translate_en"))
+    said = copy.run("PYTHONPATH=. make cache TASK=nested MODULE_IMPORT=wrong", code=2)
+    assert "wrong names the task caption_translate_en_de, which there is not" in said
+    assert 'type: make data DATASET=caption FIELDS=en,de FILES="train=…"' in said
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("page", EXPERIMENTS, ids=lambda page: page.parent.name)
+def test_the_page_of_an_experiment(copy: Copy, page: Path) -> None:
+    copy.try_page(page)
+    experiment = copy.folder / "experiments" / page.parent.name
+    if (experiment / report.RESULTS_FILE).exists():
+        assert report.check_block(experiment) == []

@@ -1,0 +1,143 @@
+"""What the pages name exists, their sessions print what they say, and results pages show what was published."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.experiment import config, prepare
+from t5xpg.experiment.identity import run_identity
+from t5xpg.run import report
+from t5xpg.study import matrix, sweep
+from tests.docs.pages import DOCS, EXPERIMENTS, INDEX, README, commands_of, files_of
+from tests.docs.test_commands import TRIED_ELSEWHERE
+from tests.workplace import REPOSITORY
+
+PAGES = [README, *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")), INDEX, *DOCS, *EXPERIMENTS]
+TARGETS = set(re.findall(r"[a-z][a-z-]+", (REPOSITORY / "Makefile").read_text(encoding="utf-8")))
+SESSION = re.compile(r"^```pycon\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NO_MODULES = {"t5xpg.json", "t5xpg.run_id"}
+# Recipes that nobody has run to their end; their pages say so.
+NOT_RUN = {"norwegian_t5", "byt5_small_wikitext_gpu", "t5_1_1_base_c4"}
+
+
+def test_the_readme_is_short_and_shows_the_tree() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 220
+    top = [match[1] for line in lines if (match := re.match(r"(\w+)/ ", line))]
+    rooms = [match[1] for line in lines if (match := re.match(r"  (\w+)/ ", line))]
+    assert all((REPOSITORY / name).is_dir() for name in top)
+    folders = {file.parent.name for file in (REPOSITORY / "t5xpg").glob("*/__init__.py")}
+    assert sorted(rooms) == sorted(folders)
+
+
+def test_every_page_says_who_needs_it_and_is_in_the_index() -> None:
+    assert sorted([*DOCS, INDEX]) == sorted(INDEX.parent.glob("*.md"))
+    for page in (INDEX, *DOCS):
+        title, empty, opening = page.read_text(encoding="utf-8").splitlines()[:3]
+        assert title.startswith("# ")
+        assert (empty, opening.split()[0]) == ("", "For"), page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_what_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link, anchor in re.findall(r"\]\((?!\w+:)([^)#]*)#?([^)]*)\)", text):
+        file = page.parent / link if link else page
+        assert file.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}, anchor
+    for path in re.findall(r"(?<![\w/])(?:t5xpg|gin|tests|docker|requirements|benchmarks)/[\w./-]*\w", text):
+        assert (REPOSITORY / path).exists() or list(REPOSITORY.glob(f"{path}*")), path
+    for name in set(re.findall(r"\bt5xpg(?:\.\w+)+", text)) - NO_MODULES:
+        parts = name.split(".")
+        modules = [REPOSITORY.joinpath(*parts[:end]) for end in range(len(parts), 1, -1)]
+        module = next((one for one in modules if one.with_suffix(".py").exists() or one.is_dir()), None)
+        assert module is not None, name
+        rest = parts[len(module.relative_to(REPOSITORY).parts) :]
+        source = module.with_suffix(".py") if not module.is_dir() else module / "__init__.py"
+        assert all(re.search(rf"\b{one}\b", source.read_text(encoding="utf-8")) for one in rest[:1]), name
+    for target in re.findall(r"`(?:\w+=\S+ )*make ([a-z-]+)", text) + re.findall(
+        r"^make ([a-z-]+)", text, re.MULTILINE
+    ):
+        assert target in TARGETS
+
+
+def test_commands_are_found_in_blocks_and_in_sentences() -> None:
+    block = "```\nmake c \\\n D=4\nC=3 make d Y='1 2' # why\nls\n```\n"
+    text = f"`make a\n X=1`, or `B=2 make b C=3`; `make z`.\n{block}| `make e X=` |"
+    assert commands_of(text) == ["make a X=1", "B=2 make b C=3", "make c D=4", "C=3 make d Y='1 2'", "make e X="]
+
+
+def test_what_is_tried_by_other_tests_has_tests() -> None:
+    commands = {command for page in (README, *DOCS, *EXPERIMENTS) for command in commands_of(page.read_text("utf-8"))}
+    for pattern, where in TRIED_ELSEWHERE.items():
+        assert (REPOSITORY / where).exists(), where
+        assert pattern.startswith("make (test") or any(re.fullmatch(pattern, command) for command in commands), pattern
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in DOCS if SESSION.search(page.read_text("utf-8"))], ids=lambda p: p.stem
+)
+def test_sessions_print_what_the_page_says(page: Path) -> None:
+    """All of a page one after another, as one who reads it would type them."""
+    text = page.read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for number, session in enumerate(SESSION.finditer(text), start=1):
+        line = text[: session.start(1)].count("\n")
+        parsed = doctest.DocTestParser().get_doctest(session[1], names, f"session {number}", str(page), line)
+        printed: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)
+        runner.run(parsed, out=printed.append, clear_globs=False)
+        assert runner.failures == 0, "".join(printed)
+        names = parsed.globs
+
+
+def test_the_prefix_lm_of_the_page_builds(tmp_path: Path) -> None:
+    (tmp_path / "prefix_lm.gin").write_text(files_of(INDEX.with_name("finetuning.md"))["prefix_lm.gin"])
+    experiment = config.load(str(tmp_path / "prefix_lm.gin")).experiment
+    assert experiment.train_dataset.converter == "PrefixLMFeatureConverter"
+
+
+# the pages of many runs: tests/study
+NAMES = [
+    page.parent.name
+    for page in EXPERIMENTS
+    if not (sweep.is_sweep(page.parent.name) or matrix.is_matrix(page.parent.name))
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_results_are_what_their_records_say(name: str) -> None:
+    folder = paths.EXPERIMENTS / name
+    assert report.check_block(folder) == []
+    if name in NOT_RUN:
+        assert "has not been run" in (folder / "README.md").read_text(encoding="utf-8")
+        assert not (folder / report.RESULTS_FILE).exists()
+        return
+    results = report.read_results(folder / report.RESULTS_FILE)
+    assert results["experiment"] == name
+    experiment = config.load(name).experiment
+    assert results["identity"]["seed"] == experiment.random_seed
+    assert results["steps"] == results["total_steps"] == experiment.total_steps
+    current = json.loads(json.dumps(run_identity(experiment, prepare.Source({}))["settings"]))
+    published = results["identity"]["settings"]
+    different = {key for key in published.keys() | current.keys() if published.get(key, "?") != current.get(key, "?")}
+    assert different == set(), "run it again: the gin file has changed"
+
+
+def test_the_receipt_says_what_the_page_says() -> None:
+    receipt = json.loads((paths.EXPERIMENTS / "byt5_tiny_demo" / "resume_receipt.json").read_text(encoding="utf-8"))
+    kills = receipt["kills"]
+    listed = ", ".join(f"{phase} {count}" for phase, count in kills["by_phase"].items())
+    page = " ".join(INDEX.with_name("runs.md").read_text(encoding="utf-8").split())
+    assert f"of {kills['dealt']} kills ({listed}) in {receipt['steps']} steps of `{receipt['experiment']}`" in page
+    assert f'KILLS={kills["asked"]} GIN="{" ".join(receipt["overrides"])}"' in page
+    assert receipt["proven"]
+    assert receipt["differences"] == []

@@ -1,0 +1,150 @@
+"""The files that hand a batch on, from its source to the update: as many as CONTRIBUTING.md names, in that order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import process, worker
+from t5xpg.data.stream.client import DataService
+from t5xpg.distributed import MeshConfig, batch_sharding, make_mesh
+from t5xpg.distributed.rows import HeldRows
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.losses import LossConfig
+from t5xpg.optim.optimizers import AdamW
+from t5xpg.optim.state import create
+from t5xpg.optim.step import make_train_step
+from t5xpg.run.best import Best
+from t5xpg.train.run_state import RunState
+from tests.train.test_loop import Noted
+
+MOST = 7
+LENGTHS = {"inputs": 32, "targets": 16}
+
+
+def is_batch(value: Any) -> bool:
+    values = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(each, dict) and hasattr(each.get("decoder_target_tokens"), "shape") for each in values)
+
+
+class Way:
+    """Notes the files of the package in which a batch is returned or received, in the order of the first time."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+
+    def note(self, frame: FrameType | None) -> None:
+        name = frame.f_code.co_filename if frame is not None else ""
+        if name.startswith(str(paths.PACKAGE)):
+            file = f"t5xpg/{Path(name).relative_to(paths.PACKAGE).as_posix()}"
+            if file not in self.files:
+                self.files.append(file)
+
+    def profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "return" and is_batch(argument):
+            self.note(frame)
+            self.note(frame.f_back)  # who gets it
+        elif (
+            event == "call"
+            and frame.f_code.co_filename.endswith("optim/step.py")
+            and is_batch(frame.f_locals.get("batch"))
+        ):
+            self.note(frame)
+
+
+@pytest.fixture
+def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data process as a thread, so that one profile sees both sides of the socket."""
+
+    def start(command: list[str], *, pass_fds: list[int], **_: Any) -> Any:
+        monkeypatch.setattr(sys, "argv", ["worker", str(os.dup(pass_fds[0]))])
+        threading.Thread(target=worker.main, daemon=True).start()
+        return SimpleNamespace(pid=0, poll=lambda: None, wait=lambda timeout=None: 0)
+
+    monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # of the main thread alone
+    monkeypatch.setattr(os, "_exit", lambda code: threading.Event().wait())  # a daemon thread that has nothing to do
+
+
+@pytest.mark.usefixtures("data_process_in_this_one")
+def test_a_batch_crosses_few_files_in_one_direction(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The cat sat on the mat and looked at the door.\n" * 50, encoding="utf-8")
+    (tmp_path / "way_tasks.py").write_text(TASKS.format(text=str(text)), encoding="utf-8")
+    sys.path.insert(0, str(tmp_path))
+    config = DatasetConfig(
+        mixture_or_task_name="way",
+        task_feature_lengths=LENGTHS,
+        batch_size=4,
+        split="train",
+        use_cached=False,
+        seed=1,
+        module_import=("way_tasks",),
+    )
+    model = EncoderDecoderModel(
+        T5Config(
+            vocab_size=384, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=8
+        )
+    )
+    optimizer = AdamW(0.01)
+    update = jax.jit(
+        make_train_step(model, optimizer, LossConfig(), seed=0, token_bytes=np.ones(384, np.int32)), donate_argnums=0
+    )
+    place = HeldRows.of_all(4).place
+    sharding = batch_sharding(make_mesh(MeshConfig()))
+    way = Way()
+    threading.setprofile(way.profile)  # before the data process starts
+    with DataService(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache") as service:
+        try:
+            stream = service.open(config)
+            sys.setprofile(way.profile)
+            at = RunState(0, create(model, optimizer, jax.random.key(0)), Best(None))
+            Noted().loop(at, stream, lambda batch: place(batch, sharding), update, until=2)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+    assert at.step == 2
+    assert len(way.files) <= MOST, way.files
+    assert way.files == documented()
+
+
+def documented() -> list[str]:
+    text = Path("CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("The way of a batch")[2].partition("\n## ")[0]
+    return list(dict.fromkeys(re.findall(r"t5xpg/[\w/]+\.py", section)))
+
+
+TASKS = """
+import functools
+
+import seqio
+import t5.data
+
+FEATURES = {{
+    name: seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True) for name in ("inputs", "targets")
+}}
+seqio.TaskRegistry.add(
+    "way",
+    source=seqio.TextLineDataSource({{"train": {text!r}}}),
+    preprocessors=[
+        lambda dataset: dataset.map(lambda line: {{"targets": line}}),
+        seqio.preprocessors.tokenize,
+        functools.partial(t5.data.preprocessors.span_corruption, mean_noise_span_length=5.0),
+        seqio.preprocessors.append_eos_after_trim,
+    ],
+    output_features=FEATURES,
+)
+"""
