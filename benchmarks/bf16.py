@@ -27,12 +27,12 @@ def row(name: str, repeats: int | None) -> Row:
 
     found = alternate({dtype: functools.partial(measure, dtype) for dtype in DTYPES}, repeats or REPEATS[name])
     facts: dict[str, object] = {}
-    if len(outcome.said) == len(DTYPES):
-        losses = {dtype: said["losses"] for dtype, said in outcome.said.items()}
+    if len(outcome.reports) == len(DTYPES):
+        losses = {dtype: report["losses"] for dtype, report in outcome.reports.items()}
         facts = {
             "losses": losses,
             "largest_difference_of_losses": difference(losses["float32"], losses["bfloat16"]),
-            "memory_bytes": {dtype: said["memory"] for dtype, said in outcome.said.items()},
+            "memory_bytes": {dtype: report["memory"] for dtype, report in outcome.reports.items()},
         }
     return Row(
         name="bf16", what=f"bfloat16 against float32, {described(job)}", unit="ms",

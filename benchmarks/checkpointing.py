@@ -17,21 +17,21 @@ SAVES = 4
 
 def rows(repeats: int | None) -> list[Row]:
     """Seconds that a save takes from training; milliseconds of what training computes meanwhile."""
-    said = in_process(["-m", "benchmarks.checkpointing_ours", "--saves", str(repeats or SAVES)])
-    facts: dict[str, Any] = {name: said[name] for name in ("parameters", "bytes", "arrays", "check_seconds")}
+    report = in_process(["-m", "benchmarks.checkpointing_ours", "--saves", str(repeats or SAVES)])
+    facts: dict[str, Any] = {name: report[name] for name in ("parameters", "bytes", "arrays", "check_seconds")}
     fixed = (
-        f"T5 1.1 base, {said['parameters'] / 1e6:.0f}M parameters, Adafactor, {said['bytes'] / 1e9:.2f} GB in "
-        f"{said['arrays']} arrays of random numbers; SHA-256 of every file; the update takes the saved arrays"
+        f"T5 1.1 base, {report['parameters'] / 1e6:.0f}M parameters, Adafactor, {report['bytes'] / 1e9:.2f} GB in "
+        f"{report['arrays']} arrays of random numbers; SHA-256 of every file; the update takes the saved arrays"
     )
     return [
         Row(
             name="checkpointing", what="training stands still for a checkpoint", unit="s", fixed=fixed, facts=facts,
-            found=Found({PAUSE: tuple(said["pauses"]), WHOLE: tuple(said["whole"])}),
+            found=Found({PAUSE: tuple(report["pauses"]), WHOLE: tuple(report["whole"])}),
             goal=Goal(at_least=10.0, against=WHOLE),
         ),
         Row(
             name="checkpointing", what="an update beside the writing", unit="ms",
-            fixed=f"{fixed}; an update is {said['products']} matrix products of {said['size']} and a new state",
-            found=Found({WHILE: tuple(said["updates_while"]), OTHERWISE: tuple(said["updates"])}),
+            fixed=f"{fixed}; an update is {report['products']} matrix products of {report['size']} and a new state",
+            found=Found({WHILE: tuple(report["updates_while"]), OTHERWISE: tuple(report["updates"])}),
         ),
     ]  # fmt: skip

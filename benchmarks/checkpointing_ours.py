@@ -73,7 +73,7 @@ def main() -> None:
                 checked = time.perf_counter()
                 checkpointer.save(number, arrays, position, {"step": number}, {"validation/loss": 1.0})
                 saved = time.perf_counter()
-                updates_while = []
+                updates_while: list[float] = []
                 finished = Path(folder, "beside", str(number))
                 while checkpointer is beside and not finished.is_dir() and len(updates_while) < MOST:
                     updates_while.append(updated())

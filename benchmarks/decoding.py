@@ -22,10 +22,10 @@ def rows(repeats: int | None) -> list[Row]:
 def row(name: str, beams: int, repeats: int | None) -> Row:
     job = JOBS[name]
     orders = ["--job", name, "--calls", str(CALLS[name]), "--beams", str(beams)]
-    said: dict[str, dict[str, Any]] = {}
+    reports: dict[str, dict[str, Any]] = {}
 
     def keep(contestant: str, found: dict[str, Any]) -> float:
-        said[contestant] = found
+        reports[contestant] = found
         return float(found["tokens_per_second"])
 
     def theirs(option: str) -> dict[str, Any]:
@@ -42,13 +42,13 @@ def row(name: str, beams: int, repeats: int | None) -> Row:
     search = "greedy decoding" if beams == 1 else f"beam search with {beams} beams"
     return Row(
         name="decoding", what=f"{search}, {described(job)}", unit="tokens/s", better="higher", found=found,
-        fixed=fixed(job, beams), goal=Goal(at_least=2.0, against=EAGER), facts=facts(said),
+        fixed=fixed(job, beams), goal=Goal(at_least=2.0, against=EAGER), facts=facts(reports),
     )  # fmt: skip
 
 
-def facts(said: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def facts(reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Versions, and how many rows of a peer's answer are ours, token for token."""
-    answers = {name: found["answer"] for name, found in said.items()}
+    answers = {name: found["answer"] for name, found in reports.items()}
     ours = answers.get(OURS, [])
     same = {
         name: sum(mine == other for mine, other in zip(ours, theirs, strict=True))
@@ -58,8 +58,8 @@ def facts(said: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "rows": len(ours),
         "rows_equal_to_ours": same,
-        "tokens": {name: found["tokens"] for name, found in said.items()},
-        "versions": {name: found["versions"] for name, found in said.items() if "versions" in found},
+        "tokens": {name: found["tokens"] for name, found in reports.items()},
+        "versions": {name: found["versions"] for name, found in reports.items() if "versions" in found},
     }
 
 

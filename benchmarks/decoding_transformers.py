@@ -1,6 +1,6 @@
 """`generate` of transformers on PyTorch: a contestant of `benchmarks.decoding`, run in `.venv-bench`.
 
---option is "eager", which is how `generate` works unless told otherwise, or "compiled": the decoder with torch.compile
+--option is "eager", which is how `generate` works by default, or "compiled": the decoder with torch.compile
 over a cache of fixed size, the way that transformers describes. Attention is scaled_dot_product_attention in both.
 """
 
@@ -26,17 +26,17 @@ def main() -> None:
     job = JOBS[given.job]
     model = load(job.settings(), job.weights(), "sdpa").eval()
     tokens = torch.from_numpy(sources(job)).long()
-    asked = {
+    options = {
         "input_ids": tokens, "attention_mask": (tokens > 0).long(), "max_new_tokens": job.targets,
         "do_sample": False, "num_beams": given.beams, "length_penalty": 1.0, "early_stopping": False,
     }  # fmt: skip
     if given.option == "compiled":
-        asked["cache_implementation"] = "static"
+        options["cache_implementation"] = "static"
         model.forward = torch.compile(model.forward)
 
     @torch.inference_mode()
     def decode() -> np.ndarray:
-        return model.generate(**asked).numpy()[:, 1:]
+        return model.generate(**options).numpy()[:, 1:]
 
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     measure(decode, given.calls, job.targets, versions=versions)

@@ -31,7 +31,7 @@ _SHOWN_CHARACTERS = 200
 
 
 class NotMeasuredError(Exception):
-    """A contestant has no value: it is not installed, cannot do what is asked, or failed. The message says which."""
+    """A contestant has no value: it is not installed, lacks what is measured, or failed. The message says which."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def in_process(
     seconds: float = 600.0,
 ) -> dict[str, Any]:
     """The JSON object that is the last line of what `python <arguments>` prints; see `output_of`."""
-    said = output_of(arguments, python=python, environment=environment, seconds=seconds)
-    return dict(json.loads(said.strip().splitlines()[-1]))
+    printed = output_of(arguments, python=python, environment=environment, seconds=seconds)
+    return dict(json.loads(printed.strip().splitlines()[-1]))
 
 
 def output_of(
@@ -166,8 +166,8 @@ def output_of(
     except subprocess.TimeoutExpired:
         raise NotMeasuredError(f"took more than {seconds:.0f} s") from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
-        raise NotMeasuredError(f"failed: {said[:_SHOWN_CHARACTERS]}")
+        reason = (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
+        raise NotMeasuredError(f"failed: {reason[:_SHOWN_CHARACTERS]}")
     return done.stdout
 
 

@@ -39,11 +39,11 @@ def theirs(python: str, *arguments: str) -> None:
         sys.exit(f"T5X: {' '.join(arguments)}\n{done.stderr[-3000:]}")
 
 
-def given_back(python: str, folder: Path, asked: dict[str, np.ndarray], expected: np.ndarray) -> float:
+def difference_in_t5x(python: str, folder: Path, tokens: dict[str, np.ndarray], expected: np.ndarray) -> float:
     """How far T5X's logits of the export in `folder` are from those that are expected."""
-    save_file(asked, folder / "asked.safetensors")
+    save_file(tokens, folder / "tokens.safetensors")
     theirs(python, "answer", str(folder))
-    return float(np.abs(load_file(folder / "answered.safetensors")["logits"] - expected).max())
+    return float(np.abs(load_file(folder / "logits.safetensors")["logits"] - expected).max())
 
 
 def row(size: str, layout: str, python: str, scratch: Path) -> str:
@@ -53,10 +53,10 @@ def row(size: str, layout: str, python: str, scratch: Path) -> str:
     theirs(python, "make", size, layout, str(given))
     run, loaded, params = imported(given, scratch / "runs", tokenizer="bytes")
     answers = load_file(given / "answers.safetensors")
-    asked = {name: answers[name] for name in ("inputs", "targets")}
-    logits = logits_of(loaded.experiment.model, params, asked)
+    tokens = {name: answers[name] for name in ("inputs", "targets")}
+    logits = logits_of(loaded.experiment.model, params, tokens)
     difference = float(np.abs(logits - answers["logits"]).max())
-    out = given_back(python, to_t5x.export(loaded, run), asked, logits)
+    out = difference_in_t5x(python, to_t5x.export(loaded, run), tokens, logits)
     largest = float(np.abs(logits).max())
     count = loaded.experiment.model.num_params
     return f"| {size} | {layout} | {count:,} | {difference:.1e} | {out:.1e} | {largest:.1f} |"
@@ -69,9 +69,9 @@ def decoder_row(python: str, scratch: Path) -> str:
     params = model.init(jax.random.key(0))
     write_checkpoint(scratch, in_t5x(model, params), 1, to_t5x.new_param_states(model, params))
     (scratch / "model.gin").write_text(model_gin(model, Vocabulary("bytes", 125), scratch, "a decoder"))
-    asked = {"targets": np.random.default_rng(0).integers(2, 384, size=(2, 32)).astype(np.int32)}
-    logits = logits_of(model, params, asked)
-    out = given_back(python, scratch, asked, logits)
+    tokens = {"targets": np.random.default_rng(0).integers(2, 384, size=(2, 32)).astype(np.int32)}
+    logits = logits_of(model, params, tokens)
+    out = difference_in_t5x(python, scratch, tokens, logits)
     return f"| a decoder alone | tensorstore | {model.num_params:,} | | {out:.1e} | {np.abs(logits).max():.1f} |"
 
 

@@ -5,7 +5,7 @@
 
 answers.safetensors has `inputs` [B, S] (not for a decoder alone), `targets` [B, T] and `logits`. `answer` builds the
 model of FOLDER/model.gin, restores the whole train state by both of the classes for checkpoints, and writes answers to
-asked.safetensors.
+tokens.safetensors.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ def _state(model: Any) -> tuple[utils.TrainStateInitializer, Any]:
     return utils.TrainStateInitializer(model.optimizer_def, init, shapes, partitioner, types), partitioner
 
 
-def _logits(model: Any, params: Any, asked: dict[str, np.ndarray]) -> np.ndarray:
-    targets = asked["targets"]
+def _logits(model: Any, params: Any, tokens: dict[str, np.ndarray]) -> np.ndarray:
+    targets = tokens["targets"]
     shifted = np.pad(targets[:, :-1], ((0, 0), (1, 0)))
-    if "inputs" not in asked:
+    if "inputs" not in tokens:
 
         def apply(params: Any) -> Any:
             return model.module.apply({"params": params}, shifted, targets, enable_dropout=False)
     else:
 
         def apply(params: Any) -> Any:
-            return model.module.apply({"params": params}, asked["inputs"], shifted, targets, enable_dropout=False)
+            return model.module.apply({"params": params}, tokens["inputs"], shifted, targets, enable_dropout=False)
 
     return np.asarray(jax.jit(apply)(params), np.float32)
 
@@ -94,7 +94,7 @@ def make(size: str, layout: str, folder: Path) -> None:
     model = _model(size)
     initializer, partitioner = _state(model)
     state = initializer.from_scratch(jax.random.PRNGKey(0))
-    # norms of ones would hide that one is taken for another
+    # norms of ones would hide that two are exchanged
     draw = np.random.default_rng(0)
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: (
@@ -111,13 +111,13 @@ def make(size: str, layout: str, folder: Path) -> None:
         manager = checkpoints.OrbaxCheckpointManagerInterface(str(folder), state, partitioner)
         manager.save(state)
         manager.close()
-    asked = {name: draw.integers(2, 384, size=(B, n)).astype(np.int32) for name, n in (("inputs", S), ("targets", T))}
-    asked["inputs"][1, S // 2 - 1], asked["inputs"][1, S // 2 :] = 1, 0
-    save_file({**asked, "logits": _logits(model, state.params, asked)}, folder / "answers.safetensors")
+    tokens = {name: draw.integers(2, 384, size=(B, n)).astype(np.int32) for name, n in (("inputs", S), ("targets", T))}
+    tokens["inputs"][1, S // 2 - 1], tokens["inputs"][1, S // 2 :] = 1, 0
+    save_file({**tokens, "logits": _logits(model, state.params, tokens)}, folder / "answers.safetensors")
 
 
 def answer(folder: Path) -> None:
-    """What T5X computes with the export in `folder`: logits in asked.safetensors, of what each class restores."""
+    """What T5X computes with the export in `folder`: logits in tokens.safetensors, of what each class restores."""
     gin_utils.parse_gin_flags([str(folder)], [str(folder / "model.gin")], ["DROPOUT_RATE = 0.0"])
     model = copy.deepcopy(gin.query_parameter("%MODEL"))
     initializer, partitioner = _state(model)
@@ -134,8 +134,8 @@ def answer(folder: Path) -> None:
     assert restored == expected, [path for path in expected if restored.get(path) != expected[path]]
     same = jax.tree.map(np.array_equal, own.state_dict(), other.state_dict())
     assert all(jax.tree.leaves(same))
-    asked = load_file(folder / "asked.safetensors")
-    save_file({"logits": _logits(model, own.params, asked)}, folder / "answered.safetensors")
+    tokens = load_file(folder / "tokens.safetensors")
+    save_file({"logits": _logits(model, own.params, tokens)}, folder / "logits.safetensors")
 
 
 if __name__ == "__main__":

@@ -56,11 +56,11 @@ def main(size: str, folder: Path) -> None:
     shifted = torch.from_numpy(np.pad(targets[:, :-1], ((0, 0), (1, 0))))
     with torch.no_grad():
         logits = model(input_ids=given, attention_mask=mask, decoder_input_ids=shifted).logits.numpy()
-        said = model.generate(
+        generated = model.generate(
             input_ids=given, attention_mask=mask, max_new_tokens=DECODE, do_sample=False, num_beams=1
         )[:, 1:].numpy()  # fmt: skip
     tensors = {"inputs": inputs.astype(np.int32), "targets": targets.astype(np.int32), "logits": logits}
-    tensors["generated"] = np.pad(said, ((0, 0), (0, DECODE - said.shape[1]))).astype(np.int32)
+    tensors["generated"] = np.pad(generated, ((0, 0), (0, DECODE - generated.shape[1]))).astype(np.int32)
     save_file(tensors, folder / "answers.safetensors")
 
 

@@ -41,6 +41,7 @@ def main() -> None:
         began = time.perf_counter()
         compiled = built.compile_train_step().memory_analysis()
         took = time.perf_counter() - began
+        assert compiled is not None
         ours = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh)
         sizes = (compiled.argument_size_in_bytes, compiled.temp_size_in_bytes, ours.total)
         print(f"| {row} | {' | '.join(f'{size / 2**20:,.0f} MiB' for size in sizes)} | {took:.0f} |", flush=True)

@@ -51,24 +51,24 @@ def row(name: str, repeats: int | None) -> Row:
 
 
 class Outcome:
-    """What the contestants said besides their times."""
+    """What the contestants report besides their times."""
 
     def __init__(self) -> None:
-        self.said: dict[str, dict[str, Any]] = {}
+        self.reports: dict[str, dict[str, Any]] = {}
 
-    def keep(self, name: str, said: dict[str, Any]) -> float:
+    def keep(self, name: str, report: dict[str, Any]) -> float:
         """Remember; the milliseconds."""
-        self.said[name] = said
-        return float(said["ms"])
+        self.reports[name] = report
+        return float(report["ms"])
 
     def facts(self, job: Job, found: Found) -> dict[str, Any]:
         """FLOPs and tokens of a step, memory, versions, and how far losses differ from ours at most."""
         facts: dict[str, Any] = {"flops": job.flops(), "tokens": job.tokens}
-        facts["memory_bytes"] = {name: said["memory"] for name, said in self.said.items()}
-        facts["versions"] = {name: said["versions"] for name, said in self.said.items() if "versions" in said}
-        if OURS in found.values and OURS in self.said:
-            ours = self.said[OURS]["losses"]
-            others = {name: said["losses"] for name, said in self.said.items() if name != OURS}
+        facts["memory_bytes"] = {name: report["memory"] for name, report in self.reports.items()}
+        facts["versions"] = {name: report["versions"] for name, report in self.reports.items() if "versions" in report}
+        if OURS in found.values and OURS in self.reports:
+            ours = self.reports[OURS]["losses"]
+            others = {name: report["losses"] for name, report in self.reports.items() if name != OURS}
             facts["losses"] = {OURS: [ours[0], ours[-1]]}
             facts["largest_difference_of_losses"] = {name: difference(ours, losses) for name, losses in others.items()}
         return facts

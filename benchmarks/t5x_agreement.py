@@ -2,7 +2,7 @@
 
     T5X_PYTHON=/path/to/python python -m benchmarks.t5x_agreement [EXPERIMENT] [--gin.NAME=VALUE …]
 
-The experiment (byt5_tiny_demo) is taken with Adafactor and without dropout. Its first batches are those that
+The experiment (byt5_tiny_demo) is trained with Adafactor and without dropout. Its first batches are those that
 `make train` reads; its first parameters go to T5X as `make export FORMAT=t5x` writes them, the settings as
 `make train ENGINE=t5x` does. Prints the rows of the table in docs/interop.md; more than 1e-4 apart is an error.
 """
@@ -82,13 +82,13 @@ def compare(
         loss = float(metrics["loss"]) / (tokens[-1] if is_sum else 1.0)
         losses.append(loss - float(metrics["z_loss"]) / tokens[-1])  # T5X's cross_ent_loss
     environment = {**os.environ, "PYTHONPATH": str(paths.REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    asked = [python, str(THEIRS), str(paths.REPOSITORY), str(folder)]
-    done = subprocess.run(asked, capture_output=True, text=True, env=environment)
+    command = [python, str(THEIRS), str(paths.REPOSITORY), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.exit(done.stderr[-3000:])
     theirs = load_file(folder / "theirs.safetensors")
-    said = theirs.pop("losses") / (np.asarray(tokens) if is_sum else 1.0)
-    apart = max(abs(ours - other) for ours, other in zip(losses, said, strict=True))
+    expected = theirs.pop("losses") / (np.asarray(tokens) if is_sum else 1.0)
+    apart = max(abs(ours - other) for ours, other in zip(losses, expected, strict=True))
     trained = dict(flat(in_t5x(given.model, state.params)))
     differences = {name: np.asarray(trained[name]) - other for name, other in theirs.items()}
     relative = max(float(np.linalg.norm(each) / np.linalg.norm(theirs[name])) for name, each in differences.items())

@@ -18,7 +18,6 @@ import shutil
 import struct
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,27 +173,18 @@ def _stream_files(data: bytes) -> tuple[bytes, bytes]:
     """Index and batches from: 1 byte of flags, 2 bytes of length of the index, the index, the batches."""
     length = int.from_bytes(data[1:3], "little")
     index, batches = data[3 : 3 + length], data[3 + length :]
-    if data[:1] and data[0] % 2 == 0 and len(index) >= _PREFIX_BYTES:
-        return _with_checksums(index, len(batches)), batches
+    if data[:1] and data[0] % 2 == 0 and len(index) >= _PREFIX_BYTES + _DIGEST_BYTES:
+        return _with_checksum(index), batches
     return index, batches
 
 
-_PREFIX_BYTES, _DIGEST_BYTES, _ENTRY_BYTES = 32, 32, 48
+_PREFIX_BYTES, _DIGEST_BYTES = 16, 32
 
 
-def _with_checksums(index: bytes, batches_size: int) -> bytes:
-    """The index with the mark, counts and checksums that a reader expects of its text and entries."""
-    text_length = min(int.from_bytes(index[12:16], "little"), len(index) - _PREFIX_BYTES)
-    text = index[_PREFIX_BYTES : _PREFIX_BYTES + text_length]
-    rest = index[_PREFIX_BYTES + text_length + _DIGEST_BYTES :]
-    count = len(rest) // _ENTRY_BYTES
-    header = struct.pack("<8sIIQQ", b"t5xpgIdx", 1, text_length, count, batches_size) + text
-    entries = []
-    for number in range(count):
-        offset, length, _, digest = struct.unpack_from("<QII32s", rest, number * _ENTRY_BYTES)
-        checksum = zlib.crc32(struct.pack("<QII32s", offset, length, 0, digest) + number.to_bytes(8, "little"))
-        entries.append(struct.pack("<QII32s", offset, length, checksum, digest))
-    return header + hashlib.sha256(header).digest() + b"".join(entries)
+def _with_checksum(index: bytes) -> bytes:
+    """The index with the mark, the version and the SHA-256 that a reader expects."""
+    content = b"t5xpgIdx" + struct.pack("<I", 2) + index[12:-_DIGEST_BYTES]
+    return content + hashlib.sha256(content).digest()
 
 
 def _stream_seed() -> bytes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 
-COMPUTING_COMMANDS = ("train", "eval", "infer", "demo", "estimate", "reproduce", "sweep")
+from t5xpg import commands
 
 # XLA's CPU backend spends a quarter of a step on page faults where malloc does not ask for large pages.
 TUNABLES = "glibc.malloc.hugetlb=1"
@@ -18,10 +17,13 @@ CPU_FLAGS_FOR_JAXLIB = "0.10.2"
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    if len(sys.argv) > 1 and sys.argv[1] in COMPUTING_COMMANDS:
+    if len(sys.argv) == 3 and sys.argv[1] == "--from-make":
+        sys.argv[1:] = commands.from_make(sys.argv[2], os.environ)
+    command = commands.COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    if command and command.computes:
         set_cpu_flags()
         _with_large_pages()
-    if len(sys.argv) > 2 and sys.argv[1] == "train":
+    if command and command.name == "train" and len(sys.argv) > 2:
         _start_data_process()
     from t5xpg import cli
 
@@ -44,6 +46,8 @@ def _start_data_process() -> None:
 
 def set_cpu_flags() -> None:
     """Add to XLA_FLAGS what makes steps on CPUs faster, unless the user has decided it. Before jax is imported."""
+    import importlib.metadata
+
     flags = os.environ.get("XLA_FLAGS", "")
     if "ynn_fusion_type" in flags or importlib.metadata.version("jaxlib") != CPU_FLAGS_FOR_JAXLIB:
         return

@@ -18,7 +18,7 @@ PACKAGE = Path(t5xpg.__file__).parent
 # One way: a room imports rooms of lower floors, and its own without a circle. Rooms of one floor are strangers.
 FLOORS: list[set[str]] = [
     {"base"},
-    {"data", "models"},
+    {"commands", "data", "models"},
     {"optim", "tasks"},
     {"distributed"},
     {"run"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -16,6 +17,8 @@ from typing import Any, BinaryIO
 
 from t5xpg.base.errors import UserError
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LONGEST_TAIL = 1 << 14  # bytes
 _TEMPORARY, _REPLACED = ".tmp", ".old"
 _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P<kind>\.tmp|\.old)")
 
@@ -115,13 +118,49 @@ def json_object_of(path: Path, saying: str = "") -> Mapping[str, Any]:
 
     saying: what the file is read for, to be named in a message. Raises UserError for what is not JSON.
     """
-    if not path.is_file():
-        return {}
     try:
-        value = read_json(path)
+        value = read_json(path) if path.is_file() else {}
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}{f', which says {saying},' if saying else ''} is not JSON ({error}).") from None
     return value if isinstance(value, Mapping) else {}
+
+
+def json_object_if_any(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is none, or it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        value = read_json(path)
+        return value if isinstance(value, dict) else {}
+    return {}
+
+
+def last_lines(log: Path | BinaryIO, count: int) -> list[str]:
+    """The last lines of a log, by its path or opened, which may be long; none where it cannot be read."""
+    with contextlib.suppress(OSError), log.open("rb") if isinstance(log, Path) else contextlib.nullcontext(log) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_TAIL))
+        return file.read().decode("utf-8", errors="replace").splitlines()[-count:]
+    return []
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether it says that a disk, a quota or the greatest size of a file is reached."""
+    return isinstance(error, OSError) and error.errno in DISK_FULL
+
+
+@contextlib.contextmanager
+def room_for(what: str, folder: Path, remedy: str) -> Iterator[None]:
+    """Raise UserError where the disk of `folder` is full: the error of a write says neither what for nor what to do."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        free = ""
+        with contextlib.suppress(OSError):
+            free = f"; {shutil.disk_usage(folder).free / 2**20:,.0f} MiB free"
+        raise UserError(
+            f"There is no room for {what} in {folder} ({error.strerror}{free}). What was there before is as it was. "
+            f"{remedy}"
+        ) from error
 
 
 def temporary_prefix(name: str) -> str:
@@ -165,12 +204,9 @@ def _lives(process: int) -> bool:
 
 
 def sha256_of_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes, read in pieces."""
-    digest = hashlib.sha256()
+    """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _umask() -> int:

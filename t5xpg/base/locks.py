@@ -1,7 +1,7 @@
-"""Locks on folders: one process at a time, and the others are told who has it.
+"""Locks on folders: one process at a time; the message for others names the process that holds it.
 
-A lock is a file that a process holds with flock, so that it goes with the process however that ends: a lock that a dead
-process left is taken over without a word. What the file says of its holder serves the message alone.
+A lock is a file that a process holds with flock, so that it ends with the process: the lock of a dead process is free.
+The record of the holder in the file serves the message alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def hold(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        told = False
+        waiting = False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,11 +41,11 @@ def hold(
                     raise UserError(f"{_holder(file)} {instead}") from error
             except OSError:  # this file system has no locks
                 break
-            if not told:
+            if not waiting:
                 wait(f"{_holder(file)} Waiting for it …")
-                told = True
+                waiting = True
             time.sleep(poll_seconds)
-        _sign(file, doing)
+        _write_holder(file, doing)
         try:
             yield
         finally:
@@ -53,7 +53,7 @@ def hold(
                 file.truncate(0)
 
 
-def _sign(file: IO[str], doing: str) -> None:
+def _write_holder(file: IO[str], doing: str) -> None:
     record = {"process": os.getpid(), "host": platform.node(), "doing": doing, "since": time.time()}
     with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
         file.seek(0)

@@ -31,7 +31,7 @@ class Progress:
     """
 
     _active: ClassVar[list[Progress]] = []  # the innermost is last: the one whose line stands on the terminal
-    _instead: ClassVar[TextIO | None] = None  # of the standard error
+    _default: ClassVar[TextIO | None] = None  # instead of the standard error
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Progress:
         self.count = initial
         self.note = ""
         self._initial = initial
-        self._stream = stream or Progress._instead or sys.stderr
+        self._stream = stream or Progress._default or sys.stderr
         self._terminal = is_terminal(self._stream)
         self._interval = _REDRAW_SECONDS if self._terminal else interval
         self._lock = threading.RLock()
@@ -96,7 +96,7 @@ class Progress:
         """
         shown = Progress._active[-1] if Progress._active else None
         if shown is None:
-            print(text, file=stream or Progress._instead or sys.stderr, flush=True)
+            print(text, file=stream or Progress._default or sys.stderr, flush=True)
             return
         with shown._lock:
             if shown._terminal:
@@ -110,11 +110,11 @@ class Progress:
     def silenced(cls) -> Iterator[None]:
         """While the block runs, nothing is shown on the standard error."""
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            Progress._instead = nowhere
+            Progress._default = nowhere
             try:
                 yield
             finally:
-                Progress._instead = None
+                Progress._default = None
 
     def _draw(self, now: float) -> None:
         self._next_drawing = now + self._interval

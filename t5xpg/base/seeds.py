@@ -1,4 +1,4 @@
-"""One seed, many named streams: the part that needs no jax (see rng.py for jax keys)."""
+"""One seed, many named streams: the part that needs no jax (models/rng.py makes JAX keys)."""
 
 from __future__ import annotations
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
+from t5xpg.base.files import json_object_if_any
 from t5xpg.base.paths import shown
 from t5xpg.check.finding import Finding
 from t5xpg.data.spec import DatasetConfig
@@ -123,8 +122,7 @@ def _own_meta(directory: RunDirectory) -> dict[str, Any]:
     """The meta of the run's own last checkpoint; empty where there is none that can be read."""
     folders = [path for path in directory.checkpoints.glob("*") if path.name.isdecimal()]
     for folder in sorted(folders, key=lambda path: -int(path.name)):
-        with contextlib.suppress(OSError, ValueError):  # a damaged one: for the checkpoints to say
-            meta = read_json(folder / "meta" / "metadata")
-            if isinstance(meta, dict):
-                return meta
+        meta = json_object_if_any(folder / "meta" / "metadata")  # a damaged one: for the checkpoints to say
+        if meta:
+            return meta
     return {}

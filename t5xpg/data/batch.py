@@ -209,7 +209,7 @@ def _limit(name: str, length: int, spec: BatchSpec) -> int | None:
     return length if name.endswith("_positions") else None
 
 
-# The converters whose batches have rows of that kind.
+# The converters of which `inputs_and_targets` knows the batches.
 KNOWN = (ENC_DEC, PREFIX_LM, LM, MASKED_LM)
 
 
@@ -233,9 +233,9 @@ def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tupl
     ends = _prefix_lengths(batch)[:, None]
     inside = np.arange(tokens.shape[1]) < ends
     inputs = np.where(inside, tokens, 0)[:, : lengths["inputs"]]
-    places = np.minimum(ends + np.arange(lengths["targets"]), tokens.shape[1] - 1)
-    targets = np.take_along_axis(np.where(inside, 0, tokens), places, axis=1)
-    return inputs, np.where(ends + np.arange(lengths["targets"]) < tokens.shape[1], targets, 0)
+    positions = ends + np.arange(lengths["targets"])
+    padded = np.pad(np.where(inside, 0, tokens), ((0, 0), (0, lengths["targets"])))
+    return inputs, np.take_along_axis(padded, positions, axis=1)
 
 
 def with_targets(batch: Mapping[str, np.ndarray], targets: np.ndarray, spec: BatchSpec) -> Batch:

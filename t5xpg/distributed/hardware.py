@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t5xpg.base import environment
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import json_object_if_any, write_json
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
 # float32 is what jax multiplies float32 arrays with by default: TF32 on NVIDIA's Ampere and later, bfloat16 on TPUs.
@@ -87,11 +87,7 @@ def best_peak_flops(
     jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
     key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
     file = memory or _user_cache() / "t5xpg" / "peaks.json"
-    known: dict[str, float] = {}
-    with contextlib.suppress(OSError, ValueError):
-        read = read_json(file)
-        if isinstance(read, dict):
-            known = {name: value for name, value in read.items() if _is_rate(value)}
+    known = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
     if not again and key in known:
         return known[key]
     now = measured_peak_flops(dtype, size=size, seconds=seconds)

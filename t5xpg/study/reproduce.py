@@ -15,7 +15,7 @@ from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import json_object_if_any, write_json
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
 from t5xpg.experiment import assembly, config, prepare
@@ -152,7 +152,7 @@ def _check(directory: RunDirectory, mark: Results) -> None:
             f"A reproduction is trained in a clean folder, and {shown(path)} holds {what}. Name another one with RUN=…"
         )
     if (path / MARK_FILE).exists() and not (path / OUTCOME_FILE).exists():
-        old = _read_mark(path / MARK_FILE)
+        old = json_object_if_any(path / MARK_FILE)
         if old != mark:
             raise UserError(
                 f"{shown(path)} holds an unfinished reproduction of {old.get('experiment')} with {old.get('steps')} "
@@ -183,14 +183,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _read_mark(path: Path) -> dict[str, Any]:
-    try:
-        mark = read_json(path)
-    except ValueError:
-        mark = None
-    return mark if isinstance(mark, dict) else {}
 
 
 def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | None:

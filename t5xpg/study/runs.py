@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.experiment import config
@@ -145,7 +146,7 @@ class _Process:
         if code is None:
             return False
         if (code and not now.diverged) or not now.done(self._run):
-            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_OUTPUT_LINES:]
+            lines = last_lines(self._log, _OUTPUT_LINES)
             raise UserError("\n  ".join([f"{self._run.folder} ended with {code}; {shown(self._log)} says:", *lines]))
         end = f"not finite after step {now.step:,}" if now.diverged else f"{now.step:,} steps{loss}"
         self._progress.advance(self._run.steps - self._step)  # steps that a diverged run leaves out

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import itertools
 import json
 import shlex
@@ -15,7 +13,7 @@ from typing import Any
 
 from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import directory_atomically, remove_abandoned
+from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.data.recording.format import StreamWriter
@@ -42,7 +40,7 @@ from t5xpg.experiment.identity import data_config
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
 _MAX_STEPS = 10**9
 _SAMPLE = 100  # batches whose size tells that of the recording
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MORE_ROOM = "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
 
 
 def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = False) -> int:
@@ -76,7 +74,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
             _refuse_another(output, recording)
             print(f"{shown(output)} holds these batches already")
         else:
-            with _room(output):
+            with room_for("the recording", output.parent, _MORE_ROOM):
                 _write(output, recording, streams)
     _print_result(output, loaded)
     return 0
@@ -201,18 +199,3 @@ def _typed(loaded: LoadedConfig) -> str:
     """What one types for EXP to name the experiment."""
     named = loaded.gin_file.resolve().is_relative_to(paths.EXPERIMENTS.resolve())
     return loaded.name if named else shown(loaded.gin_file)
-
-
-@contextlib.contextmanager
-def _room(output: Path) -> Iterator[None]:
-    """Turn a full disk into one message."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        kept = "the earlier recording is as it was" if output.exists() else "nothing was left there"
-        raise UserError(
-            f"There is no room for the recording in {output.parent} ({error.strerror}); {kept}. "
-            "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
-        ) from error

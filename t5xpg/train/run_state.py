@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base.kill_points import phase
+from t5xpg.base import phases
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import Best, Values, values_of
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
@@ -40,7 +40,7 @@ class RunState:
 
         Raises UserError where the checkpoint is damaged, or its arrays are not those of `abstract`.
         """
-        with phase("restore", step):
+        with phases.phase("restore", step):
             train, position, meta = checkpointer.restore(step, abstract)
         return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0), position=position)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from t5xpg.base import phases
 from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import phase, tell
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.base.signals import StopRequest
@@ -263,7 +263,7 @@ def _open(start: Start, best: Best, profiled: bool) -> Iterator[tuple[Run, RunSt
 
 def _compile_train_step(built: Assembly) -> Any:
     """The update, compiled now, so that the first step of the bar is a step."""
-    with phase("compile"):
+    with phases.phase("compile"):
         return built.compile_train_step()
 
 
@@ -330,7 +330,7 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
         if at.step == 0 and run.first_update.is_set():
             evaluate(run, at, 0, at.train.params)
         while at.step < end:
-            tell("begin", "step", at.step + 1)
+            phases.begin("step", at.step + 1)
             batch = next(run.stream)
             run.records.trail.add(batch)
             late = None if run.first_update.is_set() else jax.tree.map(jnp.copy, at.train.params)
@@ -374,7 +374,7 @@ def _count(run: Run, at: RunState, metrics: Mapping[str, Any]) -> None:
 
     An update that is not finite changes nothing and does not count. Raises UserError where there were too many.
     """
-    tell("end", "step", at.step)
+    phases.end("step", at.step)
     found = nonfinite.find(at.step, metrics, at.train.params)
     if found is None:
         at.window.add(metrics)
@@ -409,7 +409,7 @@ def _report(run: Run, at: RunState) -> None:
 
 def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
     """Measure the validation split with the parameters after `step` updates, and every task of a mixture by itself."""
-    with run.progress.paused(), phase("evaluate", step):
+    with run.progress.paused(), phases.phase("evaluate", step):
         summary = run.measurements.loss(params)
         by_task = run.measurements.loss_by_task(params)
     values = at.measure(step, run.records.validation(step, summary, by_task))
@@ -426,7 +426,7 @@ def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
 def predict(run: Run, at: RunState) -> None:
     """Measure what the state predicts, with the metrics of its tasks."""
     began = time.perf_counter()
-    with run.progress.paused(), phase("evaluate", at.step):
+    with run.progress.paused(), phases.phase("evaluate", at.step):
         measured = run.measurements.metrics(at.train.params, at.step)
     seconds = time.perf_counter() - began
     values = at.measure(at.step, run.records.task_metrics(at.step, measured, seconds))

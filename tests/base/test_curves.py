@@ -54,27 +54,20 @@ def test_gaps_are_not_bridged() -> None:
 
 
 def test_everything_lies_within_the_picture() -> None:
-    root = ElementTree.fromstring(picture())
+    name = "a recipe with a long name"
+    root = ElementTree.fromstring(draw("t", "x", "y", [Curve(name, "own", [0, 10], [2.0, 1.0])]))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     for circle in root.iter(f"{SVG}circle"):
         assert 0 <= float(circle.attrib["cx"]) <= width
         assert 0 <= float(circle.attrib["cy"]) <= height
-
-
-def test_a_long_name_has_room() -> None:
-    name = "a recipe with a long name"
-    root = ElementTree.fromstring(draw("t", "x", "y", [Curve(name, "own", [0, 10], [2.0, 1.0])]))
     label = next(text for text in root.iter(f"{SVG}text") if name in "".join(text.itertext()))
     value_and_name = 0.6 * 14 * (len("1.000") + len(name)) + 6  # a wide font's letters
-    assert float(label.attrib["x"]) + value_and_name <= float(root.attrib["width"])
+    assert float(label.attrib["x"]) + value_and_name <= width
 
 
 def test_one_point_and_equal_values_can_be_drawn() -> None:
     for curve in (Curve("v", "own", [0], [2.0]), Curve("v", "thin", [0], [2.0]), Curve("v", "own", [1, 2], [0.0, 0.0])):
         ElementTree.fromstring(draw("t", "x", "y", [curve]))
-
-
-def test_nothing_to_draw_is_refused() -> None:
     with pytest.raises(ValueError, match="no curve has a value"):
         draw("t", "x", "y", [Curve("v", "own", [1], [None])])
 

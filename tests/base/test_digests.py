@@ -68,57 +68,44 @@ def test_verify_reads_what_is_remembered(tmp_path: Path, reads: list[str], monke
     path.write_bytes(b"one")
     digests.digest(path)
     memory = json.loads((tmp_path / digests.MEMORY).read_text())
-    # as where a disk gave other bytes without a trace
-    memory["files"]["a"][-1] = sha256(b"before it rotted")
+    rotten = memory["files"]["a"][-1] = sha256(b"another")  # as where a disk gave other bytes without a trace
     (tmp_path / digests.MEMORY).write_text(json.dumps(memory))
-    assert digests.digest(path) == sha256(b"before it rotted")
-    monkeypatch.setenv(digests.VERIFY_VARIABLE, "0")
-    assert digests.digest(path) == sha256(b"before it rotted")
-    monkeypatch.setenv(digests.VERIFY_VARIABLE, "1")
-    assert digests.digest(path) == sha256(b"one")
-    monkeypatch.delenv(digests.VERIFY_VARIABLE)
-    assert digests.digest(path) == sha256(b"one")  # what was found is remembered
+    for verify, expected in ((None, rotten), ("0", rotten), ("1", sha256(b"one")), ("", sha256(b"one"))):
+        if verify is not None:
+            monkeypatch.setenv(digests.VERIFY_VARIABLE, verify)
+        assert digests.digest(path) == expected
 
 
-def test_a_file_that_just_changed_is_not_remembered(
+def test_what_cannot_be_remembered_is_read_again(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "_SETTLED_NS", 3_600_000_000_000)
+    """A file that just changed, and a folder that cannot be written."""
     (tmp_path / "a").write_bytes(b"one")
-    digests.digest(tmp_path / "a")
-    digests.digest(tmp_path / "a")
-    assert reads == ["a", "a"]
+    with monkeypatch.context() as patch:
+        patch.setattr(digests, "_SETTLED_NS", 3_600_000_000_000)
+        assert digests.digest(tmp_path / "a") == digests.digest(tmp_path / "a") == sha256(b"one")
+    with monkeypatch.context() as patch:
+        patch.setattr(digests, "write_json", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
+        assert digests.digest(tmp_path / "a") == digests.digest(tmp_path / "a") == sha256(b"one")
+    assert reads == ["a"] * 4
     assert not (tmp_path / digests.MEMORY).exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "files": {"a": 3}}', '{"format": 1, "files": [1]}',
-                '{"format": 1, "files": {"a": [1, 2]}}', '{"format": 9, "files": {}}', "[" * 100_000, "\x00"],
-)  # fmt: skip
-def test_a_memory_that_is_none_is_ignored(tmp_path: Path, reads: list[str], content: str) -> None:
+def test_a_memory_that_is_none_is_ignored(tmp_path: Path, reads: list[str]) -> None:
     (tmp_path / "a").write_bytes(b"one")
-    (tmp_path / digests.MEMORY).write_text(content)
-    assert digests.digest(tmp_path / "a") == sha256(b"one")
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(
-    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(digests, "write_json", refuse)
-    (tmp_path / "a").write_bytes(b"one")
-    assert digests.digest(tmp_path / "a") == digests.digest(tmp_path / "a") == sha256(b"one")
+    files = ('{"a": 3}', "[1]", '{"a": [1, 2]}')
+    contents = ["", "[]", "{}", '{"format": 1}', '{"format": 9, "files": {}}', "[" * 100_000, "\x00"]
+    for content in [*contents, *(f'{{"format": 1, "files": {entries}}}' for entries in files)]:
+        (tmp_path / digests.MEMORY).write_text(content)
+        assert digests.digest(tmp_path / "a") == sha256(b"one")
+    assert len(reads) == 10
 
 
 def test_what_is_gone_is_forgotten(tmp_path: Path, reads: list[str]) -> None:
-    for name in "ab":
+    for name in "abc":
         (tmp_path / name).write_text(name)
         digests.digest(tmp_path / name)
-    (tmp_path / "a").unlink()
-    (tmp_path / "c").write_text("c")
-    digests.digest(tmp_path / "c")
+        (tmp_path / "a").unlink(missing_ok=True)
     assert sorted(json.loads((tmp_path / digests.MEMORY).read_text())["files"]) == ["b", "c"]
 
 

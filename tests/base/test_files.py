@@ -2,22 +2,20 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base import files
+from t5xpg.base.errors import UserError
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def dead_process() -> int:
-    """The number of a process that has ended."""
-    return int(subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True).stdout)
+DEAD = 2**22 + 1  # the number of no process: more than Linux gives
 
 
 def left_by(process: int, name: str, kind: str = ".tmp") -> str:
@@ -89,24 +87,58 @@ def test_files_that_belong_together_are_replaced_together(
 
 @pytest.mark.process
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    dead = dead_process()
-    (tmp_path / left_by(dead, "a.json")).write_text("half")
-    (tmp_path / left_by(dead, "folder")).mkdir()
-    (tmp_path / left_by(dead, "folder") / "a.txt").write_text("half")
+    (tmp_path / left_by(DEAD, "a.json")).write_text("half")
+    (tmp_path / left_by(DEAD, "folder")).mkdir()
+    (tmp_path / left_by(DEAD, "folder") / "a.txt").write_text("half")
     kept = [left_by(os.getpid(), "mine"), ".hidden", "a.json", left_by(1, "of a living one")]
-    kept.append(left_by(dead, "elsewhere").replace(files.temporary_prefix("").split("-")[0][2:], "another_host", 1))
+    kept.append(left_by(DEAD, "elsewhere").replace(files.temporary_prefix("").split("-")[0][2:], "another_host", 1))
     for name in kept:
         (tmp_path / name).write_text("stays")
-    assert sorted(files.remove_abandoned(tmp_path)) == sorted([left_by(dead, "a.json"), left_by(dead, "folder")])
+    assert sorted(files.remove_abandoned(tmp_path)) == sorted([left_by(DEAD, "a.json"), left_by(DEAD, "folder")])
     assert names(tmp_path) == sorted(kept)
     assert files.remove_abandoned(tmp_path / "nowhere") == []
 
 
 @pytest.mark.process
 def test_a_folder_whose_replacement_never_came_is_put_back(tmp_path: Path) -> None:
-    aside = tmp_path / left_by(dead_process(), "folder", ".old")
+    aside = tmp_path / left_by(DEAD, "folder", ".old")
     (aside / "folder").mkdir(parents=True)
     (aside / "folder" / "a.txt").write_text("the only one")
     files.remove_abandoned(tmp_path)
     assert names(tmp_path) == ["folder"]
     assert (tmp_path / "folder" / "a.txt").read_text() == "the only one"
+
+
+def test_the_end_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert files.last_lines(log, 3) == []
+    log.write_bytes(b"x" * 100_000 + b"\none\ntwo \xff\n")
+    assert files.last_lines(log, 2) == ["one", "two �"]
+    with log.open("rb") as opened:
+        assert [len(line) for line in files.last_lines(opened, 5)] == [(1 << 14) - 11, 3, 5]
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
+    for number, expected in ((errno.EDQUOT, UserError), (errno.EACCES, PermissionError)):
+        with pytest.raises(expected) as raised, files.room_for("the export of x", tmp_path, "Make room."):
+            raise OSError(number, os.strerror(number))
+        assert files.is_disk_full(raised.value.__cause__ or raised.value) == (number == errno.EDQUOT)
+        if expected is UserError:
+            assert re.fullmatch(
+                r"There is no room for the export of x in .* \(Disk quota exceeded; [\d,]+ MiB free\)\. "
+                r"What was there before is as it was\. Make room\.",
+                str(raised.value),
+            )
+
+
+def test_objects_of_json_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    assert files.json_object_of(path) == files.json_object_if_any(path) == {}
+    for text, value in (('{"a": 1}', {"a": 1}), ("[1]", {})):
+        path.write_text(text)
+        assert files.json_object_of(path) == files.json_object_if_any(path) == value
+    for damaged in (b"{", b"\xff", b"[" * 100_000):
+        path.write_bytes(damaged)
+        assert files.json_object_if_any(path) == {}
+        with pytest.raises(UserError, match=r"a\.json, which says what, is not JSON"):
+            files.json_object_of(path, "what")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 
 import pytest
@@ -30,6 +29,12 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
 
 
 def screen(text: str) -> list[str]:
@@ -63,12 +68,15 @@ def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: Fake
     assert "\r" not in stream.getvalue()
 
 
-def test_short_work_says_one_line(clock: FakeClock) -> None:
+@pytest.mark.parametrize(
+    ("total", "count", "line"), [(None, 1234, "read  1,234 rows  in 0.4 s\n"), (0, 0, "read  0 rows  in 0.4 s\n")]
+)
+def test_short_work_says_one_line(clock: FakeClock, total: int | None, count: int, line: str) -> None:
     stream = io.StringIO()
-    with Progress("read", None, "rows", stream=stream) as progress:
-        progress.advance(1234)
+    with Progress("read", total, "rows", stream=stream) as progress:
+        progress.advance(count)
         clock.now += 0.4
-    assert stream.getvalue() == "read  1,234 rows  in 0.4 s\n"
+    assert stream.getvalue() == line
 
 
 def test_continued_work_rates_only_its_own_count(clock: FakeClock) -> None:
@@ -90,56 +98,43 @@ def test_rate_is_that_of_the_last_half_minute(clock: FakeClock) -> None:
     assert " 10 steps/s" in stream.getvalue().splitlines()[-2]
 
 
-def test_terminal_line_is_rewritten_and_cut_to_the_width(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
+def test_a_terminal_line_is_rewritten_and_cut_to_the_width(
+    terminal: Terminal, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress_module, "_columns", lambda stream: 60)
-    stream = Terminal()
-    with Progress("train", 10, "steps", stream=stream) as progress:
+    with Progress("train", 10, "steps", stream=terminal) as progress:
         clock.now += 1
         progress.advance(5, note="a note that is longer than what is left of the line\nand has a line end")
-        assert screen(stream.getvalue())[-1].startswith("train  ━━━━━━━━━━━━────────────   50%  5/10 steps")
+        assert screen(terminal.getvalue())[-1].startswith("train  ━━━━━━━━━━━━────────────   50%  5/10 steps")
         clock.now += 1
         progress.advance(5)
-    assert all(len(line) < 60 for line in screen(stream.getvalue()))
-    assert stream.getvalue().count("\n") == 1
-    assert stream.getvalue().endswith("\n")
+    assert all(len(line) < 60 for line in screen(terminal.getvalue()))
+    assert terminal.getvalue().count("\n") == 1
+    assert terminal.getvalue().endswith("\n")
 
 
-def test_drawing_is_rate_limited(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    with Progress("train", 1000, "steps", stream=stream) as progress:
+def test_a_terminal_is_drawn_ten_times_a_second_and_in_its_characters(terminal: Terminal, clock: FakeClock) -> None:
+    terminal.encoding = "ascii"
+    with Progress("train", 1000, "steps", stream=terminal) as progress:
         for _ in range(1000):
             clock.now += 0.001
             progress.advance()
-    assert stream.getvalue().count("\r") <= 12
+    assert terminal.getvalue().count("\r") <= 12
+    assert "############------------" in terminal.getvalue()
+    assert terminal.getvalue().isascii()
 
 
-def test_bar_is_ascii_where_the_stream_is(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    stream.encoding = "ascii"
-    with Progress("train", 2, "steps", stream=stream) as progress:
-        clock.now += 1
-        progress.advance()
-    assert "############------------" in stream.getvalue()
-    assert stream.getvalue().isascii()
-
-
-def test_text_printed_meanwhile_stands_above_the_line(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    with Progress("train", 4, "steps", stream=stream) as progress:
+def test_text_printed_meanwhile_stands_above_the_line(
+    terminal: Terminal, clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Progress("train", 4, "steps", stream=terminal) as progress:
         clock.now += 1
         progress.advance(1)
         Progress.print("a message")
-        assert screen(stream.getvalue())[0] == "a message"
-        assert re.match(r"train .* 25%  1/4 steps", screen(stream.getvalue())[1])
-
-
-def test_text_printed_without_a_line_goes_to_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress.print("a message")
-    assert capsys.readouterr().err == "a message\n"
+        assert screen(terminal.getvalue())[0] == "a message"
+        assert re.match(r"train .* 25%  1/4 steps", screen(terminal.getvalue())[1])
+    Progress.print("another")
+    assert capsys.readouterr().err == "another\n"
 
 
 def test_an_error_says_where_it_stopped(clock: FakeClock) -> None:
@@ -158,24 +153,11 @@ def test_an_error_says_where_it_stopped(clock: FakeClock) -> None:
     assert stream.getvalue().endswith("\nafter it\n")
 
 
-def test_nothing_to_do_is_done() -> None:
-    stream = io.StringIO()
-    with Progress("train", 0, "steps", stream=stream):
-        pass
-    assert stream.getvalue() == "train  0 steps  in 0.0 s\n"
-
-
-def test_a_real_terminal_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    leader, follower = os.openpty()
-    with os.fdopen(follower, "w") as stream:
-        assert progress_module.is_terminal(stream)
-        with Progress("train", 2, "steps", stream=stream) as progress:
-            progress.advance(2)
-        monkeypatch.setenv("TERM", "dumb")
-        assert not progress_module.is_terminal(stream)
-    assert b"2 steps" in os.read(leader, 4096)
-    os.close(leader)
+def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with Progress("train", 2, "steps", stream=terminal) as progress:
+        progress.advance(2)
+    assert terminal.getvalue() == "train  2 steps  in 0.0 s\n"
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import jax
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from t5xpg import cli
-from t5xpg import cli as command_line
+from t5xpg import commands
 from t5xpg.base import paths
 from t5xpg.check import checks
 from t5xpg.check.plan import devices as device_table
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.experiment import config, prepare
 from tests.small_tokenizers import sentencepiece_model
-from tests.workplace import REPOSITORY, sentences
+from tests.workplace import REPOSITORY, Workplace, sentences
 
 CARD = (
     "---\nconfigs:\n- config_name: en\n  data_files:\n"
@@ -60,90 +59,70 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ((BASE, "--device=tpu-v5e", "--devices=16", "--gin.NUM_MICROBATCHES=1"), "mesh data 16 x", "of a tpu-v5e"),
     ],
 )
-def test_the_check_for_several_devices(places, arguments, devices, memory) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "t5xpg", "check", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, **places},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert devices in done.stdout
-    assert memory in done.stdout
-    assert "it can be trained" in done.stdout
+def test_the_check_for_several_devices(
+    places: dict[str, str], arguments: tuple[str, ...], devices: str, memory: str
+) -> None:
+    said = Workplace(REPOSITORY).run("check", *arguments, **places)
+    assert devices in said
+    assert memory in said
+    assert "it can be trained" in said
 
 
-@pytest.mark.parametrize(("name", "device", "memory"), [(SMALL, "l4", "20.6 GiB"), (BASE, "a100-40gb", "34.3 GiB")])
-def test_the_check_for_one_device(places, monkeypatch, capsys, name, device, memory) -> None:
+@pytest.mark.process
+def test_the_check_for_one_device(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for key, value in places.items():
         monkeypatch.setenv(key, value)
-    assert checks.check(name, [], [], None, device_table.find(device)) == 0
-    assert f"{memory} of a {device} can be used" in capsys.readouterr().out
-
-
-def test_what_does_not_fit_a_device_is_a_problem(places, monkeypatch, capsys) -> None:
-    for key, value in places.items():
-        monkeypatch.setenv(key, value)
+    for name, device, memory in ((SMALL, "l4", "20.6 GiB"), (BASE, "a100-40gb", "34.3 GiB")):
+        assert checks.check(name, [], [], None, device_table.find(device)) == 0
+        assert f"{memory} of a {device} can be used" in capsys.readouterr().out
     assert checks.check(BASE, ["NUM_MICROBATCHES=1"], [], None, device_table.find("l4")) == 1
     assert "and there are 20.6 GiB. Lower BATCH_SIZE" in capsys.readouterr().out
 
 
-def test_the_commands_of_the_pages_are_those() -> None:
-    """What the pages tell to check is what is checked above."""
+def test_the_pages_tell_to_check_what_is_checked_above() -> None:
     told = {
         name: re.findall(
-            r"^make check (.*)$", (paths.EXPERIMENTS / name / "README.md").read_text("utf-8"), re.MULTILINE
+            r"^make check EXP=\w+ (.*)$", (paths.EXPERIMENTS / name / "README.md").read_text("utf-8"), re.M
         )
         for name in (BASE, SMALL)
     }
-    assert told[SMALL] == [
-        f"EXP={SMALL} DEVICE=l4",
-        f'EXP={SMALL} MESH=data=4 DEVICE=a100-80gb GIN="--gin.NUM_MICROBATCHES=4"',
-    ]
+    assert told[SMALL] == ["DEVICE=l4", 'MESH=data=4 DEVICE=a100-80gb GIN="--gin.NUM_MICROBATCHES=4"']
     assert told[BASE] == [
-        f"EXP={BASE} DEVICE=a100-40gb",
-        f'EXP={BASE} DEVICES=8 DEVICE=a100-40gb GIN="--gin.NUM_MICROBATCHES=1"',
-        f'EXP={BASE} DEVICES=16 DEVICE=tpu-v5e GIN="--gin.NUM_MICROBATCHES=1"',
+        "DEVICE=a100-40gb",
+        'DEVICES=8 DEVICE=a100-40gb GIN="--gin.NUM_MICROBATCHES=1"',
+        'DEVICES=16 DEVICE=tpu-v5e GIN="--gin.NUM_MICROBATCHES=1"',
     ]
 
 
 @pytest.mark.process
-def test_the_slurm_script_trains_it(tmp_path) -> None:
+def test_the_slurm_script_trains_it(tmp_path: Path) -> None:
     """With an `srun` that only says what it was called with."""
     script = paths.EXPERIMENTS / BASE / "slurm.sh"
     (tmp_path / "srun").write_text('#!/bin/sh\necho "$XLA_PYTHON_CLIENT_MEM_FRACTION"; printf "%s\\n" "$@"\n')
     (tmp_path / "srun").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["sh", str(script)], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
-    )
-    share, python, dash_m, program, *arguments = done.stdout.split()
+    said = subprocess.check_output(["sh", str(script)], env={**os.environ, "PATH": path}, text=True)
+    share, python, dash_m, program, *arguments = said.split()
     assert (share, python, dash_m, program) == ("0.92", ".venv/bin/python", "-m", "t5xpg")
-    overrides, rest = cli._take_overrides(arguments)
-    options = command_line.parser(vars(cli)).parse_args(rest)
-    assert options.function is cli._train
-    experiment = config.load(options.experiment, [text.removeprefix("--gin.") for text in overrides]).experiment
+    overrides = [text.removeprefix("--gin.") for text in arguments if text.startswith("--gin.")]
+    options = commands.parser().parse_args([text for text in arguments if not text.startswith("--gin.")])
+    assert options.command == "train"
+    experiment = config.load(options.experiment, overrides).experiment
     assert experiment.num_microbatches == 1
-    assert experiment.train_dataset.batch_size % int(re.search(r"gpus-per-node=(\d+)", script.read_text())[1]) == 0
+    match = re.search(r"gpus-per-node=(\d+)", script.read_text())
+    assert match
+    assert experiment.train_dataset.batch_size % int(match[1]) == 0
 
 
-@pytest.mark.parametrize("name", [BASE, SMALL])
-def test_parameters_are_float32_and_products_bfloat16(name) -> None:
-    model = config.load(name).experiment.model
-    assert model.config.dtype == "bfloat16"
-    assert {str(leaf.dtype) for leaf in _leaves(model.abstract_params())} == {"float32"}
-
-
-def test_the_recipe_is_that_of_the_losses_it_quotes() -> None:
+def test_the_recipes() -> None:
+    """Of the losses that one page quotes; parameters of both are float32, products bfloat16."""
     experiment = config.load(BASE).experiment
     assert experiment.model.num_params == 247_577_856
     assert experiment.total_steps * experiment.train_dataset.batch_size == 2**16 * 128
     assert experiment.train_dataset.task_feature_lengths == {"inputs": 512, "targets": 114}
-
-
-def _leaves(tree):
-    return [leaf for value in tree.values() for leaf in (_leaves(value) if isinstance(value, dict) else [value])]
+    for name in (BASE, SMALL):
+        model = config.load(name).experiment.model
+        assert model.config.dtype == "bfloat16"
+        assert {str(leaf.dtype) for leaf in jax.tree.leaves(model.abstract_params())} == {"float32"}

@@ -1,10 +1,10 @@
-"""What Make hands to the program, and what it deletes, in a folder whose programs only say how they were called."""
+"""What Make hands to programs, and what it deletes, in a folder whose programs only say how they were called."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,181 +12,138 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_commands import VARIABLES
 from tests.workplace import REPOSITORY
 
-MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-PROGRAM = """import sys
-print(*sys.argv[1:], sep="\\n")
-"""
-# by way of a shell, because a #! line ends at the first space of a path
-PYTHON = f"""#!/bin/sh
-exec "{sys.executable}" -c '{PROGRAM}' "$@"
+process = pytest.mark.process
+PROGRAM = f"""import json, os, sys
+arguments = sys.argv[1:]
+if arguments[:3] == ["-m", "t5xpg", "--from-make"]:
+    sys.path.insert(0, {str(REPOSITORY)!r})
+    from t5xpg.commands import from_make
+    arguments = from_make(arguments[-1], os.environ)
+print(json.dumps([arguments, dict(os.environ)]))
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The Makefile with lists of packages that count as installed and a Python that prints its arguments."""
+    """The Makefile with lists of packages that count as installed and a Python that says how it was called."""
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     (tmp_path / "requirements").mkdir()
     names = ["pyproject.toml", *(f"requirements/{name}" for name in ("bootstrap.txt", "install.py"))]
     for name in [*names, *(f"requirements/{kind}.txt" for kind in ("apple", "cpu", "cuda", "tpu"))]:
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text(PROGRAM if name.endswith("install.py") else "")
         os.utime(tmp_path / name, (0, 0))
-    (tmp_path / "requirements" / "install.py").write_text(PROGRAM)
-    os.utime(tmp_path / "requirements" / "install.py", (0, 0))
     shutil.copy(REPOSITORY / "requirements" / "machine", tmp_path / "requirements")
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").write_text(PYTHON)
-    (tmp_path / ".venv" / "bin" / "python").chmod(0o755)
+    program(tmp_path / ".venv" / "bin" / "python")
     (tmp_path / ".venv" / ".installed-cpu").touch()
     return tmp_path
 
 
-def make(folder: Path, *arguments: str, code: int = 0, **variables: str) -> list[str]:
-    """The lines that make printed. `code` is the exit status that is expected."""
-    values = " ".join(re.findall(r"^VALUES [:+]= (.*)$", MAKEFILE, re.MULTILINE)).split()
-    dropped = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MACHINE", "PYTHON", *values}
+def program(path: Path) -> None:
+    """A program that says how it was called; by way of a shell, as a #! line ends at the first space of a path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "${{0%/*}}/said.py" "$@"\n')
+    path.with_name("said.py").write_text(PROGRAM)
+    path.chmod(0o755)
+
+
+def make(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
+    """What make printed. `code` is the exit status that is expected."""
+    dropped = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", *VARIABLES}
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     done = subprocess.run(
         ["make", *arguments], cwd=folder, env=environment | variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == code, done.stdout
-    return done.stdout.splitlines()
+    return done.stdout
 
 
-@pytest.mark.process
+def called(folder: Path, *arguments: str, **variables: str) -> list[str]:
+    """The arguments of the program that make called."""
+    found: list[str] = json.loads(make(folder, *arguments, **variables))[0]
+    return found
+
+
+@process
 @pytest.mark.parametrize(
     "text",
     [
         "It costs $5 and $(shell touch touched)",
         "$(touch touched) `touch touched` ; touch touched",
-        "\"double\" and 'single' \\ # and more, * too",
+        "\"double\" and 'single' \\ # and more, * too\nand a line",
         "${EXP} $EXP $$EXP $",
     ],
 )
 def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
-    expected = ["-m", "t5xpg", "infer", "byt5_tiny_demo", f"--prompt={text}"]
-    assert make(folder, "infer", f"PROMPT={text}") == expected
-    assert make(folder, "infer", PROMPT=text) == expected
-    assert make(folder, "train", f"EXP={text}", f"GIN={text}", f"RUN={text}")[2:] == [
-        "train", text, f"--gin-overrides={text}", f"--run={text}",
-    ]  # fmt: skip
-    assert not (folder / "touched").exists()
-
-
-@pytest.mark.process
-def test_options_of_a_vocabulary_arrive(folder: Path) -> None:
-    assert make(folder, "vocab")[2:] == ["vocab", "wikitext"]
-    options = ["SIZE=500", "EXTRA_IDS=0", "MODEL=bpe", "SAMPLE=20 MB", "SEED=3", "BYTE_FALLBACK=1", "VOCAB=small"]
-    assert make(folder, "vocab", "DATASET=mine", *options)[2:] == [
-        "vocab", "mine", "--size=500", "--extra-ids=0", "--model=bpe", "--sample=20 MB", "--seed=3", "--name=small",
-        "--byte-fallback",
-    ]  # fmt: skip
-    given = make(folder, "vocab", "TOKENIZER=a b/tokenizer.json", "EOS_TOKEN=</s>", "BYTE_FALLBACK=0", "FORCE=1")
-    assert given[3:] == ["wikitext", "--tokenizer=a b/tokenizer.json", "--eos-token=</s>", "--force"]
-    assert make(folder, "tokens", "TASK=a_task", "TEXT=a <extra_id_0>")[2:] == [
-        "tokens",
-        "a_task",
-        "--text=a <extra_id_0>",
-    ]
-    assert make(folder, "tokens", "TOKENIZER=a.model", "IDS=1,2")[2:] == ["tokens", "a.model", "--ids=1,2"]
-
-
-@pytest.mark.process
-def test_options_of_a_sweep_arrive(folder: Path) -> None:
-    assert make(folder, "sweep", "EXP=many", "JOBS=2", "CELLS=*,a b,*")[2:] == [
-        "sweep", "many", "--jobs=2", "--cells=*,a b,*",
-    ]  # fmt: skip
-
-
-@pytest.mark.process
-def test_options_of_an_export_arrive(folder: Path) -> None:
-    assert make(folder, "data", "DATASET=pycode", "SELECT=a* 'b c/*'")[2:] == ["data", "pycode", "--select=a* 'b c/*'"]
-    hub = ["HUB=some/where", "CONFIG=nob_Latn", "REVISION=v1.0", "MAX_MB=0.5"]
-    assert make(folder, "data", "DATASET=mine", *hub)[3:] == [
-        "mine", "--hub=some/where", "--config=nob_Latn", "--revision=v1.0", "--max-mb=0.5",
-    ]  # fmt: skip
-
-
-@pytest.mark.process
-def test_options_of_checkpoints_arrive(folder: Path) -> None:
-    assert make(folder, "export", "OUTPUT=a b", "FORMAT=hf", "RUN=mine")[2:] == [
-        "export", "byt5_tiny_demo", "--run=mine", "--format=hf", "--output=a b",
-    ]  # fmt: skip
-    given = ["CHECKPOINT=a b/c", "NAME=mine", "TOKENIZER=bytes", "SENTINELS=seqio", "FORCE=1"]
-    assert make(folder, "import", *given)[2:] == [
-        "import", "a b/c", "--name=mine", "--tokenizer=bytes", "--sentinels=seqio", "--force",
-    ]  # fmt: skip
+    """Of every variable, on the command line and in the environment."""
+    values = dict.fromkeys(VARIABLES - {"MACHINE"}, text)
+    arguments = ["infer", "byt5_tiny_demo", f"--prompt={text}"]
+    assert called(folder, "infer", f"PROMPT={text}") == called(folder, "infer", PROMPT=text) == arguments
+    _, environment = json.loads(make(folder, "check", *(f"{name}={value}" for name, value in values.items())))
+    assert {name: environment.get(name) for name in values} == values
+    arguments, environment = json.loads(make(folder, "check", **values))
     # some systems call the machine so
-    assert make(folder, "import", "CHECKPOINT=a", NAME="desktop")[2:] == ["import", "a"]
+    assert {name: environment.get(name) for name in values} == values | {"NAME": None}
+    assert arguments[:4] == ["check", text, f"--gin-overrides={text}", f"--run={text}"]
+    for given in ({"MACHINE": text}, {}):
+        said = make(folder, "check", *([] if given else [f"MACHINE={text}"]), code=2, **given)
+        assert "is none of: apple cpu cuda tpu" in said
+    assert not list(folder.rglob("touched"))
 
 
-@pytest.mark.process
-def test_options_of_a_plan_arrive(folder: Path) -> None:
-    given = ["MESH=data=8,model=4", "DEVICE=a100 80GB", "DEVICES=32", "OUTPUT=a b.json", "JSON=1"]
-    assert make(folder, "plan", *given)[2:] == [
-        "plan", "byt5_tiny_demo", "--mesh=data=8,model=4", "--device=a100 80GB", "--devices=32", "--output=a b.json",
-        "--json",
-    ]  # fmt: skip
-    assert make(folder, "plan", "JSON=0")[2:] == ["plan", "byt5_tiny_demo"]
-
-
-@pytest.mark.process
-def test_empty_values_are_not_handed_on(folder: Path) -> None:
-    assert make(folder, "data", "FILES=", "LIMIT=", "FORCE=") == ["-m", "t5xpg", "data", "wikitext"]
-    assert make(folder, "cache")[2:] == ["cache", "wikitext_span_corruption"]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(("value", "forced"), [("1", True), ("yes", True), ("0", False), ("no", False), ("", False)])
-def test_force(folder: Path, value: str, forced: bool) -> None:
-    assert ("--force" in make(folder, "cache", f"FORCE={value}")) == forced
-
-
-@pytest.mark.process
+@process
 def test_tests_are_words(folder: Path) -> None:
     every = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
-    assert make(folder, "test") == every
-    assert make(folder, "test", "TESTS=tests/a* tests/b.py::c[1]") == [*every, "tests/a*", "tests/b.py::c[1]"]
+    assert called(folder, "test") == [*every, "--tier=units"]
+    assert called(folder, "test-all", "TESTS=tests/a* tests/b.py::c[1]") == [
+        *every, "--tier=processes", "tests/a*", "tests/b.py::c[1]",
+    ]  # fmt: skip
+    assert called(folder, "test-all", "TIER=processes-only") == [*every, "--tier=processes-only"]
+    assert called(folder, "prove", "TESTS=tests/study") == [*every, "--tier=proofs", "tests/study"]
 
 
-@pytest.mark.process
-def test_help_lists_every_target_with_one_line(folder: Path) -> None:
-    joined = MAKEFILE.replace("\\\n", " ")
-    phony = set(re.search(r"^\.PHONY: (.*)$", joined, re.MULTILINE)[1].split())  # type: ignore[index]
-    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-    listed = [line.split()[1] for line in make(folder, "help")]
-    assert sorted(listed) == sorted(phony) == sorted(targets)
+@process
+def test_help_needs_no_environment(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    shutil.copytree(REPOSITORY / "requirements", tmp_path / "requirements")
+    for name in ("__init__.py", "commands.py", "base/__init__.py", "base/errors.py"):
+        (tmp_path / "t5xpg" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / "t5xpg" / name, tmp_path / "t5xpg" / name)
+    assert "  make train       train an experiment" in make(tmp_path)
+    said = make(tmp_path, "help", "train", "data")
+    assert said.startswith("make train: ")
+    assert "\n  FILES=TEXT " in said
+    assert "Did you mean train?" in make(tmp_path, "help", "trian", code=2)
 
 
-@pytest.mark.process
+@process
 def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     (folder / ".venv" / ".installed-cpu").rename(folder / ".venv" / ".installed-tpu")
-    assert make(folder, "install") == ["make: Nothing to be done for 'install'."]
-    assert make(folder, "check")[2:] == ["check", "byt5_tiny_demo"]
-    assert make(folder, "install", "MACHINE=cuda", f"PYTHON={sys.executable}") == ["cuda"]
+    assert make(folder, "install") == "make: Nothing to be done for 'install'.\n"
+    assert called(folder, "check") == ["check", "byt5_tiny_demo"]
+    assert called(folder, "install", "MACHINE=cuda", f"PYTHON={sys.executable}") == ["cuda"]
     (folder / ".venv" / ".installed-tpu").unlink()
-    tools = folder / "tools"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text("#!/bin/sh\n")
-    (tools / "nvidia-smi").chmod(0o755)
-    found = make(folder, "install", f"PYTHON={sys.executable}", PATH=f"{tools}{os.pathsep}{os.environ['PATH']}")
+    program(folder / "tools" / "nvidia-smi")
+    found = called(
+        folder, "install", f"PYTHON={sys.executable}", PATH=f"{folder}/tools{os.pathsep}{os.environ['PATH']}"
+    )
     assert found == ["apple" if sys.platform == "darwin" else "cuda"]
 
 
-@pytest.mark.process
+@process
 def test_unknown_machines_and_missing_pythons_are_said(folder: Path) -> None:
-    said = make(folder, "install", "MACHINE=gpu", code=2)
-    assert said[0].endswith("MACHINE=gpu is none of: apple cpu cuda tpu.  Stop.")
-    said = make(folder, "install", "MACHINE=tpu", "PYTHON=", code=2)
-    assert "name one with PYTHON=/path/to/python3" in said[0]
+    for machine in ("gpu", "cpu tpu", "%"):
+        said = make(folder, "install", f"MACHINE={machine}", code=2)
+        assert f"MACHINE={machine} is none of: apple cpu cuda tpu." in said
+    assert "name one with PYTHON=/path/to/python3" in make(folder, "install", "MACHINE=tpu", "PYTHON=", code=2)
 
 
-@pytest.mark.process
+@process
 def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
-    assert make(folder, "clean") == []  # there is no data/ yet
+    assert make(folder, "clean") == ""  # there is no data/ yet
     kept = ["data/raw/articles.jsonl", "data/raw/train.jsonl", "data/raw/manifest.json", "runs/a/metrics.jsonl"]
     kept += ["data/my text/notes.jsonl", "data/my text/vocabularies/bpe_90/vocabulary.json", "t5xpg/module.py"]
     made = ["data/my text/train.jsonl", "data/my text/manifest.json", "data/pydocs/validation.jsonl"]
@@ -194,7 +151,7 @@ def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
     for name in kept + made:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('{"splits": {"train": {"sha256": "…"}}}' if "raw" not in name else "{}")
-    assert make(folder, "clean") == []
+    assert make(folder, "clean") == ""
     assert [name for name in kept + made if (folder / name).exists()] == kept
     assert not (folder / "data" / "pydocs").exists()
     assert (folder / ".venv" / "bin" / "python").exists()
@@ -223,28 +180,26 @@ def test_an_environment_is_marked_with_one_machine(tmp_path: Path, monkeypatch: 
     assert [path.name for path in (tmp_path / ".venv").iterdir()] == [".installed-cpu"]
 
 
-@pytest.mark.process
+@process
 @pytest.mark.parametrize(("machine", "gpus"), [("", ["--gpus", "all"]), ("cpu", [])])
-def test_images_are_built_and_run_as_the_user(folder: Path, tmp_path: Path, machine: str, gpus: list[str]) -> None:
-    """A docker that says how it was called."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "docker").write_text(PYTHON)
-    (programs / "docker").chmod(0o755)
+def test_images_are_built_and_run_as_the_user(folder: Path, machine: str, gpus: list[str]) -> None:
+    program(folder / "programs" / "docker")
     given = [f"MACHINE={machine}"] if machine else []
-    paths = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    paths = f"{folder / 'programs'}{os.pathsep}{os.environ['PATH']}"
     said = make(
         folder, "docker-train", "EXP=mine", 'GIN=--gin.A=1 --gin.B="x y"', *given, PIP_CONF="p.conf", PATH=paths
     )
+    (build, _), (arguments, environment) = (json.loads(line) for line in said.splitlines())
     kind = machine or "cuda"
-    begin = said.index("run")
-    assert said[: said.index("--secret")] == [
+    assert build == [
         "build", "--file", "docker/Dockerfile", "--build-arg", f"MACHINE={kind}", "--build-arg", "REVISION=",
+        "--secret", "id=pip,src=p.conf", "--tag", f"t5xpg:{kind}", ".",
     ]  # fmt: skip
-    assert said[said.index("--secret") : begin] == ["--secret", "id=pip,src=p.conf", "--tag", f"t5xpg:{kind}", "."]
-    assert said[begin:] == [
+    assert arguments == [
         "run", "--rm", "--init", *gpus, "--shm-size", "2g", "--user", f"{os.getuid()}:{os.getgid()}",
         *(part for name in ("data", "cache", "runs") for part in ("--volume", f"{folder}/{name}:/{name}")),
-        f"t5xpg:{kind}", "train", "mine", '--gin-overrides=--gin.A=1 --gin.B="x y"',
+        *(part for name in ("EXP", "GIN", "RUN", "LOGGER") for part in ("--env", name)),
+        f"t5xpg:{kind}", "--from-make", "train",
     ]  # fmt: skip
+    assert (environment["EXP"], environment["GIN"]) == ("mine", '--gin.A=1 --gin.B="x y"')
     assert all((folder / name).is_dir() for name in ("data", "cache", "runs"))

@@ -15,13 +15,12 @@ import pytest
 
 from tests.workplace import REPOSITORY, contents
 
-pytestmark = pytest.mark.process
-
 AS_ANOTHER = """
 import os, sys
 # before anything is given up: the interpreter may lie where only this user can read
-from t5xpg import cli, preparation, progress
+from t5xpg import cli
 from t5xpg.data.text import export, local_files
+from t5xpg.experiment import prepare
 if os.getuid() == 0:  # to whom permissions do not apply
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 for arguments in sys.argv[1:]:
@@ -37,6 +36,7 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.process
 def test_missing_permissions(open_folder: Path) -> None:
     """Neither a file that may not be read nor a folder that may not be written ends in a traceback."""
     line = b"x" * 150 + b"\n"

@@ -27,7 +27,7 @@ from tests.docs.pages import DOCS, EXPERIMENTS, README, commands_of, files_of
 from tests.workplace import REPOSITORY, sentences
 
 SMALL = (
-    "--gin.TRAIN_STEPS=3 --gin.EVAL_STEPS=1 --gin.WARMUP_STEPS=1 --gin.BATCH_SIZE=4 --gin.NUM_MICROBATCHES=1 "
+    "--gin.TRAIN_STEPS=3 --gin.EVAL_STEPS=1 --gin.WARMUP_STEPS=1 --gin.BATCH_SIZE=8 --gin.NUM_MICROBATCHES=1 "
     "--gin.DTYPE=float32 --gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32} "
     "--gin.encoder_decoder.T5Config.num_encoder_layers=1 --gin.encoder_decoder.T5Config.num_decoder_layers=1 "
     "--gin.encoder_decoder.T5Config.emb_dim=32 --gin.encoder_decoder.T5Config.mlp_dim=32 "
@@ -53,11 +53,13 @@ TRIED_ELSEWHERE = {
     r".*(EXP=(byt5_small_wikitext_gpu|t5_1_1_base_c4)\b|DATASET=c4\b|TASK=c4_).*": "tests/cli/test_launch.py",
     r"make cache .*\bRUNNER=.*": "tests/data/cache",
     r".*\bENGINE=t5x\b.*": "tests/exchange/t5x",
-    r"make (import|eval|infer|vocab) .*(=path/to/|EXP=(byt5_small|t5_small)\b).*": "tests/exchange",
+    r"make (import|eval|infer|vocab) .*(=path/to/|google/byt5-small|EXP=(byt5_small|t5_small)\b).*": "tests/exchange",
     r".*(LOGGER=|gin_file=my_logger\.gin).*": "tests/run/loggers",
     r"make export .* OUTPUT=.*": "tests/exchange/test_exporting.py",
 }
-# Datasets that are fetched or found in programs: without a network they say so and the way out; here any text does.
+# A folder laid out like a dataset of the hub has this card.
+HUB = "---\nconfigs:\n- config_name: dan_Latn\n  data_files:\n  - split: train\n    path: data/*\n---\n"
+# Datasets that are fetched or found in programs: here any text does.
 FETCHED = re.compile(r"make data DATASET=(wikitext|norwegian|norwegian_messages)( MAX_MB=\d+)?")
 
 
@@ -102,13 +104,7 @@ class Copy:
 
     def _try(self, command: str) -> str:
         if fetched := FETCHED.fullmatch(command):
-            if fetched[1] != "norwegian_messages":  # programs may bring them
-                assert "FILES=" in self.run(command, code=2)
-            return self.run(f'make data DATASET={fetched[1]} FILES="train=texts/train.txt validation=texts/valid.txt"')
-        if command == "make import CHECKPOINT=google/byt5-small":
-            printed = self.run(command, code=2)  # the hub is not asked
-            assert "CHECKPOINT=path" in printed
-            return printed
+            command = f'make data DATASET={fetched[1]} FILES="train=texts/train.txt validation=texts/validation.txt"'
         return self.run(re.sub(r"HUB=\S+", "HUB=hub", at_small_size(command)))
 
 
@@ -151,39 +147,33 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 def write_texts(folder: Path) -> None:
     """What the pages read."""
-    for name in ("texts", "hub/data/dan_Latn/train", "multi30k"):
-        (folder / name).mkdir(parents=True)
-    train, valid = sentences(200, seed=1), sentences(40, seed=2)
-    for name in ("texts/train.txt", "wiki.train.txt", "tekst.txt"):
-        (folder / name).write_text(train)
-    for name in ("texts/validation.txt", "texts/valid.txt", "held_out.txt", "wiki.valid.txt", "mer.txt"):
-        (folder / name).write_text(valid)
-    for name, count in (("train", 40), ("validation", 6)):
-        questions = (f"what is {n} of {name}?\t{n}\n" for n in range(count))
-        (folder / "texts" / f"{name}.tsv").write_text("".join(questions))
-    write_objects(folder / "articles.jsonl", [{"text": line} for line in train.splitlines()])
-    subprocess.run(["gzip", "articles.jsonl"], cwd=folder, check=True)
-    questions = ("The <extra_id_0> ruined my sleep", "<extra_id_0> after <extra_id_1>")
-    write_objects(folder / "in.jsonl", [{"inputs": text} for text in questions])
-    write_objects(folder / "held_out.jsonl", [{"text": "Never again.", "label": "0"}] * 3)
-    write_objects(folder / "quiz.jsonl", [{"question": f"What is {n}?", "answer": f"It is {n}."} for n in range(100)])
-    (folder / "reviews.tsv").write_text("".join(f"I was there {n} times.\t{n % 2}\n" for n in range(40)))
-    for language, dog in (("en", "A dog, number {}."), ("de", "Ein Hund, Nummer {}.")):
-        for name, count in (("train", 40), ("valid", 6)):
-            (folder / f"{name}.{language}").write_text("".join(f"{dog.format(n)}\n" for n in range(count)))
-        subprocess.run(["gzip", f"train.{language}"], cwd=folder, check=True)
-        for name, count in (("train", 60), ("val", 8), ("test_2016_flickr", 8)):
-            with gzip.open(folder / "multi30k" / f"{name}.{language}.gz", "wt") as file:
-                file.writelines(f"{dog.format(n)}\n" for n in range(count))
-    # a folder laid out like a dataset of the hub
-    files = "  data_files:\n  - split: train\n    path: data/dan_Latn/train/*\n"
-    (folder / "hub" / "README.md").write_text(f"---\nconfigs:\n- config_name: dan_Latn\n{files}---\n")
+    train, validation = sentences(200, seed=1), sentences(40, seed=2)
+    texts = {
+        **dict.fromkeys(("texts/train.txt", "wiki.train.txt", "tekst.txt"), train),
+        **dict.fromkeys(("texts/validation.txt", "held_out.txt", "wiki.valid.txt", "mer.txt"), validation),
+        "texts/train.tsv": "".join(f"what is {n} of train?\t{n}\n" for n in range(40)),
+        "texts/validation.tsv": "".join(f"what is {n} of validation?\t{n}\n" for n in range(6)),
+        "reviews.tsv": "".join(f"I was there {n} times.\t{n % 2}\n" for n in range(40)),
+        "articles.jsonl.gz": lines_of([{"text": line} for line in train.splitlines()]),
+        "held_out.jsonl": lines_of([{"text": "Never again.", "label": "0"}] * 3),
+        "in.jsonl": lines_of([{"inputs": "The <extra_id_0> ruined my sleep"}, {"inputs": "<extra_id_0> sat"}]),
+        "quiz.jsonl": lines_of([{"question": f"What is {n}?", "answer": f"It is {n}."} for n in range(100)]),
+        "hub/README.md": HUB,
+    }
+    for language, dog in (("en", "A dog, number {}.\n"), ("de", "Ein Hund, Nummer {}.\n")):
+        counts = {"train": 40, "multi30k/train": 60, "multi30k/val": 8, "multi30k/test_2016_flickr": 8}
+        texts |= {f"{name}.{language}.gz": "".join(map(dog.format, range(n))) for name, n in counts.items()}
+        texts[f"valid.{language}"] = "".join(map(dog.format, range(6)))
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    (folder / "hub" / "data").mkdir()
     rows = pyarrow.table({"text": [f"{number}. {'Et stykke tekst. ' * 10}" for number in range(50)]})
-    pyarrow.parquet.write_table(rows, folder / "hub" / "data" / "dan_Latn" / "train" / "000_00000.parquet")
+    pyarrow.parquet.write_table(rows, folder / "hub" / "data" / "000_00000.parquet")
 
 
-def write_objects(file: Path, objects: list[dict[str, str]]) -> None:
-    file.write_text("".join(json.dumps(one) + "\n" for one in objects))
+def lines_of(objects: list[dict[str, str]]) -> str:
+    return "".join(json.dumps(one) + "\n" for one in objects)
 
 
 @pytest.mark.process
@@ -203,12 +193,8 @@ def test_a_page(copy: Copy, page: Path) -> None:
         CHECKS[page.stem](copy.folder, printed)
 
 
-def check_inference(folder: Path, printed: dict[str, str]) -> None:
-    assert len((folder / "out.jsonl").read_text().splitlines()) == 2
-
-
 def check_finetuning(folder: Path, printed: dict[str, str]) -> None:
-    check, train, _, _ = printed.values()
+    check, train, _, _ = (text for command, text in printed.items() if "EXP=answers" in command)
     assert re.search(r"^start    ok  parameters of byt5_tiny_demo after step 3, in ", check, re.MULTILINE), check
     assert re.search(r"^best     ok  my_answers/exact_match, max, kept; ends after 1 in a row", check, re.M), check
     assert "ended after step 4: my_answers/exact_match has not been better for 1 evaluation" in train
@@ -223,8 +209,6 @@ def check_finetuning(folder: Path, printed: dict[str, str]) -> None:
 
 def check_tasks(folder: Path, printed: dict[str, str]) -> None:
     every = "\n".join(printed.values())
-    assert "captions: train 40 records 0.0 MB, validation 6 records" in every
-    assert "reviews: train 40 records 0.0 MB, validation 3 records" in every
     assert "quiz: train 92 records 0.0 MB, validation 4 records 0.0 MB, test 4 records" in every
     assert "\npycode_a: train " in every
     assert "danish: train 46 documents 0.0 MB, validation 2 documents 0.0 MB, test 2 documents" in every
@@ -232,12 +216,10 @@ def check_tasks(folder: Path, printed: dict[str, str]) -> None:
     records = read_jsonl(folder / "runs" / "nested" / "metrics.jsonl")
     assert {one["task"] for one in records if one["split"] == "validation" and "task" in one} == tasks
     for split, file in (("validation", "evaluation.json"), ("test", "evaluation/test/evaluation.json")):
-        found = json.loads((folder / "runs" / "packages" / file).read_text())
-        assert found["split"] == split
-        assert set(found["metrics"]["pypackages_classify"]) == {"accuracy", "macro_f1", "majority"}
+        assert json.loads((folder / "runs" / "packages" / file).read_text())["split"] == split
 
 
-CHECKS = {"inference": check_inference, "finetuning": check_finetuning, "tasks": check_tasks}
+CHECKS = {"finetuning": check_finetuning, "tasks": check_tasks}
 
 
 @pytest.mark.process

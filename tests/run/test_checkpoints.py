@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -250,6 +253,37 @@ def test_a_checkpoint_that_cannot_be_removed_is_said_and_stays(tmp_path, monkeyp
 
 
 REFUSED = "Permission denied.\n"
+
+
+def test_a_folder_without_permission(tmp_path):
+    folder = tmp_path / "checkpoints"
+    with Checkpointer(folder, CheckpointConfig()) as checkpoints:
+        save_and_wait(checkpoints, 1, make_state(1))
+        with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be written into .*: Permission denied"):
+            save_and_wait(checkpoints, 2, make_state(2))
+        with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be read from .*: Permission denied"):
+            checkpoints.latest()
+        assert checkpoints.latest() == 1
+        with (
+            as_a_user_without_rights(folder),
+            pytest.raises(UserError, match=r"be written into .*: Permission denied"),
+        ):
+            Checkpointer(folder / "more", CheckpointConfig())
+    assert [path.name for path in folder.iterdir()] == ["1"]
+
+
+@contextlib.contextmanager
+def as_a_user_without_rights(folder: Path) -> Iterator[None]:
+    """The block may do nothing in `folder`, also where the tests run as root, whom permissions do not bind."""
+    folder.chmod(0)
+    if root := os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
 
 
 def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):

@@ -8,7 +8,6 @@ that was made from something else than the task is now is never used, and never 
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import json
 import os
@@ -38,7 +37,6 @@ WORKER = "t5xpg.data.cache.worker"
 LOCAL = "local"
 BEAM = "FnApiRunner"
 # A full disk, a full quota, a file beyond the limit.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOG_LINES = 15
 
 
@@ -145,7 +143,7 @@ class CacheProcess:
 
 def says_no_room(text: str) -> bool:
     """Whether a message of Python, TensorFlow or Beam tells of a full disk."""
-    return any(os.strerror(number) in text for number in NO_ROOM)
+    return any(os.strerror(number) in text for number in files.DISK_FULL)
 
 
 @dataclass(frozen=True)
@@ -489,7 +487,7 @@ def _room(cache_dir: Path, task: str, command: str) -> Iterator[None]:
     try:
         yield
     except (OSError, NoRoomError) as error:
-        if isinstance(error, OSError) and error.errno not in NO_ROOM:
+        if not isinstance(error, NoRoomError) and not files.is_disk_full(error):
             raise
         raise _no_room(cache_dir, task, command) from error
 

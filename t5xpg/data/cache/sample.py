@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import json_object_if_any
 
 _DOCUMENTS = 32  # of a split
 _SHARDS = 4  # of the source that they are taken from
@@ -35,7 +35,7 @@ def compare(task: Any, folder: Path, command: str) -> str:
     compared = []
     for split in sorted(task.splits):
         shards = _shards(folder, split, remedy)
-        examples = _read_json(folder / f"stats.{split}.json").get("examples")
+        examples = json_object_if_any(folder / f"stats.{split}.json").get("examples")
         size = sum(path.stat().st_size for path in shards)
         whole = size <= _READ_BYTES
         count = _DOCUMENTS if whole else min(_MOST_DOCUMENTS, math.ceil(_EXPECTED * size / _READ_BYTES))
@@ -67,18 +67,10 @@ def compare(task: Any, folder: Path, command: str) -> str:
 def _shards(folder: Path, split: str, remedy: str) -> list[Path]:
     """The files of a split, as many as SeqIO's info file says."""
     shards = sorted(folder.glob(f"{split}.tfrecord-*-of-*"))
-    expected = _read_json(folder / f"info.{split}.json").get("num_shards")
+    expected = json_object_if_any(folder / f"info.{split}.json").get("num_shards")
     if not shards or (expected is not None and len(shards) != expected):
         raise UserError(f"The cache in {folder} has {len(shards)} files of the split {split}, not {expected}. {remedy}")
     return shards
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}  # without it there is less to compare
-    return value if isinstance(value, dict) else {}
 
 
 def _made_again(task: Any, split: str, count: int) -> Iterator[dict[str, Any]]:

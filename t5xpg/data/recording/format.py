@@ -12,13 +12,13 @@ the low bytes of all numbers, then the next bytes of all, and so on: a tenth les
 |---|---|
 | 8 | mark |
 | 4, 4 | version of the format; length of the JSON below |
-| 8, 8 | number of batches; size of `<name>.batches` |
 | … | JSON: the BatchSpec |
+| 36 a batch | length of its record (4); its hash (32) |
 | 32 | SHA-256 of all of the above |
-| 48 a batch | offset (8), length (4) of its record; CRC-32 of the rest of the entry and its number (4); its hash (32) |
 
-Reading trusts nothing: both sizes are compared with the files, every size is bounded before memory is taken for it, and
-a batch is handed out only where its hash is the one in the index. What is wrong is a UserError with file and batch.
+Reading trusts nothing: the index is compared with its SHA-256 and with the size of the batches, every size is bounded
+before memory is taken for it, and a batch is handed out only where its hash is the one in the index. What is wrong is a
+UserError with file and batch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ import json
 import math
 import os
 import struct
-import zlib
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -40,12 +38,11 @@ import zstandard
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch, BatchSpec, hash_batch, layout_of, validate
 
-VERSION = 1
+VERSION = 2
 MAX_BATCH_BYTES = 1 << 30  # of the int32 arrays of one batch
-_MAX_JSON_BYTES = 1 << 16
 _INDEX_MARK, _BATCHES_MARK = b"t5xpgIdx", b"t5xpgBat"
-_PREFIX = struct.Struct("<8sIIQQ")
-_ENTRY = struct.Struct("<QII32s")
+_PREFIX = struct.Struct("<8sII")
+_ENTRY = np.dtype([("length", "<u4"), ("digest", "V32")])
 _DIGEST_BYTES = 32
 _WIDTH = 4  # bytes of an int32
 _LEVEL = 9  # of zstd: higher ones save 2% more at many times the work
@@ -77,13 +74,12 @@ class StreamWriter:
         self.count = 0
         self.bytes_per_batch = 0.0  # in both files, on average
         self._size = len(_BATCHES_MARK)
-        self._json = _spec_to_json(spec)
+        self._entries = bytearray()
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._files = contextlib.ExitStack()
         self._batches = self._files.enter_context(batches_path(folder, name).open("xb"))
         self._index = self._files.enter_context(index_path(folder, name).open("xb"))
         self._batches.write(_BATCHES_MARK)
-        self._index.write(bytes(_PREFIX.size + len(self._json) + _DIGEST_BYTES))  # filled in at the end
 
     def write(self, batch: Batch) -> str:
         """Append a batch; returns its hash. Raises ValueError for one that is not of the spec."""
@@ -97,30 +93,26 @@ class StreamWriter:
         record = bytes(widths) + self._compressor.compress(b"".join(planes))
         digest = hash_batch(batch)
         self._batches.write(record)
-        self._index.write(_entry(self.count, self._size, len(record), bytes.fromhex(digest)))
+        self._entries += len(record).to_bytes(4, "little") + bytes.fromhex(digest)
         self._size += len(record)
         self.count += 1
-        self.bytes_per_batch = self._size / self.count + _ENTRY.size
+        self.bytes_per_batch = self._size / self.count + _ENTRY.itemsize
         return digest
-
-    def _complete(self) -> None:
-        """Write the header of the index, and both files to the disk."""
-        header = _PREFIX.pack(_INDEX_MARK, VERSION, len(self._json), self.count, self._size) + self._json
-        self._index.seek(0)
-        self._index.write(header + hashlib.sha256(header).digest())
-        for file in (self._batches, self._index):
-            file.flush()
-            os.fsync(file.fileno())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write the index, and both files to the disk, unless there was an error."""
         with self._files:
-            if kind is None:
-                self._complete()
+            if kind is not None:
+                return
+            spec = _spec_to_json(self.spec)
+            index = _PREFIX.pack(_INDEX_MARK, VERSION, len(spec)) + spec + self._entries
+            self._index.write(index + hashlib.sha256(index).digest())
+            for file in (self._batches, self._index):
+                file.flush()
+                os.fsync(file.fileno())
 
 
 class StreamReader:
@@ -131,31 +123,36 @@ class StreamReader:
 
     def __init__(self, folder: Path, name: str, remedy: str = "Record it again.") -> None:
         self._index, self._batches = index_path(folder, name), batches_path(folder, name)
-        self._files = dict.fromkeys((self._index, self._batches), -1)  # descriptors of the open files
         self._remedy = remedy
+        for path in (self._index, self._batches):
+            if not path.is_file():  # a pipe or a device would be waited for
+                raise self._error(str(path), "it is no regular file" if path.exists() else "it is not there")
+        self._read_index()
+        self._file = self._batches.open("rb", buffering=0)
         try:
-            for path in self._files:
-                self._files[path] = self._open(path)
-            self._read_header()
+            self._check_size_and_mark()
         except BaseException:
             self.close()
             raise
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._entries)
 
     def digest(self, number: int) -> str:
         """`hash_batch` of a batch, from the index alone."""
-        return self._entry(number)[2].hex()
+        if not 0 <= number < len(self):
+            raise IndexError(f"batch {number}: there are {len(self)}")
+        return self._entries["digest"][number].tobytes().hex()
 
     def read(self, number: int) -> Batch:
         """A batch, verified. Raises UserError for one that is not as it was written, IndexError where there is none."""
-        offset, length, digest = self._entry(number)
-        where = f"{self._batches}, batch {number + 1} of {self._count}"
-        record = self._read(self._batches, offset, length, where)
+        digest = self.digest(number)
+        where = f"{self._batches}, batch {number + 1} of {len(self)}"
+        length = int(self._entries["length"][number])
+        record = self._read(int(self._ends[number]) - length, length, where)
         try:
             batch = _decode(record, self.spec)
-            if hash_batch(batch) != digest.hex():
+            if hash_batch(batch) != digest:
                 raise ValueError("it does not have the SHA-256 that the index gives")
             validate(batch, self.spec)
         except (ValueError, zstandard.ZstdError) as error:
@@ -164,73 +161,43 @@ class StreamReader:
 
     def close(self) -> None:
         """Close the files."""
-        for path, handle in self._files.items():
-            if handle >= 0:
-                os.close(handle)
-            self._files[path] = -1
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, path: Path) -> int:
-        if not path.is_file():  # a pipe or a device would be waited for
-            raise self._error(str(path), "it is no regular file" if path.exists() else "it is not there")
-        return os.open(path, os.O_RDONLY)
-
-    def _read_header(self) -> None:
-        where = str(self._index)
-        index_size, self._batches_size = (os.fstat(handle).st_size for handle in self._files.values())
-        if index_size < _PREFIX.size + _DIGEST_BYTES:
-            raise self._error(where, "it is too short for an index of batches")
-        prefix = self._read(self._index, 0, _PREFIX.size, where)
-        mark, version, json_length, self._count, recorded_size = _PREFIX.unpack(prefix)
-        if mark != _INDEX_MARK:
+    def _read_index(self) -> None:
+        where, data = str(self._index), self._index.read_bytes()
+        if len(data) < _PREFIX.size + _DIGEST_BYTES or not data.startswith(_INDEX_MARK):
             raise self._error(where, "it is not an index of batches (it starts otherwise)")
+        _, version, json_length = _PREFIX.unpack_from(data)
         if version != VERSION:
             raise self._error(where, f"it has version {version} of the format, and this program reads {VERSION}")
-        self._entries_at = _PREFIX.size + json_length + _DIGEST_BYTES
-        if json_length > _MAX_JSON_BYTES or self._entries_at > index_size:
-            raise self._error(where, f"its header claims a length of {json_length:,} bytes")
-        described = self._read(self._index, _PREFIX.size, json_length + _DIGEST_BYTES, where)
-        text, digest = described[:json_length], described[json_length:]
-        if hashlib.sha256(prefix + text).digest() != digest:
-            raise self._error(where, "its header does not have the SHA-256 that it gives")
+        content = data[:-_DIGEST_BYTES]
+        if hashlib.sha256(content).digest() != data[-_DIGEST_BYTES:]:
+            raise self._error(where, "it does not have the SHA-256 that it gives")
+        entries_at = _PREFIX.size + json_length
         try:
-            self.spec = _spec_from_json(text)
+            self.spec = _spec_from_json(content[_PREFIX.size : entries_at])
+            self._entries = np.frombuffer(content[entries_at:], _ENTRY)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self._error(where, f"its header describes no batch ({type(error).__name__}: {error})") from None
-        expected = self._entries_at + self._count * _ENTRY.size
-        if index_size != expected:
-            raise self._error(where, f"it has {index_size:,} bytes instead of {expected:,}")
-        if self._batches_size != recorded_size:
-            problem = f"it has {self._batches_size:,} bytes instead of {recorded_size:,}"
-            raise self._error(str(self._batches), problem)
-        if self._read(self._batches, 0, len(_BATCHES_MARK), str(self._batches)) != _BATCHES_MARK:
-            raise self._error(str(self._batches), "it holds no batches (it starts otherwise)")
+            raise self._error(where, f"it describes no batches ({type(error).__name__}: {error})") from None
+        self._ends = len(_BATCHES_MARK) + np.cumsum(self._entries["length"], dtype=np.int64)
 
-    def _entry(self, number: int) -> tuple[int, int, bytes]:
-        """Offset and length of the record of a batch, and the hash of the batch."""
-        if not 0 <= number < self._count:
-            raise IndexError(f"batch {number}: there are {self._count}")
-        where = f"{self._index}, batch {number + 1} of {self._count}"
-        found = self._read(self._index, self._entries_at + number * _ENTRY.size, _ENTRY.size, where)
-        offset, length, _, digest = _ENTRY.unpack(found)
-        if found != _entry(number, offset, length, digest):
-            raise self._error(where, "its entry does not have the checksum that it gives")
-        if offset + length > self._batches_size:
-            raise self._error(where, f"its entry points behind the end of {self._batches.name}")
-        return offset, length, digest
+    def _check_size_and_mark(self) -> None:
+        where, size = str(self._batches), os.fstat(self._file.fileno()).st_size
+        expected = int(self._ends[-1]) if len(self) else len(_BATCHES_MARK)
+        if size != expected:
+            raise self._error(where, f"it has {size:,} bytes instead of {expected:,}")
+        if self._read(0, len(_BATCHES_MARK), where) != _BATCHES_MARK:
+            raise self._error(where, "it holds no batches (it starts otherwise)")
 
-    def _read(self, path: Path, offset: int, length: int, where: str) -> bytes:
-        if self._files[path] < 0:
-            raise ValueError("the stream has been closed")
+    def _read(self, offset: int, length: int, where: str) -> bytes:
         try:
-            read = os.pread(self._files[path], length, offset)
+            read = os.pread(self._file.fileno(), length, offset)
         except OSError as error:
             raise self._error(where, f"it cannot be read ({error.strerror})") from error
         if len(read) != length:
@@ -239,11 +206,6 @@ class StreamReader:
 
     def _error(self, where: str, problem: str) -> UserError:
         return UserError(f"{where}: {problem}. {self._remedy}")
-
-
-def _entry(number: int, offset: int, length: int, digest: bytes) -> bytes:
-    checksum = zlib.crc32(_ENTRY.pack(offset, length, 0, digest) + number.to_bytes(8, "little"))
-    return _ENTRY.pack(offset, length, checksum, digest)
 
 
 def _decode(record: bytes, spec: BatchSpec) -> Batch:

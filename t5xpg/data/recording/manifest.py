@@ -52,7 +52,7 @@ class StreamRecord:
 
 @dataclass(frozen=True)
 class Recording:
-    """What manifest.json says. `source` is what `preparation.Source` held; `files` gives "bytes" and "sha256"."""
+    """What manifest.json says. source: what `experiment.prepare` knew of the data. files: "bytes", "sha256" of each."""
 
     experiment: str  # as it is typed
     streams: Mapping[str, StreamRecord]
@@ -70,9 +70,8 @@ class Recording:
         if value["format"] != _FORMAT:
             raise ValueError(f"format {value['format']!r} instead of {_FORMAT}")
         names = [*STREAMS, *(name for name in value["streams"] if name not in STREAMS)]
-        strange = [name for name in names if name not in STREAMS and not _OF_TASK.fullmatch(name)]
-        if strange:
-            raise ValueError(f"streams {', '.join(strange)}")
+        if unknown := [name for name in names if name not in STREAMS and not _OF_TASK.fullmatch(name)]:
+            raise ValueError(f"streams {', '.join(unknown)}")
         streams = {name: StreamRecord(**value["streams"][name]) for name in names}
         for name, stream in streams.items():
             numbers = (stream.batches, 0 if stream.limit is None else stream.limit)
@@ -136,8 +135,7 @@ def read_recording(folder: Path) -> Recording:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"{path.stat().st_size:,} bytes")
         value = read_json(path)
-        ours = isinstance(value, dict) and value.get("kind") == _KIND
-        if ours:
+        if isinstance(value, dict) and value.get("kind") == _KIND:
             return Recording.from_json(value)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(

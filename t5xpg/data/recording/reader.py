@@ -49,7 +49,7 @@ class RecordedData:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What `preparation.Source` held when the batches were recorded: "data", "cache" and "manifest"."""
+        """What `experiment.prepare` knew of the data that was recorded: "data", "cache" and "manifest"."""
         return dict(self.recording.source)
 
     def require(self, steps: int) -> None:
@@ -106,16 +106,16 @@ class RecordedData:
 
     def _stream_of(self, config: DatasetConfig) -> str:
         """The name of the stream that was recorded with the settings of `config`; UserError where none was."""
-        asked = config.to_json()
+        wanted = config.to_json()
         streams = self.recording.streams
         differing = {
-            name: sorted(key for key, value in stream.settings.items() if asked.get(key) != value)
+            name: sorted(key for key, value in stream.settings.items() if wanted.get(key) != value)
             for name, stream in streams.items()
         }
         nearest = min(streams, key=lambda name: (len(differing[name]), -streams[name].batches))
         if differing[nearest]:
             was = streams[nearest].settings
-            listed = "; ".join(f"{key} was {was[key]}, is {asked.get(key)}" for key in differing[nearest])
+            listed = "; ".join(f"{key} was {was[key]}, is {wanted.get(key)}" for key in differing[nearest])
             raise UserError(
                 f"{shown(self.folder)} was recorded with other settings: {listed}. Train with those, or record with "
                 f"the settings of this run: {self.recording.command(self.folder)}"

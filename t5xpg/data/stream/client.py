@@ -161,11 +161,11 @@ class Stream(BatchStream):
         self, server: DataProcess, config: DatasetConfig, shards: Sequence[int], prefetch: int, opened: dict[str, Any]
     ) -> None:
         self._process = server
-        self._number = opened["stream"]
+        self._number = opened["opened"]
         super().__init__(config, shards, prefetch, opened["identity"], opened["vocab_size"])
 
     def _read(self, number: int) -> Batch | None:
-        reply, batch = self._process.request({"call": "next", "stream": self._number})
+        reply, batch = self._process.request({"call": "next", "opened": self._number})
         if reply["end"]:
             return None
         validate(batch, self.spec)
@@ -180,7 +180,7 @@ class Stream(BatchStream):
         """
         self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
-        _, arrays = self._process.request({"call": "save", "stream": self._number})
+        _, arrays = self._process.request({"call": "save", "opened": self._number})
         rows = self.config.rows_per_shard
         for count, batch in enumerate(ahead):
             for name, array in batch.items():
@@ -229,17 +229,17 @@ class Stream(BatchStream):
             }
             for count in range(int(iterators[f"{own[0]}position"][0]) - batches_read)
         ]
-        self._go_to({"call": "restore", "stream": self._number}, iterators, batches_read, ahead)
+        self._go_to({"call": "restore", "opened": self._number}, iterators, batches_read, ahead)
 
     def rewind(self) -> None:
         """Go back to the first batch: cheaper than opening the stream again."""
-        self._go_to({"call": "rewind", "stream": self._number}, {}, 0, [])
+        self._go_to({"call": "rewind", "opened": self._number}, {}, 0, [])
 
     def close(self) -> None:
         """Stop reading ahead and let the data process forget the stream."""
         super().close()
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten it
-            self._process.request({"call": "close", "stream": self._number})
+            self._process.request({"call": "close", "opened": self._number})
 
     def _go_to(self, message: dict[str, Any], arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
         """Set the position, of which the data process hears by `message`; `ahead` are batches read already."""

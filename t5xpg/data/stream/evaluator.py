@@ -192,17 +192,15 @@ def _text_of(task: seqio.Task, example: Mapping[str, Any]) -> str:
 
 
 def _json(value: Any) -> Any:
-    """What a postprocessor made, as JSON: anything that has no place there by its text."""
+    """What a postprocessor made, as JSON; what JSON does not know by its text."""
     if isinstance(value, Mapping):
         return {str(key): _json(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return _json(value.tolist())
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_json(inner) for inner in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, np.generic):
-        return _json(value.item())
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)

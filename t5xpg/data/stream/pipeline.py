@@ -26,7 +26,6 @@ import copy
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 import re
 import tempfile
@@ -43,7 +42,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
-from t5xpg.data.stream.source_files import FILES, SourceFiles, size_of
+from t5xpg.data.stream.source_files import FILES, SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter
 from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 
@@ -62,12 +61,12 @@ class ShardedBatches:
         self.config = config
         self.shards = tuple(shards)
         self._provider = provider = with_relocatable_paths(provider)
-        self.identity = stream_identity(provider, config)
         self._datasets = {shard: _dataset(provider, config, shard) for shard in self.shards}
         self._features = config.batch_spec(config.rows_per_shard).features()
         self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
         self._length: int | None = None  # batches of the whole stream, once counted
         self._files = SourceFiles(provider, config)
+        self.identity = stream_identity(config, self._files)
         self.rewind()
 
     def rewind(self) -> None:
@@ -191,20 +190,14 @@ def shard_prefix(shard: int) -> str:
     return f"shard_{shard:05d}-"
 
 
-def stream_identity(provider: Provider, config: DatasetConfig) -> dict[str, Any]:
-    """What must be the same for a position to mean the same place: the settings, and names and sizes of the files."""
+def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]:
+    """What must be the same for a position to mean the same: the settings, and names and sizes of the files."""
     settings = config.to_json()
     for name in ("max_batches", "module_import"):
         del settings[name]
     if config.converter == ENC_DEC:  # positions of earlier versions know no other
         del settings["feature_converter"], settings["loss_on_targets_only"]
-    files = []
-    for task in tasks_of(provider):
-        if config.split in task.splits:
-            paths = map(str, source_of(task, config).list_shards(config.split))
-            files += [[os.path.basename(path), size_of(path)] for path in paths]
-    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    return settings | {"files": f"{len(files)} files, {digest[:16]}"}
+    return settings | {"files": files.names_and_sizes()}
 
 
 def with_relocatable_paths(provider: Provider) -> Provider:

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import last_lines
 
 Arrays = dict[str, np.ndarray]
 
@@ -98,20 +99,20 @@ class DataProcess:
         self.environment = dict(environment)
         output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
         self._outputs = [output]
-        self._connection, theirs = socket.socketpair()
+        self._connection, worker_end = socket.socketpair()
         root = str(Path(__file__).resolve().parents[3])
         path = os.environ.get("PYTHONPATH")
         paths = {"PYTHONPATH": root + (os.pathsep + path if path else "")}
         self._lock = threading.Lock()
         self._closed = False
-        with theirs:
+        with worker_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "t5xpg.data.stream.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "t5xpg.data.stream.worker", str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **_ENVIRONMENT, **environment, **paths},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
             )
         self._tell({"sys_path": [entry for entry in sys.path if entry]})
@@ -139,7 +140,7 @@ class DataProcess:
             except (OSError, EOFError):
                 self._raise_if_closed()
                 raise DataProcessError(self._how_it_ended()) from None
-            except BaseException:  # Ctrl-C in the middle of a frame: what follows could not be told apart
+            except BaseException:  # Ctrl-C in the middle of a frame: what follows is no frame
                 self._connection.shutdown(socket.SHUT_RDWR)
                 raise
         if "error" in reply:
@@ -189,7 +190,8 @@ class DataProcess:
             how = f"has ended with exit code {code}"
         elif code is not None:
             how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-        lines = next(filter(None, map(_last_lines, self._outputs)), [])
+        printed = (last_lines(output, _TAIL_LINES) for output in self._outputs)
+        lines = next(filter(None, printed), [])
         last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
         return (
             f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {how}. "
@@ -200,12 +202,6 @@ class DataProcess:
 def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     return log.open("w+b")
-
-
-def _last_lines(output: BinaryIO) -> list[str]:
-    output.seek(0, os.SEEK_END)
-    output.seek(max(0, output.tell() - 16384))
-    return output.read().decode("utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
 
 
 _early: list[DataProcess] = []

@@ -43,16 +43,16 @@ class RemoteEvaluator:
         )
         self.spec = unpacked(config).batch_spec(vocab_size=opened["vocab_size"])
         self._process = server
-        self._number = opened["evaluator"]
+        self._number = opened["opened"]
 
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
         """The batches of a task, unpacked, and how many rows of each are examples: the rest of the last one is zeros.
 
         For one task at a time, to its end.
         """
-        self._process.request({"call": "begin_task", "evaluator": self._number, "task": task})
+        self._process.request({"call": "begin", "opened": self._number, "task": task})
         while True:
-            reply, found = self._process.request({"call": "next_of_task", "evaluator": self._number})
+            reply, found = self._process.request({"call": "next", "opened": self._number})
             if reply["end"]:
                 return
             rows = len(next(iter(found.values())))
@@ -76,8 +76,8 @@ class RemoteEvaluator:
         """
         names = [(task, kind) for task, arrays in outputs.items() for kind in arrays]
         message = {
-            "call": "measure_tasks",
-            "evaluator": self._number,
+            "call": "measure",
+            "opened": self._number,
             "outputs": names,
             "step": step,
             "inferences": None if inferences is None else str(inferences.resolve()),
@@ -93,7 +93,7 @@ class RemoteEvaluator:
     def close(self) -> None:
         """Let the data process forget the examples."""
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten them
-            self._process.request({"call": "close_evaluator", "evaluator": self._number})
+            self._process.request({"call": "close", "opened": self._number})
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -39,9 +40,8 @@ _BLOCK = 64 << 10
 _SHOWN = 5  # files that one message names
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What a glance at a file shows."""
+class _Look(NamedTuple):
+    """What the file system says of a file."""
 
     size: int
     modified: int  # nanoseconds since 1970
@@ -55,8 +55,8 @@ class _File:
     task: str
     path: str
     cached: bool
-    look: _Look | None
-    digest: str
+    look: _Look | None = None
+    digest: str = ""
 
 
 class SourceFiles:
@@ -65,31 +65,32 @@ class SourceFiles:
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self._config = config
         listed = [
-            (task.name, str(path), reads_cache(task, config))
+            _File(task.name, str(path), reads_cache(task, config))
             for task in tasks_of(provider)
             if config.split in task.splits
             for path in source_of(task, config).list_shards(config.split)
         ]
-        looks = [_look(path) for _, path, _ in listed]
-        self._files = [_File(*entry, look, "") for entry, look in zip(listed, looks, strict=True)]
-        for number, file in enumerate(self._files):
-            if file.look:
-                digest = _digest(file.path, file.look.size, self._share())
-                self._files[number] = dataclasses.replace(file, digest=digest)
+        self._share = _DIGESTED // max(1, len(listed))  # bytes of one file that are digested
+        self._files = [
+            dataclasses.replace(file, look=look, digest=_digest(file.path, look.size, self._share)) if look else file
+            for file, look in [(file, _look(file.path)) for file in listed]
+        ]
         # names in a saved position are relative to these: it must not tell where the data lies
         self._folders = {
-            task: _common_folder([path for name, path, _ in listed if name == task]) for task, _, _ in listed
+            file.task: _common_folder([other.path for other in listed if other.task == file.task]) for file in listed
         }
         self._next_look = time.monotonic() + _PERIOD
+
+    def names_and_sizes(self) -> str:
+        """Their number, and a digest of their names and sizes."""
+        files = [[os.path.basename(file.path), file.look.size if file.look else -1] for file in self._files]
+        return f"{len(files)} files, {hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}"
 
     def check(self) -> None:
         """Raise UserError, naming the files, if one is no longer what it was when the stream was opened."""
         began = time.monotonic()
-        found = [
-            (file, change)
-            for number, file in enumerate(self._files)
-            if (change := self._change(number, file)) is not None
-        ]
+        changes = [(file, self._change(number, file)) for number, file in enumerate(self._files)]
+        found = [(file, change) for file, change in changes if change is not None]
         ended = time.monotonic()
         self._next_look = ended + max(_PERIOD, _PAUSES * (ended - began))
         if found:
@@ -114,23 +115,23 @@ class SourceFiles:
 
     def to_array(self) -> np.ndarray:
         """What the files are, for a saved position: uint8, JSON."""
-        entries = [[*self._place(file), file.look.size, file.digest] for file in self._files if file.look]
+        entries = [[*self._key(file), file.look.size, file.digest] for file in self._files if file.look]
         return np.frombuffer(json.dumps(entries).encode("utf-8"), np.uint8)
 
     def compare(self, saved: np.ndarray) -> None:
         """Raise UserError, naming the files, where these are not what `to_array` gave when a position was saved."""
-        were = {(task, name): (size, digest) for task, name, size, digest in json.loads(saved.tobytes())}
-        now = {self._place(file): file for file in self._files if file.look}
+        before = {(task, name): (size, digest) for task, name, size, digest in json.loads(saved.tobytes())}
+        now = {self._key(file): file for file in self._files if file.look}
         found: list[tuple[_File, str]] = []
-        for place, (size, _) in were.items():
-            if place not in now:
-                found.append((self._absent(*place), "is not there any more"))
-            elif (look := now[place].look) and look.size != size:
-                found.append((now[place], f"has {look.size:,} bytes and had {size:,}"))
-        found += [(file, "was not there then") for place, file in now.items() if place not in were]
+        for key, (size, _) in before.items():
+            if key not in now:
+                found.append((self._absent(*key), "is not there any more"))
+            elif (look := now[key].look) and look.size != size:
+                found.append((now[key], f"has {look.size:,} bytes and had {size:,}"))
+        found += [(file, "was not there then") for key, file in now.items() if key not in before]
         if not found:  # the digests are comparable: how much of a file they tell of depends on the others
             other = "holds other data, of the same size"
-            found = [(now[place], other) for place, (_, digest) in were.items() if now[place].digest != digest]
+            found = [(now[key], other) for key, (_, digest) in before.items() if now[key].digest != digest]
         if found:
             self._refuse("The data has changed since the position was saved", found)
 
@@ -150,18 +151,13 @@ class SourceFiles:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(look.modified / 1e9))
             return f"was written to (at {when})"
         # Another file in its place: the same data exported again, or what some network file systems do now and then.
-        share = self._share()
-        known_whole = _is_whole(look.size, share) or look.modified == file.look.modified
-        if not known_whole or _digest(file.path, look.size, share) != file.digest:
+        known_whole = _is_whole(look.size, self._share) or look.modified == file.look.modified
+        if not known_whole or _digest(file.path, look.size, self._share) != file.digest:
             return "was replaced by another file of the same size"
         self._files[number] = dataclasses.replace(file, look=look)
         return None
 
-    def _share(self) -> int:
-        """Bytes of one file that are digested."""
-        return _DIGESTED // len(self._files)
-
-    def _place(self, file: _File) -> tuple[str, str]:
+    def _key(self, file: _File) -> tuple[str, str]:
         """Which file it is, wherever the folders of the data lie: its task, and its name in the task's folder."""
         return file.task, file.path.removeprefix(self._folders[file.task])
 
@@ -191,12 +187,6 @@ def _common_folder(paths: Sequence[str]) -> str:
     # characters, then up to a slash: commonpath would make gs:/ of gs://
     common = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])  # noqa: RUF071
     return common.rpartition("/")[0] + "/"
-
-
-def size_of(path: str) -> int:
-    """Bytes of a file; -1 where there is none."""
-    look = _look(path)
-    return look.size if look else -1
 
 
 def _look(path: str) -> _Look | None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
@@ -26,10 +26,6 @@ from t5xpg.data.stream import process
 from t5xpg.data.stream.process import Arrays
 from t5xpg.data.stream.relocatable_paths import readable
 from t5xpg.data.tasks.lengths import spans_said
-
-if TYPE_CHECKING:
-    from t5xpg.data.stream.evaluator import TaskEvaluator
-    from t5xpg.data.stream.pipeline import ShardedBatches
 
 Answer: TypeAlias = tuple[dict[str, Any], Arrays]
 
@@ -46,27 +42,31 @@ def main() -> None:
     threading.Thread(target=_read_requests, args=(connection, requests), daemon=True).start()
     start, _ = requests.get()
     sys.path += [entry for entry in start["sys_path"] if entry not in sys.path]
+    answers: Answers | None = None
     failure: dict[str, Any] = {}
     try:
-        streams: Streams | None = Streams()
+        answers = Answers()
     except Exception as error:  # TensorFlow or a task cannot be imported: the answer to every request
-        streams, failure = None, _failure(error)
+        failure = _failure(error)
     while True:
         message, arrays = requests.get()
         if "print_to" in message:
             _print_to(message["print_to"])
             continue
         reply, out = failure, {}
-        if streams is not None:
+        if answers is not None:
             try:
-                reply, out = getattr(streams, message.pop("call"))(**message, arrays=arrays)
+                reply, out = getattr(answers, message.pop("call"))(**message, arrays=arrays)
             except Exception as error:
                 reply = _failure(error)
         process.send(connection, reply, out)
 
 
-class Streams:
-    """The requests, one method each: they take a message's values and arrays, and give those of the answer."""
+class Answers:
+    """The requests, one method each: they take a message's values and arrays, and give those of the answer.
+
+    opened: the number of a stream or evaluator, as the answer to `open` or `evaluator` gives it.
+    """
 
     def __init__(self) -> None:
         late_imports.import_libraries()
@@ -78,8 +78,7 @@ class Streams:
         import t5xpg.data.stream.pipeline
         import t5xpg.data.tasks.registered  # noqa: F401
 
-        self._streams: dict[int, ShardedBatches] = {}
-        self._evaluators: dict[int, TaskEvaluator] = {}
+        self._opened: dict[int, Any] = {}  # `ShardedBatches` and `TaskEvaluator`
         self._numbers = itertools.count()
 
     def describe(self, config: dict[str, Any], arrays: Arrays) -> Answer:
@@ -111,33 +110,9 @@ class Streams:
 
         dataset, provider = _find_provider(config)
         number = next(self._numbers)
-        stream = self._streams[number] = ShardedBatches(provider, dataset, shards)
+        stream = self._opened[number] = ShardedBatches(provider, dataset, shards)
         vocab_size = _vocabulary_size(provider, dataset)
-        return {"stream": number, "vocab_size": vocab_size, "identity": stream.identity}, {}
-
-    def next(self, stream: int, arrays: Arrays) -> Answer:
-        """The next batch, or none at the end."""
-        batch = self._streams[stream].next()
-        return {"end": batch is None}, batch or {}
-
-    def save(self, stream: int, arrays: Arrays) -> Answer:
-        """The position before the batch that `next` would give."""
-        return {}, self._streams[stream].save()
-
-    def restore(self, stream: int, arrays: Arrays) -> Answer:
-        """Put back a saved position."""
-        self._streams[stream].restore(arrays)
-        return {}, {}
-
-    def rewind(self, stream: int, arrays: Arrays) -> Answer:
-        """Go back to the first batch."""
-        self._streams[stream].rewind()
-        return {}, {}
-
-    def close(self, stream: int, arrays: Arrays) -> Answer:
-        """Forget a stream."""
-        self._streams.pop(stream, None)
-        return {}, {}
+        return {"opened": number, "vocab_size": vocab_size, "identity": stream.identity}, {}
 
     def evaluator(self, config: dict[str, Any], arrays: Arrays) -> Answer:
         """Read the examples of the tasks that have metrics."""
@@ -145,24 +120,43 @@ class Streams:
 
         dataset, provider = _find_provider(config)
         number = next(self._numbers)
-        evaluator = self._evaluators[number] = TaskEvaluator(provider, dataset)
+        evaluator = self._opened[number] = TaskEvaluator(provider, dataset)
         tasks = {
             name: {"examples": evaluator.examples(name), "kinds": evaluator.kinds[name]} for name in evaluator.tasks
         }
-        return {"evaluator": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
+        return {"opened": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
 
-    def begin_task(self, evaluator: int, task: str, arrays: Arrays) -> Answer:
-        """Go to the first example of a task."""
-        self._evaluators[evaluator].begin(task)
+    def begin(self, opened: int, task: str, arrays: Arrays) -> Answer:
+        """Let `next` of an evaluator give the examples of a task from the first on."""
+        self._opened[opened].begin(task)
         return {}, {}
 
-    def next_of_task(self, evaluator: int, arrays: Arrays) -> Answer:
-        """The next batch of that task, or none at its end."""
-        batch = self._evaluators[evaluator].next()
+    def next(self, opened: int, arrays: Arrays) -> Answer:
+        """The next batch of a stream or of an evaluator's task, or none at the end."""
+        batch = self._opened[opened].next()
         return {"end": batch is None}, batch or {}
 
-    def measure_tasks(
-        self, evaluator: int, outputs: list[list[str]], step: int, inferences: str | None, arrays: Arrays
+    def save(self, opened: int, arrays: Arrays) -> Answer:
+        """The position before the batch that `next` would give."""
+        return {}, self._opened[opened].save()
+
+    def restore(self, opened: int, arrays: Arrays) -> Answer:
+        """Put back a saved position."""
+        self._opened[opened].restore(arrays)
+        return {}, {}
+
+    def rewind(self, opened: int, arrays: Arrays) -> Answer:
+        """Go back to the first batch."""
+        self._opened[opened].rewind()
+        return {}, {}
+
+    def close(self, opened: int, arrays: Arrays) -> Answer:
+        """Forget a stream, or the examples of an evaluator."""
+        self._opened.pop(opened, None)
+        return {}, {}
+
+    def measure(
+        self, opened: int, outputs: list[list[str]], step: int, inferences: str | None, arrays: Arrays
     ) -> Answer:
         """The metrics of all tasks. outputs: task and kind of each of the arrays, which are numbered."""
         from t5xpg.base import metric_values
@@ -173,16 +167,11 @@ class Streams:
         folder = None if inferences is None else Path(inferences)
         packed: list[list[Any]] = []
         out: Arrays = {}
-        for task, values in self._evaluators[evaluator].measure(of_task, step, folder).items():
+        for task, values in self._opened[opened].measure(of_task, step, folder).items():
             message, found = metric_values.pack(values)
             out |= {f"{len(packed)} {name}": array for name, array in found.items()}
             packed.append([task, message])
         return {"metrics": packed}, out
-
-    def close_evaluator(self, evaluator: int, arrays: Arrays) -> Answer:
-        """Forget the examples."""
-        self._evaluators.pop(evaluator, None)
-        return {}, {}
 
 
 def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
@@ -228,7 +217,7 @@ def _examples(provider: Any, split: str) -> int | None:
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    """An error as a message: of the user's making, of the data, or ours with its traceback."""
+    """An error as a message: a mistake of the user, damaged data, or a fault of the program with its traceback."""
     if isinstance(error, UserError):
         return {"error": "user", "text": readable(str(error))}
     tensorflow = sys.modules.get("tensorflow")  # the error may be that it cannot be imported

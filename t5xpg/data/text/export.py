@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.digests import MEMORY
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import directory_atomically, remove_abandoned
+from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import BadLines
@@ -53,13 +51,12 @@ def export_dataset(
 ) -> Manifest:
     """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
 
-    Kept are rows with a text of more than 100 characters. `files` (from `local_files.parse_files`) or `hub` takes the
-    place of the known source of `name`; with `fields` (from `supervised.parse_fields`) files hold records, of which all
-    are kept that have a text for each field. `select` takes the text of some of its files, into a dataset of its own,
-    `exported_name`: a piece is never taken for the whole. `limit` and `max_bytes` (of UTF-8) keep the first rows of
-    each split, or of a source without splits the first rows altogether; `force` exports again what is up to date. A
-    line of the files that cannot be used is an error, or with `on_bad_line="skip"` left out, counted, and told in the
-    manifest and the log. `log` gets lines for the user.
+    files (from `local_files.parse_files`), hub: replace the known source of `name`. Kept are texts of more than 100
+      characters; with fields (from `labelled.parse_fields`) records that have a text for each field.
+    select: the text of some of its files, exported to a dataset of its own, `exported_name`.
+    limit, max_bytes (of UTF-8): the first rows of each split, or of a source without splits.
+    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out and counts it.
+    force: export again what is up to date. log: gets lines for the user.
 
     The folder is replaced when all is written; an interruption leaves it as it was. Raises UserError where the name,
     the limits, the selection or the files are wrong, something else stands in the folder's place, the text cannot be
@@ -82,7 +79,8 @@ def export_dataset(
         log(f"{name} is up to date: {manifest.summary()}")
         return manifest
 
-    with _room(name, folder), directory_atomically(folder) as new:
+    remedy = "Make room, or name another place with T5XPG_DATA_DIR."
+    with room_for(f"the export of {name}", folder.parent, remedy), directory_atomically(folder) as new:
         rows_read, splits = write_splits(
             name, dataset.source, new, limit=limit, max_bytes=max_bytes, left_out=left_out, fields=dataset.fields
         )
@@ -194,26 +192,12 @@ def _destination(data_dir: Path, name: str) -> Path:
         raise UserError(f"{given} is no folder: move it away, or choose another name, DATASET=….")
     if not (folder / MANIFEST).exists():
         files = [split_path(given, split) for split in SPLITS]
-        if strangers := [path.name for path in files if os.path.lexists(path)]:
+        if others := [path.name for path in files if os.path.lexists(path)]:
             raise UserError(
-                f"{given} holds {', '.join(strangers)} and no {MANIFEST}: no export made that, so it is not replaced. "
+                f"{given} holds {', '.join(others)} and no {MANIFEST}: no export made that, so it is not replaced. "
                 "Move it away, or choose another name, DATASET=…."
             )
     return folder
-
-
-@contextlib.contextmanager
-def _room(name: str, folder: Path) -> Iterator[None]:
-    """Say where a disk is full: the error of a write does not."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise UserError(
-            f"There is no room for the export of {name} in {folder.parent} ({error.strerror}); what was there before "
-            "is as it was. Make room, or name another place with T5XPG_DATA_DIR."
-        ) from error
 
 
 def _up_to_date(folder: Path, wanted: Manifest) -> Manifest | None:
@@ -224,15 +208,15 @@ def _up_to_date(folder: Path, wanted: Manifest) -> Manifest | None:
     except UserError:
         return None  # of another version: made anew
     rules = {name: value for name, value in manifest.filter.items() if name != "bad_lines"}
-    asked = dataclasses.replace(manifest, name=wanted.name, filter=rules, rows_read=0, splits={})
-    return manifest if asked == wanted and manifest.files_are_whole(folder) else None
+    comparable = dataclasses.replace(manifest, name=wanted.name, filter=rules, rows_read=0, splits={})
+    return manifest if comparable == wanted and manifest.files_are_whole(folder) else None
 
 
 def _carry_over(old: Path, new: Path) -> None:
     """Copy what else stands in the folder that is being replaced: files, folders, and links as links."""
-    ours = {MANIFEST, MEMORY, *(split_path(old, split).name for split in SPLITS)}
+    exported = {MANIFEST, MEMORY, *(split_path(old, split).name for split in SPLITS)}
     for path in sorted(old.iterdir()) if old.is_dir() else []:
-        if path.name in ours:
+        if path.name in exported:
             continue
         if path.is_symlink() or path.is_file():
             shutil.copy2(path, new / path.name, follow_symlinks=False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import socket
 import sys
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,73 +19,49 @@ _ROWS_AT_ONCE = 1000
 _REACH_SECONDS = 5.0
 
 
-class TextColumn:
-    """The column "text" of a loaded split: iterable, with a length, a thousand rows in memory at a time.
-
-    `name` is that of the split in messages. Iterating raises UserError at a row that is no text.
-    """
-
-    def __init__(self, split: Any, name: str = "the split") -> None:
-        self._split = split
-        self._name = name
-
-    def __len__(self) -> int:
-        return len(self._split)
-
-    def __iter__(self) -> Iterator[str]:
-        batches = self._split.select_columns("text").iter(batch_size=_ROWS_AT_ONCE)
-        for row, text in enumerate((text for batch in batches for text in batch["text"]), 1):
-            yield _checked(text, self._name, row)
-
-
-def load_splits(path: str, configuration: str | None, revision: str | None) -> dict[str, TextColumn]:
-    """The train, validation and test splits of a dataset.
+def splits(
+    path: str, configuration: str | None, revision: str | None, streamed: bool = False
+) -> dict[str | None, tuple[Iterator[str], int | None]]:
+    """The texts of the train, validation and test splits of a dataset, and how many there are.
 
     `path` is a name on the hub, or a local folder laid out like one. Without a network the copy in the cache of
-    `datasets` is used. Raises UserError where there is none, or where the dataset has other splits or columns.
+    `datasets` is used. `streamed`: as they come, without a copy and a number; where there are not all three splits, the
+    train split under the name None, for a text without splits. Raises UserError where the dataset cannot be had or has
+    other splits or columns, here or at a row.
     """
-    loaded = _load(path, configuration, revision=revision)
-    for split in SPLITS:
-        if split not in loaded:
-            raise UserError(f"{path} has no split {split!r}: it has {', '.join(loaded)}.")
-        if "text" not in loaded[split].column_names:
-            raise UserError(f'{path} has no column "text": it has {", ".join(loaded[split].column_names)}.')
-    return {split: TextColumn(loaded[split], f"{path} {split}") for split in SPLITS}
+    loaded = _load(path, configuration, revision=revision, streaming=streamed)
+    names: dict[str | None, str] = {split: split for split in SPLITS}
+    if streamed and not set(SPLITS) <= set(loaded):
+        names = {None: "train"}
+    found: dict[str | None, tuple[Iterator[str], int | None]] = {}
+    for split, name in names.items():
+        if name not in loaded:
+            raise UserError(f"{path} has no split {name!r}: it has {', '.join(map(str, loaded))}.")
+        data = loaded[name]
+        if not streamed and "text" not in data.column_names:
+            raise UserError(f'{path} has no column "text": it has {", ".join(data.column_names)}.')
+        batches = data.iter(1) if streamed else data.select_columns("text").iter(_ROWS_AT_ONCE)
+        found[split] = (_texts(batches, f"{path} {name}"), None if streamed else len(data))
+    return found
 
 
-def stream_splits(path: str, configuration: str | None, revision: str | None) -> dict[str | None, Iterator[str]]:
-    """The texts of a dataset as they come, without a copy of it: nothing is fetched before it is asked for.
-
-    The three splits; where it has not got all of them, its train split under the name None, for a text without splits.
-    Raises UserError where the dataset cannot be had, there or at a row.
-    """
-    loaded = _load(path, configuration, revision=revision, streaming=True)
-    if "train" not in loaded:
-        raise UserError(f"{path} has no split 'train': it has {', '.join(map(str, loaded))}.")
-    if not set(SPLITS) <= set(loaded):
-        return {None: _streamed_texts(loaded["train"], f"{path} train")}
-    return {split: _streamed_texts(loaded[split], f"{path} {split}") for split in SPLITS}
-
-
-def _streamed_texts(split: Any, name: str) -> Iterator[str]:
+def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[str]:
     """The column "text". Raises UserError at a row that is no text, or cannot be read."""
-    rows = iter(split)
-    for row in itertools.count(1):
+    row = 0
+    while True:
         try:
-            values = next(rows, None)
+            batch = next(batches, None)
         except Exception as error:  # of the network, the file system, the format
-            raise UserError(f"{name} cannot be read on after row {row - 1}: {_reason(error)}") from error
-        if values is None:
+            raise UserError(f"{name} cannot be read on after row {row}: {_reason(error)}") from error
+        if batch is None:
             return
-        if "text" not in values:
-            raise UserError(f'{name} has no column "text": it has {", ".join(values)}.')
-        yield _checked(values["text"], name, row)
-
-
-def _checked(text: Any, split: str, row: int) -> str:
-    if not isinstance(text, str):
-        raise UserError(f'{split}, row {row}: "text" is {type(text).__name__}, expected a string.')
-    return text
+        if "text" not in batch:
+            raise UserError(f'{name} has no column "text": it has {", ".join(batch)}.')
+        for text in batch["text"]:
+            row += 1
+            if not isinstance(text, str):
+                raise UserError(f'{name}, row {row}: "text" is {type(text).__name__}, expected a string.')
+            yield text
 
 
 def rows(
@@ -158,7 +133,7 @@ def _quiet() -> Iterator[None]:
     import datasets
 
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec", "filelock")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in loggers}
     bars = datasets.utils.are_progress_bars_disabled()
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -167,7 +142,7 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,9 +16,7 @@ TSV = ".tsv"
 # One file, or one for each field: what gives records together.
 Part: TypeAlias = tuple[Path, ...]
 Record: TypeAlias = tuple[str, ...]  # the text of each field
-# Makes a record of one line, or of those beside each other: None where there is no text. Raises BadLineError.
-_Parse: TypeAlias = Callable[[], Record | None]
-_Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` gives them
+Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` gives it: its bytes, and where it stands
 
 
 def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
@@ -66,21 +63,10 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: BadLines | None 
     empty, go into `left_out`; without it they raise UserError naming file and line. So do, in any case, a file that
     cannot be read on, and parallel files with different numbers of lines.
     """
-    form = form_of(part[0])
-    if len(part) > 1:
-        lines = _of_parallel(part)
-    elif form == PARQUET:
-        lines = (functools.partial(_cells, *row, fields) for row in parquet_rows(part[0], fields))
-    elif form in JSON_LINES:
-        example = "{" + ", ".join(f'"{field}": "…"' for field in fields) + "}"
-        lines = (functools.partial(_object, *line, fields, example) for line in numbered_lines(part[0]))
-    elif tuple(fields) == TEXT:
-        lines = (functools.partial(_text, *line) for line in numbered_lines(part[0]))
-    else:
-        lines = _of_columns(part[0], fields)
-    for parse in lines:
+    items, parse = _items_and_parser(part, fields)
+    for item in items:
         try:
-            record = parse()
+            record = parse(item)
         except BadLineError as error:
             if left_out is None:
                 raise
@@ -90,31 +76,49 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: BadLines | None 
             yield record
 
 
-def _of_parallel(part: Part) -> Iterator[_Parse]:
+def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any], Callable[[Any], Record | None]]:
+    """What a part is read as, and what makes a record of one such: None where there is no text."""
+    form = form_of(part[0])
+    if len(part) > 1:
+        return _parallel_lines(part), _side_by_side
+    if form == PARQUET:
+        return parquet_rows(part[0], fields), lambda row: _cells(row, fields)
+    if form in JSON_LINES:
+        example = "{" + ", ".join(f'"{field}": "…"' for field in fields) + "}"
+        return numbered_lines(part[0]), lambda line: _object(line, fields, example)
+    if tuple(fields) == TEXT:
+        return numbered_lines(part[0]), lambda line: (text_of_line(*line),)
+    return _column_lines(part[0], fields), lambda line: _columns(line, fields)
+
+
+def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
+    """The lines of several files beside each other. Raises UserError where one has more than another."""
     for lines in itertools.zip_longest(*map(numbered_lines, part)):
         if None in lines:
             counts = [f"{path} has {sum(1 for _ in numbered_lines(path)):,} lines" for path in part]
             raise UserError(f"{', '.join(counts)}: each line of the one needs its line in the others.")
-        yield functools.partial(_side_by_side, lines)
+        yield lines
 
 
-def _side_by_side(lines: Sequence[_Line]) -> Record | None:
+def _side_by_side(lines: Sequence[Line]) -> Record | None:
     return _complete(tuple(text_of_line(*line) for line in lines), [where for _, where in lines])
 
 
-def _of_columns(path: Path, fields: Sequence[str]) -> Iterator[_Parse]:
+def _column_lines(path: Path, fields: Sequence[str]) -> Iterator[tuple[bytes | None, str, Sequence[str]]]:
+    """The lines of a file of columns, and what the columns are called."""
     columns = list(fields)
     for number, (line, where) in enumerate(numbered_lines(path)):
         if number == 0 and line is not None:
             names = line.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n").split("\t")
-            if set(fields) <= set(names):  # the names of the columns
+            if set(fields) <= set(names):
                 columns = names
                 continue
-        yield functools.partial(_columns, line, where, columns, fields)
+        yield line, where, columns
 
 
-def _columns(line: bytes | None, where: str, columns: Sequence[str], fields: Sequence[str]) -> Record | None:
-    text = text_of_line(line, where)
+def _columns(line: tuple[bytes | None, str, Sequence[str]], fields: Sequence[str]) -> Record | None:
+    content, where, columns = line
+    text = text_of_line(content, where)
     if not text.strip():
         return None
     values = text.split("\t")
@@ -127,29 +131,26 @@ def _columns(line: bytes | None, where: str, columns: Sequence[str], fields: Seq
     return _complete(tuple(found[field] for field in fields), fields, where)
 
 
-def _object(line: bytes | None, where: str, fields: Sequence[str], example: str) -> Record | None:
-    text = text_of_line(line, where)
+def _object(line: Line, fields: Sequence[str], example: str) -> Record | None:
+    text, where = text_of_line(*line), line[1]
     if not text.strip():
         return None
     found = json_object(text, where, example)
     return _complete(tuple(string_in(found, field, where) for field in fields), fields, where)
 
 
-def _cells(row: Sequence[Any], where: str, fields: Sequence[str]) -> Record | None:
-    for name, value in zip(fields, row, strict=True):
+def _cells(row: tuple[Sequence[Any], str], fields: Sequence[str]) -> Record | None:
+    values, where = row
+    for name, value in zip(fields, values, strict=True):
         if not isinstance(value, str):
             raise BadLineError(f'{where}: "{name}" is {type(value).__name__}, expected a string.')
-    return _complete(tuple(row), fields, where)
-
-
-def _text(line: bytes | None, where: str) -> Record:
-    return (text_of_line(line, where),)
+    return _complete(tuple(values), fields, where)
 
 
 def _complete(values: Record, names: Sequence[str], where: str = "") -> Record | None:
     """A record with a text in every field; None without any. names: of the fields, for the message."""
     empty = [name for name, value in zip(names, values, strict=True) if not value.strip()]
-    if not empty or len(values) == 1:  # what is too short a text is for the export to say
+    if not empty or len(values) == 1:  # too short a text is left out by the export
         return values
     if len(empty) == len(values):
         return None

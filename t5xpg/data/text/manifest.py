@@ -187,9 +187,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.from_json(read_json(path))
     except (ValueError, RecursionError) as error:
-        said = "it nests too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "it nests too deeply" if isinstance(error, RecursionError) else str(error)
         raise UserError(
-            f"{path} is not a manifest of this version ({said}): "
+            f"{path} is not a manifest of this version ({reason}): "
             f"`make data DATASET={folder.name} FORCE=1` makes it anew."
         ) from None
 

@@ -106,11 +106,9 @@ class Source(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What identifies the text, as JSON; an export of the same description is up to date."""
-        ...
 
     def read(self) -> Iterator[Rows]:
         """The rows of each split. Raises UserError where the text cannot be had."""
-        ...
 
 
 @runtime_checkable
@@ -122,7 +120,6 @@ class OfFiles(Protocol):
 
         Raises UserError, here or where it is read, for patterns that match nothing.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,7 @@ class SelectedText:
                 names.append(file.path)
                 yield file
 
-        # each document comes before the next file is asked for: it is of the last name
+        # each document comes before the next file is read: it is of the last name
         documents = [
             (content_hash(text), text if self.selection.takes(names[-1]) else None)
             for text in self.whole.documents(files())
@@ -267,12 +264,9 @@ class HuggingFace:
         """The rows of each split. Raises UserError where there is no network and no copy in the cache of `datasets`."""
         from t5xpg.data.text import hugging_face
 
-        if self.streamed:
-            for name, texts in hugging_face.stream_splits(self.path, self.configuration, self.revision).items():
-                yield Rows(name, texts)
-            return
-        for split, rows in hugging_face.load_splits(self.path, self.configuration, self.revision).items():
-            yield Rows(split, rows, len(rows))
+        splits = hugging_face.splits(self.path, self.configuration, self.revision, self.streamed)
+        for split, (texts, count) in splits.items():
+            yield Rows(split, texts, count)
 
 
 def selected(selection: Selection, corpus: str) -> dict[str, str]:

@@ -116,9 +116,9 @@ def train_vocabulary(
 ) -> VocabularyRecord:
     """Train a SentencePiece model on the training split of an export, unless that is done.
 
-    It goes to `data_dir/dataset/vocabularies/name/`. One that is there and was made from another text or with other
-    settings is said to be so, and replaced with `force` alone: its ids are what models were trained with. Raises
-    UserError for that, and where the text is too little or not as it was exported.
+    It goes to `data_dir/dataset/vocabularies/name/`. Raises UserError where there is one that was made from another
+    text or with other settings (`force` replaces it: models that were trained with its ids need it), and where the text
+    is too little or not as it was exported.
     """
     manifest = read_manifest(data_dir / dataset)
     manifest.check_files(data_dir / dataset)
@@ -214,8 +214,8 @@ def _changes(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list
     found = []
     for name in sorted({*then, *now} - {"path"}):
         if then.get(name) != now.get(name):
-            said = [str(value) if value is None else _short(value) for value in (then.get(name), now.get(name))]
-            found.append(f"{' '.join(filter(None, (what, f'({name})' if what else name)))}: {said[0]}, now {said[1]}")
+            subject = f"{what} ({name})" if what else name
+            found.append(f"{subject}: {_short(then.get(name))}, now {_short(now.get(name))}")
     return found
 
 
@@ -224,11 +224,7 @@ def _short(value: Any) -> str:
 
 
 def _put(
-    wanted: VocabularyRecord,
-    data_dir: Path,
-    model: bytes,
-    vocabulary_of: Callable[[Path], Vocabulary],
-    log: Log,
+    wanted: VocabularyRecord, data_dir: Path, model: bytes, vocabulary_of: Callable[[Path], Vocabulary], log: Log
 ) -> VocabularyRecord:
     """Write a vocabulary and its report, whole or not at all."""
     _check_name(wanted.name)

@@ -30,7 +30,7 @@ class VocabularyRecord:
     """What a vocabulary was made from, and what it is.
 
     dataset, name: whose it is, and what it is called there. model_file: the name of the model in the folder.
-    vocabulary: `Vocabulary.to_json` without the place of the model. source: the text that it was trained on, or the
+    vocabulary: `Vocabulary.to_json` without the path of the model. source: the text that it was trained on, or the
     file that it was copied from, with digests. settings: everything else that decides it. text: how much was read and
     used. versions: of the libraries that made it.
     """
@@ -50,16 +50,10 @@ class VocabularyRecord:
 
     def vocabulary_in(self, folder: Path) -> Vocabulary:
         """The vocabulary; its model is looked at when it is used. Raises UserError for what describes none."""
-        value = self.vocabulary
-        return Vocabulary(
-            kind=value["kind"],
-            extra_ids=value["extra_ids"],
-            sentinels=value["sentinels"],
-            model_file=str(folder.resolve() / self.model_file),
-            eos_id=value["eos_id"],
-            unk_id=value["unk_id"],
-            tokenizer_pad_id=value.get("tokenizer_pad_id", 0),
-        )
+        value = {"tokenizer_pad_id": 0, **self.vocabulary}
+        names = ("kind", "extra_ids", "sentinels", "eos_id", "unk_id", "tokenizer_pad_id")
+        fields = {name: value[name] for name in names}
+        return Vocabulary(model_file=str(folder.resolve() / self.model_file), **fields)
 
     def check_model(self, folder: Path) -> None:
         """Raise UserError where the model is not the one that was made."""

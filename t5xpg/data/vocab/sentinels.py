@@ -1,7 +1,7 @@
 """Tokens that are named, not spelt: one id each, and a text in brackets that stands for it in prompts and decoded text.
 
 Sentinels are the blanks of span corruption; these are the marks of other objectives. A vocabulary has those that its
-`named_tokens` say, as some of its extra ids: see `vocabularies`.
+`named_tokens` say, as some of its extra ids: see `t5xpg.data.vocab.vocabulary`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def blanks_of(text: str) -> list[int]:
     return [int(match.group(1)) for match in SENTINEL.finditer(text)]
 
 
-def fillings(prediction: str) -> dict[int, str]:
+def predicted_spans(prediction: str) -> dict[int, str]:
     """What a prediction says for each sentinel: the text from it to the next one. The first mention counts."""
     found: dict[int, str] = {}
     matches = list(SENTINEL.finditer(prediction))
@@ -34,7 +34,7 @@ def fillings(prediction: str) -> dict[int, str]:
 
 def fill(text: str, prediction: str, before: str = "", after: str = "") -> str:
     """`text` with every sentinel that the prediction mentions replaced, between `before` and `after`; others stay."""
-    found = fillings(prediction)
+    found = predicted_spans(prediction)
 
     def replacement(match: re.Match[str]) -> str:
         number = int(match.group(1))

@@ -54,11 +54,9 @@ class TokenModel(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without an end token."""
-        ...
 
     def decode(self, ids: Sequence[int], follows: bool) -> str:
         """The text of ids; ids that stand for no text are left out. follows: something stands before it."""
-        ...
 
     def piece(self, token: int) -> str:
         """The token as the model writes it; "" for an id that it does not use."""
@@ -66,7 +64,6 @@ class TokenModel(Protocol):
 
     def unknown_characters(self, text: str) -> int:
         """How many characters of a text become the unknown token."""
-        ...
 
 
 class HuggingFaceTokenizer:
@@ -98,9 +95,9 @@ class HuggingFaceTokenizer:
         decoders = list(_flat(definition.get("decoder")))
         self.num_bytes = np.zeros(self.size, np.int32)
         for token, piece in self._pieces.items():
-            theirs = self._swapped(token)
-            if theirs not in special and token not in self.own_sentinels:
-                self.num_bytes[token] = len(piece.encode()) if theirs in literal else _num_bytes(piece, decoders)
+            original = self._swapped(token)
+            if original not in special and token not in self.own_sentinels:
+                self.num_bytes[token] = len(piece.encode()) if original in literal else _num_bytes(piece, decoders)
         kinds = {one["type"] for one in decoders}
         self.covers_all_text = bool(kinds & {"ByteLevel", "ByteFallback"})
         roles = _roles(Path(file).parent, definition, ids_of_pieces)
@@ -111,7 +108,7 @@ class HuggingFaceTokenizer:
         self._anchor_text = self._tokenizer.decode(self._anchor)
 
     def _swapped(self, token: int) -> int:
-        """Ours of one of the tokenizer's ids, and the other way round."""
+        """The id here of one of the tokenizer's, and the other way round."""
         return self._pad if token == 0 else 0 if token == self._pad else token
 
     def encode(self, text: str) -> list[int]:
@@ -120,11 +117,11 @@ class HuggingFaceTokenizer:
         return [self._swapped(token) for token in ids] if self._pad else list(ids)
 
     def decode(self, ids: Sequence[int], follows: bool) -> str:
-        theirs = [self._swapped(token) for token in ids if token in self._pieces]
-        if not follows or not theirs:
-            return str(self._tokenizer.decode(theirs))
+        known = [self._swapped(token) for token in ids if token in self._pieces]
+        if not follows or not known:
+            return str(self._tokenizer.decode(known))
         # tokenizers drop the space of the first word: right at the start of a text, wrong behind a sentinel
-        text = str(self._tokenizer.decode([*self._anchor, *theirs]))
+        text = str(self._tokenizer.decode([*self._anchor, *known]))
         return text.removeprefix(self._anchor_text)
 
     def piece(self, token: int) -> str:
@@ -182,10 +179,10 @@ def _roles(folder: Path, definition: Mapping[str, Any], ids: Mapping[str, int]) 
     unknown = definition["model"].get("unk_token")
     if unknown is None and isinstance(number := definition["model"].get("unk_id"), int):
         unknown = next((piece for piece, token in ids.items() if token == number), None)
-    said = [json_object_of(folder / name, "which token is padding and which the end") for name in _ROLE_FILES]
+    files = [json_object_of(folder / name, "which token is padding and which the end") for name in _ROLE_FILES]
     found: dict[str, str | None] = {}
     for name, usual in _USUAL_NAMES.items():
-        given = [_content(one.get(name.replace("_id", "_token"))) for one in said]
+        given = [_content(one.get(name.replace("_id", "_token"))) for one in files]
         candidates = [*given, unknown if name == "unk_id" else None, *usual]
         found[name] = next((piece for piece in candidates if piece in ids), None)
     return found

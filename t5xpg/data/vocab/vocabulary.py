@@ -20,7 +20,7 @@ extra id and those behind it in `seqio`, the last one and those before it in `tr
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,20 +132,34 @@ class Vocabulary:
         assert self.model_file is not None
         return load(self.kind, self.model_file, self.tokenizer_pad_id)
 
+    @functools.cached_property
+    def _sentinel_ids(self) -> Sequence[int]:
+        """The ids of the sentinels, the first one first: those that mean nothing else."""
+        count = self.extra_ids - len(self.named_tokens)
+        if self.sentinels == OWN:
+            return self._model.own_sentinels
+        if self.sentinels == BYT5_GOOGLE:
+            last = _FIRST_BYTE + _NUM_BYTES - 1
+            return range(last, last - _NUM_BYTES_OUTSIDE_UTF8, -1)
+        if self._counts_up:
+            return range(self._tokens, self._tokens + count)
+        return range(self.size - 1, self.size - 1 - count, -1)
+
+    @property
+    def _counts_up(self) -> bool:
+        return self.sentinels == TRANSFORMERS and self.kind == BYTES
+
     @property
     def num_sentinels(self) -> int:
         """How many sentinels have an id that means nothing else."""
-        if self.sentinels == OWN:
-            return len(self._model.own_sentinels)
-        if self.sentinels == BYT5_GOOGLE:
-            return _NUM_BYTES_OUTSIDE_UTF8
-        return self.extra_ids - len(self.named_tokens)
+        return len(self._sentinel_ids)
 
     @property
     def counts_down_from_last(self) -> bool:
         """Whether the sentinels are the last ids, counting down: where t5's preprocessors put them."""
-        indices = range(0 if self.sentinels == SEQIO else self.num_sentinels)
-        return all(self.sentinel_id(index) == self.size - 1 - index for index in indices)
+        last = self.size - 1
+        down = range(last, last - self.num_sentinels, -1)
+        return self.sentinels == SEQIO or tuple(self._sentinel_ids) == tuple(down)
 
     def sentinel_id(self, index: int) -> int:
         """The id of `<extra_id_{index}>`. Raises UserError where there are fewer sentinels."""
@@ -154,34 +168,18 @@ class Vocabulary:
                 f"<extra_id_{index}> has no id: this vocabulary has {self.num_sentinels} sentinels"
                 + (f", <extra_id_0> to <extra_id_{self.num_sentinels - 1}>." if self.num_sentinels else ".")
             )
-        if self.sentinels == OWN:
-            return self._model.own_sentinels[index]
-        first, step = self._sentinel_numbering()
-        return first + step * index
+        return self._sentinel_ids[index]
 
     def sentinel_index(self, token: int) -> int | None:
         """Which sentinel an id is; None for other tokens."""
-        if self.sentinels == OWN:
-            own = self._model.own_sentinels
-            return own.index(int(token)) if int(token) in own else None
-        first, step = self._sentinel_numbering()
-        index = (int(token) - first) * step
-        return index if 0 <= index < self.num_sentinels else None
-
-    def _sentinel_numbering(self) -> tuple[int, int]:
-        if self.sentinels == BYT5_GOOGLE:
-            return _FIRST_BYTE + _NUM_BYTES - 1, -1
-        if self.sentinels == TRANSFORMERS and self.kind == BYTES:
-            return _FIRST_BYTE + _NUM_BYTES, 1
-        return self.size - 1, -1
+        return self._sentinel_ids.index(int(token)) if int(token) in self._sentinel_ids else None
 
     def named_id(self, name: str) -> int:
         """The id of one of the `named_tokens`. Raises UserError where the vocabulary does not have it."""
         if name not in self.named_tokens:
             raise UserError(f"{name} has no id in this vocabulary.{nearest(name, self.named_tokens)}")
-        _, step = self._sentinel_numbering()
-        first = self._tokens if step < 0 else self.size - 1
-        return first - step * self.named_tokens.index(name)
+        index = self.named_tokens.index(name)
+        return self.size - 1 - index if self._counts_up else self._tokens + index
 
     @functools.cached_property
     def _names(self) -> dict[int, str]:
@@ -269,8 +267,7 @@ class Vocabulary:
             counts[_FIRST_BYTE : _FIRST_BYTE + _NUM_BYTES] = 1
         else:
             counts[: self._tokens] = self._model.num_bytes
-        for index in range(self.num_sentinels):
-            counts[self.sentinel_id(index)] = 0
+        counts[list(self._sentinel_ids)] = 0
         return counts
 
     def to_json(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ import absl.logging
 import numpy as np
 import orbax.checkpoint as ocp
 
-from t5xpg.base import kill_points
+from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.distributed.group import ALONE, Group
 from t5xpg.models.encoder_decoder import Params
@@ -174,7 +174,7 @@ class Checkpointer:
         }
         if metrics:
             items["metrics"] = ocp.args.JsonSave({name: float(value) for name, value in metrics.items()})
-        kill_points.tell("begin", "save", step)
+        phases.begin("save", step)
         with self._disk_errors("written into"):
             try:
                 target = self._folders.unfinished(step)
@@ -196,7 +196,7 @@ class Checkpointer:
             self._orbax.wait_until_finished()
             if self._group.first:
                 self._folders.finish(step)
-            kill_points.tell("end", "save", step)
+            phases.end("save", step)
             self._tidy()
         except BaseException as error:
             self._error = error

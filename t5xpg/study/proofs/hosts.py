@@ -24,7 +24,7 @@ import numpy as np
 
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_json
+from t5xpg.base.files import last_lines, write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
@@ -226,8 +226,7 @@ def _free_port() -> int:
 
 
 def _last_lines(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
-    return f"Its output lies in {log} and ends:\n" + "\n".join(f"  {line}" for line in lines)
+    return f"Its output lies in {log} and ends:\n" + "\n".join(f"  {line}" for line in last_lines(log, _SHOWN_LINES))
 
 
 def _say(text: str) -> None:

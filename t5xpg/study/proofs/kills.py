@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from t5xpg.base import kill_points
+from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import PHASES
+from t5xpg.base.phases import PHASES
 
 # A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
 _LOOK_SECONDS = 0.002
@@ -38,11 +38,11 @@ class WatchedRun:
         self, command: Sequence[str], checkpoints: Path, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self._checkpoints = checkpoints
-        self._open: dict[str, dict[int | None, float]] = {name: {} for name in kill_points.PHASES}
+        self._open: dict[str, dict[int | None, float]] = {name: {} for name in phases.PHASES}
         self._unread = b""
         self.begun: Counter[str] = Counter()
-        self.steps: dict[str, list[int | None]] = {name: [] for name in kill_points.PHASES}
-        self.durations: dict[str, list[float]] = {name: [] for name in kill_points.PHASES}
+        self.steps: dict[str, list[int | None]] = {name: [] for name in phases.PHASES}
+        self.durations: dict[str, list[float]] = {name: [] for name in phases.PHASES}
         self.ended = False
         self._began = time.monotonic()
         self._marks, end = os.pipe()
@@ -54,7 +54,7 @@ class WatchedRun:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {}), kill_points.VARIABLE: str(end)},
+                    env={**os.environ, **(environment or {}), phases.VARIABLE: str(end)},
                     pass_fds=(end,),
                 )
         except BaseException:
@@ -110,7 +110,7 @@ class WatchedRun:
         self._process.kill()
         self._process.wait()
         self._drain()
-        return [name for name in kill_points.PHASES if self.open(name)]
+        return [name for name in phases.PHASES if self.open(name)]
 
     def _drain(self) -> None:
         """Read what the process has left behind in the pipe."""

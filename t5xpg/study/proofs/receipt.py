@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.files import write_json, write_text
-from t5xpg.base.kill_points import PHASES
+from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
 from t5xpg.study.proofs.comparison import Comparison
 from t5xpg.study.proofs.kills import Kill

@@ -1,7 +1,7 @@
 """Proof by command that a run is the same run however often it is killed: `make prove-resume EXP=… KILLS=20`.
 
 The experiment is trained once without interruption, into `<folder>/unbroken`, and again into `<folder>/killed`, where
-SIGKILL ends it in each of the phases of `t5xpg.base.kill_points` and the same command is called again. Every
+SIGKILL ends it in each of the phases of `t5xpg.base.phases` and the same command is called again. Every
 killed run that comes to its end is compared with the unbroken one; the receipt is kept beside them.
 """
 
@@ -19,8 +19,9 @@ import jax
 
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import PHASES
+from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
+from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig
@@ -215,10 +216,9 @@ class _Proof:
         if run.exit_code == 0:
             return
         log = self._folder / _LOG
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_OUTPUT_LINES:]
         raise UserError(
             f"A start of the run ended by itself with exit code {run.exit_code}; its output lies in {log} and ends:\n"
-            + "\n".join(f"  {line}" for line in lines)
+            + "\n".join(f"  {line}" for line in last_lines(log, _OUTPUT_LINES))
         )
 
     def _saved(self, name: str) -> int | None:

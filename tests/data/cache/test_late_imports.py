@@ -11,9 +11,9 @@ pytestmark = pytest.mark.process
 
 PROGRAM = """
 import sys
-from t5xpg.data.stream.worker import Streams
+from t5xpg.data.stream.worker import Answers
 
-Streams()
+Answers()
 for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "pyglove", "tensorflow_text"):
     assert name not in sys.modules, name
 import seqio

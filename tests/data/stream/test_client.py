@@ -60,14 +60,12 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
 @pytest.mark.parametrize(
     "settings",
     [
-        config(),
         config("sample_plain", pack=True, num_virtual_shards=2),
         config("sample_cached", use_cached=True, pack=True),
-        config("sample_three", num_virtual_shards=2),
         config("sample_mixture"),
         config("sample_plain", split="validation", num_epochs=1, shuffle=False, num_virtual_shards=2, batch_size=2),
     ],
-    ids=["plain", "packed, two shards", "cached and packed", "three files, two shards", "mixture", "evaluation"],
+    ids=["packed, two shards", "cached and packed", "mixture", "evaluation"],
 )
 def test_a_fresh_process_goes_on_with_the_same_batches(
     first: DataService, second: DataService, settings: DatasetConfig
@@ -159,23 +157,6 @@ def test_description(first: DataService) -> None:
     assert described.objective.mean_noise_span_length == 5.0
     assert first.describe(config("sample_cached", use_cached=True)).cached
     assert first.describe(config("sample_plain")).objective is None
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (config("sample_onne"), "no task or mixture named sample_onne. Did you mean sample_one"),
-        (config("sample_one", use_cached=True), "make cache TASK=sample_one"),
-        (config("sample_absent"), "are not there"),
-        (config(module_import=("no_such_module",)), "MODULE_IMPORT names no_such_module"),
-    ],
-)
-def test_mistakes_come_back_as_such(first: DataService, settings: DatasetConfig, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        first.describe(settings)
-    with pytest.raises(UserError, match=message):
-        first.open(settings)
 
 
 @pytest.mark.process
@@ -302,20 +283,6 @@ def _runs(pid: int) -> bool:
     # an orphan that nobody waits for stays in the table as a zombie
     status = Path(f"/proc/{pid}/stat")
     return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
-
-
-@pytest.mark.process
-def test_the_training_process_stays_without_tensorflow(tmp_path: Path) -> None:
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom t5xpg.data.stream.client import DataService\n"
-        "with DataService(data_dir=Path('.'), cache_dir=Path('.')):\n    pass\n"
-        "print([name for name in ('tensorflow', 'seqio', 'jax') if name in sys.modules])\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
 def test_frames_carry_messages_and_arrays() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed
+from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, with_relocatable_paths
+from t5xpg.data.stream.relocatable_paths import readable
 from t5xpg.data.tasks import providers
 
 LENGTHS = {"inputs": 40, "targets": 24}
@@ -166,3 +169,33 @@ def test_seeds_of_virtual_shards(seed: int, shards: int) -> None:
     assert len(set(seeds)) == shards
     more = DatasetConfig("sample_one", LENGTHS, batch_size=99, num_virtual_shards=99, seed=seed, use_cached=False)
     assert [_shard_seed(provider, more, shard) for shard in range(shards)] == seeds
+
+
+def test_a_position_survives_the_move_of_its_files(
+    sample_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, cache, moved = sample_folder / "text", sample_folder / "cache", tmp_path / "moved"
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(text))
+    monkeypatch.setenv("T5XPG_CACHE_DIR", str(cache))
+    provider = with_relocatable_paths(providers.find_provider(config("mixture")))
+    names = [name for task in providers.tasks_of(provider) for name in task.source.list_shards("train")]
+    names += provider.tasks[0]._get_cached_source("train").list_shards("train")
+    if sys.platform != "linux":  # no names for descriptors: nothing changes
+        assert all(name.startswith(str(sample_folder.resolve())) for name in names)
+        return
+    assert sorted(name.rpartition("/")[0] for name in names) == 4 * ["/proc/self/fd/900"] + 3 * [
+        "/proc/self/fd/901/sample_cached"
+    ]
+    assert readable(f"cannot read {names[0]}") == f"cannot read {text.resolve() / 'train-0.txt'}"
+
+    stream, other = opened(config("mixture")), opened(config("mixture"))
+    stream.next()
+    state = stream.save()
+    expected = hashes(stream, 3)
+    assert not any(str(sample_folder).encode() in array.tobytes() for array in state.values())
+    shutil.move(text, moved)
+    try:
+        other.restore(state)
+        assert hashes(other, 3) == expected
+    finally:
+        shutil.move(moved, text)

@@ -124,16 +124,6 @@ def test_an_export_that_is_up_to_date_is_not_made_again(export: Export) -> None:
     assert is_made_again("train=a.txt")
 
 
-def test_what_else_lies_in_the_folder_stays(export: Export) -> None:
-    Path("a.txt").write_text("\n".join(row(i) for i in range(20)))
-    export("a.txt")
-    (export.data_dir / "mine" / "README.md").write_text("notes")
-    export("train=a.txt")
-    assert sorted(path.name for path in (export.data_dir / "mine").iterdir()) == [
-        "README.md", "manifest.json", "train.jsonl",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), UserError("line 3")])
 def test_an_interruption_leaves_what_was_there(
     export: Export, monkeypatch: pytest.MonkeyPatch, error: BaseException

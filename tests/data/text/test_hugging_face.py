@@ -82,13 +82,7 @@ def test_says_which_splits_and_columns_are_missing(copy: Path) -> None:
     for path in (copy / CONFIGURATION).glob("*.parquet"):
         pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
     with pytest.raises(UserError, match='has no column "text": it has content'):
-        hugging_face.load_splits(str(copy), CONFIGURATION, None)
-
-
-def test_a_row_that_is_no_text_is_named() -> None:
-    split = datasets.Dataset.from_dict({"text": ["a", None, "b"]})
-    with pytest.raises(UserError, match=r'mine train, row 2: "text" is NoneType, expected a string'):
-        list(hugging_face.TextColumn(split, "mine train"))
+        hugging_face.splits(str(copy), CONFIGURATION, None)
 
 
 @pytest.fixture
@@ -161,12 +155,3 @@ def test_what_a_stream_lacks_is_said(fineweb: Path, tmp_path: Path) -> None:
         exported(tmp_path, hub, limit=3)
     with pytest.raises(UserError, match=r"^Cannot load .*nno_Latn"):
         exported(tmp_path, HuggingFace(str(fineweb), "nno_Latn", "main", streamed=True), limit=3)
-
-
-def test_norwegian_is_a_stream(tmp_path: Path) -> None:
-    source = built_in()["norwegian"].source
-    assert isinstance(source, HuggingFace)
-    assert (source.path, source.configuration, source.streamed) == ("HuggingFaceFW/fineweb-2", "nob_Latn", True)
-    assert len(str(source.revision)) == 40
-    with pytest.raises(UserError, match=r"Cannot load HuggingFaceFW/fineweb-2 \(nob_Latn\): there is no network"):
-        export_dataset("norwegian", data_dir=tmp_path, limit=3)

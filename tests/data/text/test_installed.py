@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.text.installed import CODE_PACKAGES, DOCUMENTATION_PACKAGES, site_packages, source_files
+from t5xpg.data.text.installed import CODE_PACKAGES, DOCUMENTATION_PACKAGES, SourceFile, site_packages, source_files
+from t5xpg.data.text.package_documents import documentation_documents
 from tests.workplace import REPOSITORY
 
 REQUIREMENTS = REPOSITORY / "requirements"
@@ -77,3 +78,9 @@ def test_says_which_packages_are_wrong(tmp_path: Path) -> None:
         list(source_files({"old": "1.1", "missing": "3.0"}, tmp_path))
     with pytest.raises(UserError, match=r"gone\.py was installed but is gone"):
         list(source_files({"gone": "1.0"}, tmp_path))
+
+
+def test_leaves_out_what_does_not_parse_on_every_python() -> None:
+    """All else that is left out, joined and cut is in the digests of the embedded datasets."""
+    for source in ("def f(:", "type X = int\n", "def f[T](x: T): ..."):
+        assert list(documentation_documents([SourceFile("a.py", f'"""{"word " * 30}"""\n{source}')])) == []

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.base.page import one_line
-from t5xpg.data.vocab.sentinels import blanks_of, excerpt, fill, fillings
+from t5xpg.data.vocab.sentinels import blanks_of, excerpt, fill, predicted_spans
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
@@ -23,7 +23,7 @@ def test_blanks_that_a_prediction_leaves_out_stay() -> None:
 
 
 def test_the_first_mention_counts() -> None:
-    assert fillings("before<extra_id_0>one<extra_id_0>two<extra_id_2>") == {0: "one", 2: ""}
+    assert predicted_spans("before<extra_id_0>one<extra_id_0>two<extra_id_2>") == {0: "one", 2: ""}
 
 
 def test_a_sentinel_is_to_the_vocabulary_what_it_is_here() -> None:
@@ -47,7 +47,7 @@ TEXTS = st.lists(
 
 @given(TEXTS, TEXTS)
 def test_any_text_can_be_filled_with_any_prediction(text: str, prediction: str) -> None:
-    found = fillings(prediction)
+    found = predicted_spans(prediction)
     filled = fill(text, prediction)
     if not set(blanks_of(text)) & found.keys():
         assert filled == text

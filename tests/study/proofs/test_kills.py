@@ -15,7 +15,7 @@ import pytest
 
 from t5xpg.base import locks
 from t5xpg.base.errors import UserError
-from t5xpg.base.kill_points import PHASES
+from t5xpg.base.phases import PHASES
 from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import Comparison
 from t5xpg.study.proofs.kills import Course, Deck, Kill, WatchedRun, kill_in

@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from t5xpg.base.kill_points import PHASES
+from t5xpg.base.phases import PHASES
 from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import compare, first_difference, litter, read_checkpoint
 from tests.workplace import REPOSITORY, Workplace, assert_same_run

@@ -1,19 +1,22 @@
-"""Hugging Face tokenizers against the library that reads them."""
+"""Hugging Face tokenizers and SentencePiece models against the libraries that read them."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.files import vocabulary_of_file, vocabulary_of_record
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE, load
 from t5xpg.data.vocab.vocabulary import OWN, SEQIO, Vocabulary
-from tests.small_tokenizers import byte_level, with_spaces_in_pieces, word_pieces
+from t5xpg.run.directory import RunDirectory
+from tests.small_tokenizers import byte_level, sentencepiece_model, with_spaces_in_pieces, word_pieces
 
 TEXTS = ("bag dem kib", "  bag\n\tdem ", "Zürich 日本 🎉", "", "<pad> </s>x", "a\u0301 ▁")
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -162,3 +165,115 @@ def test_unknown_characters_are_counted(folder: Path, bytes_file: Path) -> None:
     assert vocabulary_of_file(bytes_file).unknown_characters("日本") == 0
     assert vocabulary_of_file(bytes_file).unk_id is None
     assert vocabulary_of_file(bytes_file).encode("\ud800") == vocabulary_of_file(bytes_file).encode("?")
+
+
+PIECES_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁\0"))
+LOSSLESS = {
+    "vocab_size": 400, "byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lossless(folder: Path) -> Vocabulary:
+    return vocabulary_of_file(Path(sentencepiece_model(folder / "lossless.model", **LOSSLESS)))
+
+
+@pytest.fixture(scope="module")
+def normalising(folder: Path) -> Vocabulary:
+    return vocabulary_of_file(
+        Path(sentencepiece_model(folder / "normalising.model", vocab_size=400, byte_fallback=True))
+    )
+
+
+@given(PIECES_TEXT)
+def test_bytes_of_the_tokens_are_those_of_the_text_and_a_space(lossless: Vocabulary, text: str) -> None:
+    expected = len(text.encode()) + (1 if text else 0)
+    assert lossless.token_bytes()[lossless.encode_plain(text)].sum() == expected
+
+
+@given(PIECES_TEXT)
+def test_what_a_model_normalises_counts_as_normalised(normalising: Vocabulary, text: str) -> None:
+    processor = sentencepiece.SentencePieceProcessor(model_file=normalising.model_file)
+    seen = processor.Normalize(text).replace("▁", " ")
+    assert normalising.token_bytes()[normalising.encode_plain(text)].sum() == len(seen.encode())
+
+
+def test_unknown_characters_are_no_bytes(folder: Path) -> None:
+    vocabulary = vocabulary_of_file(Path(sentencepiece_model(folder / "plain.model")))
+    ids = vocabulary.encode("bag 日本 dem")
+    assert vocabulary.unknown_characters("bag 日本 dem") == 2
+    assert vocabulary.unknown_characters("bag dem") == 0
+    assert vocabulary.token_bytes()[ids].sum() == len(" bag  dem")
+
+
+def test_sentinels_among_the_pieces(folder: Path) -> None:
+    """As the model of mT5 has them."""
+    pieces = [f"<extra_id_{i}>" for i in reversed(range(5))]
+    given_size = {"vocab_size": 64, "user_defined_symbols": pieces}
+    file = Path(sentencepiece_model(folder / "own.model", **given_size))
+    appended = vocabulary_of_file(file)
+    assert (appended.sentinels, appended.extra_ids) == (SEQIO, 100)  # its own are not the last ones
+    own = vocabulary_of_file(file, extra_ids=0)
+    assert (own.sentinels, own.num_sentinels, own.counts_down_from_last) == (OWN, 5, False)
+    ids = own.encode("bag <extra_id_3>dem")
+    assert own.sentinel_id(3) in ids
+    assert own.decode(ids) == "bag<extra_id_3> dem"
+    assert not own.token_bytes()[[own.sentinel_id(i) for i in range(5)]].any()
+
+
+def test_special_ids_of_the_model(folder: Path) -> None:
+    as_llama = {"vocab_size": 400, "byte_fallback": True, "unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+    vocabulary = vocabulary_of_file(Path(sentencepiece_model(folder / "llama.model", **as_llama)))
+    assert (vocabulary.eos_id, vocabulary.unk_id) == (2, 0)  # no text has unknown tokens: 0 is free for padding
+    without_bytes = sentencepiece_model(folder / "unknown.model", unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
+    with pytest.raises(UserError, match="has '<unk>' as id 0, and batches are padded with 0"):
+        vocabulary_of_file(Path(without_bytes))
+    endless = sentencepiece_model(folder / "endless.model", eos_id=-1)
+    with pytest.raises(UserError, match="no token for the end"):
+        vocabulary_of_file(Path(endless))
+    with pytest.raises(UserError, match="itself says what its special tokens are"):
+        vocabulary_of_file(Path(endless), eos_token="b")
+
+
+def test_pieces_have_names(folder: Path) -> None:
+    vocabulary = vocabulary_of_file(Path(sentencepiece_model(folder / "plain.model")))
+    assert [vocabulary.piece(token) for token in (0, 1, 2, vocabulary.size - 1, vocabulary.size, -1)] == [
+        "<pad>", "</s>", "<unk>", "<extra_id_0>", "", "",
+    ]  # fmt: skip
+    assert [Vocabulary().piece(token) for token in (0, 2, 68, 383, 384)] == [
+        "<pad>",
+        "<unk>",
+        "<0x41>",
+        "<extra_id_0>",
+        "",
+    ]
+
+
+def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    model = Path(sentencepiece_model(tmp_path / "a.model"))
+    vocabulary = vocabulary_of_file(model)
+    record = vocabulary.to_json()
+    run.keep_model(vocabulary.model_file)
+    run.keep_model(None)
+    run.check("any", {})  # it is one of a run's own files
+    assert vocabulary_of_record(record, run.vocabulary_model) == vocabulary
+    model.write_bytes(b"another model")
+    run.keep_model(vocabulary.model_file)  # what is kept stays
+    kept = vocabulary_of_record(record, run.vocabulary_model)
+    assert kept.model_file == str(run.vocabulary_model)
+    assert kept.to_json() | {"model_file": None} == record | {"model_file": None}
+    run.vocabulary_model.unlink()
+    with pytest.raises(UserError, match=r"a\.model is not the SentencePiece model that was recorded"):
+        vocabulary_of_record(record, run.vocabulary_model)
+    assert vocabulary_of_record(Vocabulary().to_json(), run.vocabulary_model) == Vocabulary()
+
+
+def test_a_tokenizer_needs_nothing_beside_it_once_it_is_known(tmp_path: Path) -> None:
+    file = byte_level(tmp_path / "there", special=("<stop>",), eos_token="<stop>")
+    record = vocabulary_of_file(file).to_json()
+    copy = tmp_path / "vocabulary.model"
+    shutil.copy(file, copy)
+    shutil.rmtree(file.parent)
+    vocabulary = vocabulary_of_record(record, copy)
+    assert vocabulary.decode([*vocabulary.encode("bag dem"), vocabulary.eos_id, 5]) == "bag dem"

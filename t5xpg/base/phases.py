@@ -1,0 +1,41 @@
+"""The phases of a training run, reported to the process that watches it: `make prove-resume` kills runs in each.
+
+Where the environment names a file descriptor, the begin and the end of a phase are a line each, written to it;
+otherwise this costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+VARIABLE = "T5XPG_PHASES"  # the number of an open file descriptor, a pipe
+PHASES = ("compile", "step", "save", "evaluate", "restore")
+
+
+@contextlib.contextmanager
+def phase(name: str, step: int | None = None) -> Iterator[None]:
+    """The block is the phase `name`, one of PHASES; of the update `step` where it belongs to one."""
+    begin(name, step)
+    try:
+        yield
+    finally:
+        end(name, step)
+
+
+def begin(name: str, step: int | None = None) -> None:
+    """Report the begin of a phase: "begin save 12"."""
+    _report(f"begin {name}", step)
+
+
+def end(name: str, step: int | None = None) -> None:
+    """Report the end of a phase."""
+    _report(f"end {name}", step)
+
+
+def _report(line: str, step: int | None) -> None:
+    descriptor = os.environ.get(VARIABLE)
+    if descriptor:
+        with contextlib.suppress(OSError, ValueError):  # nobody watches any more
+            os.write(int(descriptor), f"{line}{'' if step is None else f' {step}'}\n".encode("ascii"))

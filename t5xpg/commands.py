@@ -1,0 +1,420 @@
+"""The commands: one table, of which the command line, `make help` and the variables of Make are made.
+
+It needs Python's own library alone, of any version from 3.8 on: `make help` answers before `make install`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t5xpg.base.errors import nearest
+
+OFF = ("", "0", "no", "false")  # values of a switch in Make
+
+
+def _reader(what: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads the text of a value by `read`, which returns None or raises ValueError for what is not `what`."""
+
+    def reader(text: str) -> Any:
+        value = None
+        with contextlib.suppress(ValueError):
+            value = read(text)
+        if value is None:
+            raise argparse.ArgumentTypeError(f"{ascii(text)[1:-1]} is {what}")
+        return value
+
+    return reader
+
+
+def _whole(text: str, digits: int = 40) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+
+def _bytes_of_megabytes(text: str) -> int | None:
+    found = _whole(text.replace(".", "", 1)) and float(text)
+    return max(1, round(found * 1e6)) if found else None
+
+
+count = _reader("not a positive number", lambda text: _whole(text) or None)
+number = _reader("not a number", lambda text: _whole(text, digits=12))
+megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
+step = _reader("neither a step nor best", lambda text: text if text == "best" else _whole(text))
+price = _reader("not a price", lambda text: float(text) if 0 <= float(text) < float("inf") else None)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a command can be told.
+
+    variable: its name in Make; "" where Make has none. flag: its name for the program, "--run"; "experiment" is the
+    command's argument, "--gin.NAME" a macro of the experiment, and "" an option that only the Makefile reads.
+    value: what stands for the value in help. read: makes the value of the text; bool for a switch, list for a flag that
+    may be repeated. default: the program's value where nothing is given; make_default: the text that Make gives then.
+    """
+
+    variable: str
+    flag: str
+    value: str
+    help: str
+    read: Callable[[str], Any] = str
+    default: Any = None
+    make_default: str = ""
+    choices: tuple[str, ...] | None = None
+    required: bool = False
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is the command's argument, which has no flag."""
+        return self.flag != "" and not self.flag.startswith("-")
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the option to the parser of its command."""
+        text = self.help + (f" (default: {self.default})" if self.default else "")
+        if self.is_argument:
+            parser.add_argument(self.flag, help=text)
+        elif self.read is bool:
+            parser.add_argument(self.flag, action="store_true", help=text)
+        elif self.read is list:
+            parser.add_argument(self.flag, action="append", default=[], metavar=self.value, help=text)
+        elif not self.flag.startswith("--gin."):  # those are taken from the arguments before they are parsed
+            how: dict[str, Any] = {"choices": self.choices} if self.choices else {"metavar": self.value}
+            parser.add_argument(
+                self.flag, type=self.read, default=self.default, required=self.required, help=text, **how
+            )
+
+    def arguments(self, variables: Mapping[str, str]) -> list[str]:
+        """The program's argument, if any, for the value of Make's variable."""
+        text = variables.get(self.variable) or self.make_default
+        if self.is_argument:
+            return [text]
+        if not self.flag or not text:
+            return []
+        if self.read is bool:
+            return [] if text.strip() in OFF else [self.flag]
+        return [f"{self.flag}={text}"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the program, or a target of the Makefile alone.
+
+    one_process: the work of one process; where several are started, each would do all of it, into the same files.
+    computes: runs a model, so that the settings for speed count.
+    """
+
+    name: str
+    help: str
+    options: tuple[Option, ...] = ()
+    in_program: bool = True
+    one_process: bool = False
+    computes: bool = False
+
+
+def _command(name: str, help: str, *options: Option, one_process: bool = False, computes: bool = False) -> Command:
+    return Command(name, help, (*options, *_COMMON), one_process=one_process, computes=computes)
+
+
+def _target(name: str, help: str, *options: Option) -> Command:
+    return Command(name, help, options, in_program=False)
+
+
+def _force(help: str) -> Option:
+    return Option("FORCE", "--force", "1", help, bool)
+
+
+def _output(value: str, help: str) -> Option:
+    return Option("OUTPUT", "--output", value, help)
+
+
+_COMMON = (
+    Option("VERIFY", "--verify", "1", "read files again instead of believing their digests", bool),
+    Option("", "--traceback", "", "show where an error was raised", bool),
+)
+_GIN = Option("GIN", "--gin-overrides", "TEXT", "'--gin.X=1 --gin.Y=2' as one text", default="")
+_RUN = Option("RUN", "--run", "FOLDER", "the run directory, or a name in runs/")
+_EXPERIMENT = (
+    Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="byt5_tiny_demo"),
+    _GIN,
+    _RUN,
+)
+_DATASET = Option("DATASET", "dataset", "NAME", "the dataset's name", make_default="wikitext")
+_TASK = "wikitext_span_corruption"
+_TOKENIZER = Option("TOKENIZER", "--tokenizer", "FILE", "a SentencePiece model or tokenizer.json instead")
+_LOGGER = Option("LOGGER", "--logger", "NAMES", "of gin/loggers: records go there, besides TensorBoard")
+_STEP = Option("STEP", "--step", "N", "of the checkpoint, or 'best' (default: the last)", step)
+_MESH = (
+    Option("MESH", "--mesh", "NAME", "a file of gin/partitioning, or sizes: data=8,model=4"),
+    Option("DEVICE", "--device", "NAME", "a kind of the table that need not be here: h100, tpu-v5e, …"),
+    Option("DEVICES", "--devices", "N", "how many, where a mesh takes all there are", count),
+)
+_MACHINE = Option("MACHINE", "", "KIND", "apple, cpu, cuda or tpu (default: the one installed, or found)")
+_IMAGE = Option("MACHINE", "", "KIND", "cuda (default) or cpu")
+_PYTHON = Option("PYTHON", "", "FILE", "Python 3.11, 3.12 or 3.13 (default: the first that is found)")
+_TESTS = Option("TESTS", "", "PATHS", "only these: 'tests/models tests/optim/test_step.py'")
+
+GROUPS: dict[str, tuple[Command, ...]] = {
+    "Start": (
+        _target("help", "this list; `make help train` shows what train can be told"),
+        _target("install", "install the packages of this kind of machine into .venv", _MACHINE, _PYTHON),
+        _command(
+            "demo", "the whole chain on text that is already on the machine", _GIN, _RUN,
+            one_process=True, computes=True,
+        ),
+    ),
+    "Text, vocabularies, caches": (
+        _command(
+            "data", "export a dataset to JSONL", _DATASET,
+            Option("FILES", "--files", "TEXT", "'train=a.txt validation=b.jsonl.gz', or paths for all splits"),
+            Option("FIELDS", "--fields", "NAMES", "of records: en,de or text,label or inputs,targets"),
+            Option("HUB", "--hub", "PATH", "a dataset of the Hugging Face hub, or a folder like one; streamed"),
+            Option("CONFIG", "--config", "NAME", "its configuration, of those that have several"),
+            Option("REVISION", "--revision", "NAME", "its revision: a commit, a tag, a branch"),
+            Option("SELECT", "--select", "TEXT", "only the files with such names, 'absl/* rich/*'"),
+            Option("LIMIT", "--limit", "N", "at most N rows of each split", count),
+            Option("MAX_MB", "--max-mb", "N", "at most N megabytes of text of each split", megabytes),
+            Option("ON_BAD_LINE", "--on-bad-line", "skip", "what to do with a malformed line", default="error",
+                   choices=("error", "skip")),
+            _force("export again even if it is up to date"),
+        ),
+        _command(
+            "vocab", "train a SentencePiece vocabulary on an export, or copy a tokenizer", _DATASET,
+            Option("SIZE", "--size", "N", "pieces, without the sentinels", number, default=32_000),
+            Option("EXTRA_IDS", "--extra-ids", "N", "sentinels behind the pieces (default: 100)", number),
+            Option("MODEL", "--model", "KIND", "unigram or bpe", default="unigram"),
+            Option("SAMPLE", "--sample", "N", "train on so many lines, or bytes: 200MB", default="1000000"),
+            Option("SEED", "--seed", "N", "chooses the sample (default: 0)", number, default=0),
+            Option("CHARACTER_COVERAGE", "--character-coverage", "SHARE", "of characters", float, default=0.9995),
+            Option("BYTE_FALLBACK", "--byte-fallback", "1", "characters without a piece become bytes", bool),
+            Option("NORMALIZATION", "--normalization", "RULE", "SentencePiece's; identity keeps all characters (code)",
+                   default="nmt_nfkc"),
+            Option("VOCAB", "--name", "NAME", "the vocabulary's (default: <model>_<size>)"),
+            _TOKENIZER,
+            Option("EOS_TOKEN", "--eos-token", "TOKEN", "the end token of a tokenizer that names none"),
+            Option("PAD_TOKEN", "--pad-token", "TOKEN", "the padding of a tokenizer that names none"),
+            _force("replace another one of the same name"),
+        ),
+        _command(
+            "tokens", "show a text as the tokens of a vocabulary, with their ids",
+            Option("TASK", "vocabulary", "NAME", "a task, or the file of a tokenizer", make_default=_TASK),
+            _TOKENIZER,
+            Option("TEXT", "--text", "TEXT", "may hold sentinels: <extra_id_0>"),
+            Option("IDS", "--ids", "IDS", "ids instead of a text: 383,105,1"),
+        ),
+        _command(
+            "cache", "cache a task with SeqIO",
+            Option("TASK", "task", "NAME", "the task's name", make_default=_TASK),
+            Option("RUNNER", "--runner", "NAME", "local (default: without Beam), or an Apache Beam runner"),
+            Option("BEAM_OPTIONS", "--beam-options", "TEXT", "options for a Beam runner", default=""),
+            Option("STAGING", "--staging", "FOLDER", "that Beam's workers and this machine can write"),
+            Option("MODULE_IMPORT", "--module-import", "MODULES", "modules that register tasks", default=""),
+            _force("cache again even if it is up to date"),
+        ),
+    ),
+    "Before a run": (
+        _command("check", "say everything that can be known before training", *_EXPERIMENT, _LOGGER, *_MESH),
+        _command(
+            "estimate", "time some steps: parameters, memory, time and cost of the whole run", *_EXPERIMENT,
+            Option("PRICE_PER_HOUR", "--price-per-hour", "PRICE", "of the machine, in any currency", price),
+            one_process=True, computes=True,
+        ),
+        _command(
+            "plan", "memory, collectives, time and MFU of a step on devices that are not here", *_EXPERIMENT, *_MESH,
+            Option("JSON", "--json", "1", "print it for a program to read", bool),
+            _output("FILE", "write it as JSON, too"),
+        ),
+    ),
+    "Train and use": (
+        _command(
+            "train", "train an experiment, or continue it where it stopped", *_EXPERIMENT, _LOGGER,
+            Option("SKIP_NONFINITE", "--gin.SKIP_NONFINITE", "N", "updates that are not finite and may be left out"),
+            Option("RECORDED", "--recorded", "FOLDER", "take the batches from a recording"),
+            Option("COORDINATOR", "--coordinator", "HOST:PORT", "several processes: where the first one is"),
+            Option("PROCESSES", "--processes", "N", "how many they are"),
+            Option("PROCESS", "--process", "N", "the number of this one, from 0 on"),
+            Option("PROFILE", "--profile", "1", "write a trace of some updates", bool),
+            Option("ENGINE", "--engine", "t5x", "t5x: T5X itself, where it is installed", default="t5xpg",
+                   choices=("t5xpg", "t5x")),
+            Option("INITIAL", "--initial", "FOLDER", "the checkpoint of T5X that it starts from (t5x)"),
+            computes=True,
+        ),
+        _command(
+            "record", "write the batches of a run, to train from them without TensorFlow", *_EXPERIMENT,
+            Option("STEPS", "--steps", "N", "how many updates to record for", count, required=True),
+            _output("FOLDER", "the recording (default: recordings/<experiment>)"),
+            _force("replace another recording"),
+            one_process=True,
+        ),
+        _command(
+            "eval", "measure a checkpoint of a run on the validation split", *_EXPERIMENT, _STEP,
+            Option("SPLIT", "--split", "NAME", "another split of the experiment's task"),
+            Option("TASK", "--task", "NAME", "another task or mixture, of the same ids"),
+            one_process=True, computes=True,
+        ),
+        _command(
+            "infer", "predict with a checkpoint of a run: fill in blanks", *_EXPERIMENT, _STEP,
+            Option("PROMPT", "--prompt", "TEXT", 'a text such as "The <extra_id_0> ruined my sleep"'),
+            Option("INPUT", "--input", "FILE", 'JSON lines with "inputs" (or "text")'),
+            Option("SPLIT", "--split", "NAME", "of the experiment's task: all its rows"),
+            _output("FILE", "where the predictions go (default: the terminal)"),
+            one_process=True, computes=True,
+        ),
+        _command(
+            "clean-runs", "list the run directories and delete them after a yes",
+            Option("", "--yes", "", "delete without asking", bool),
+        ),
+    ),
+    "Files of other programs": (
+        _command(
+            "export", "write a run's checkpoint for transformers, and compare, or for T5X", *_EXPERIMENT,
+            Option("FORMAT", "--format", "NAME", "hf, a folder that transformers loads, or t5x", default="hf"),
+            _output("FOLDER", "where it goes (default: huggingface or t5x in the run directory)"),
+            one_process=True,
+        ),
+        _command(
+            "import", "make a run of a checkpoint of transformers, T5X or Mesh-TensorFlow",
+            Option("CHECKPOINT", "checkpoint", "NAME", "a folder, or a name on the hub: google/byt5-small"),
+            Option("NAME", "--name", "NAME", "of the run (default: that of the checkpoint)"),
+            Option("TOKENIZER", "--tokenizer", "FILE", "instead of the checkpoint's own; bytes for none"),
+            Option("SENTINELS", "--sentinels", "NAME", "of a byte vocabulary: byt5_google, transformers or seqio"),
+            Option("OPTIMIZER", "--optimizer", "1", "import the Adafactor of a T5X checkpoint, too", bool),
+            _force("replace what was imported before"),
+            one_process=True,
+        ),
+        _command(
+            "convert-gin", "write a gin file of T5X as an experiment",
+            Option("FILE", "file", "FILE", "a gin file for T5X: a family and size, a run, macros and bindings"),
+            _output("FILE", "where the experiment goes (default: the terminal)"),
+            Option("SEARCH", "--search", "FOLDER", "where other files that it includes are", list),
+            _force("replace a file that is there"),
+        ),
+    ),
+    "Results and proofs": (
+        _command("report", "publish a run: results.json, page and curve of its experiment", *_EXPERIMENT),
+        _command(
+            "reproduce", "train again in a clean run directory and compare with the published results", *_EXPERIMENT,
+            Option("STEPS", "--steps", "N", "only so many updates of it", count),
+            one_process=True, computes=True,
+        ),
+        _command(
+            "sweep", "train the runs of a sweep or a matrix, or those that are left of it", *_EXPERIMENT,
+            Option("JOBS", "--jobs", "N", "runs at a time, sharing the cores", count, default=1),
+            Option("CELLS", "--cells", "PATTERN", "only these cells of a matrix: 'encoder_decoder,*,bytes'"),
+            Option("TIMES", "--times", "1", "only measure what a step of each recipe takes", bool),
+            one_process=True, computes=True,
+        ),
+        _command(
+            "prove-resume", "kill a run again and again, and compare it with one that was not", *_EXPERIMENT,
+            Option("KILLS", "--kills", "N", "how often", count, default=20),
+            Option("KILL_SEED", "--kill-seed", "N", "chooses the moments (default: 0)", int, default=0),
+            one_process=True,
+        ),
+        _command(
+            "prove-hosts", "train on 1, 2, 4, … processes, kill one, go on with another number, and compare",
+            *_EXPERIMENT,
+            Option("PROCESSES", "--processes", "N", "at most", count, default=4),
+            one_process=True,
+        ),
+    ),
+    "Docker": (
+        _target("docker-build", "build the image of docker/Dockerfile", _IMAGE,
+                Option("PIP_CONF", "", "FILE", "pip's settings with a registry of yours")),
+        _target("docker-train", "train an experiment in the image, into runs/", *_EXPERIMENT, _LOGGER, _IMAGE),
+    ),
+    "Work on the repository": (
+        _target("test", "run the unit tests, which stay in their process", _TESTS),
+        _target("test-all", "run the unit tests and those that start programs", _TESTS),
+        _target("prove", "run the long proofs: kills at random, reproductions, pages of experiments, fuzz", _TESTS),
+        _target("lint", "check format, lint and types"),
+        _target("format", "format the code"),
+        _target("bench", "measure speeds beside those of other programs, about 25 minutes",
+                Option("ROWS", "", "NAMES", "only some: 'step caching'"),
+                Option("REPEATS", "", "N", "how often each is measured")),
+        _target("bench-peers", "install what `make bench` compares with into .venv-bench: torch and transformers",
+                _PYTHON),
+        _target("fuzz", "look for inputs that break what reads files and options (Linux, Python 3.11)",
+                Option("SECONDS", "", "N", "for all readers together", default=60)),
+        _target("goldens", "make the reference tensors of the tests again, with torch and transformers", _PYTHON),
+        _target("lock", "resolve pyproject.toml into the hashed locks of requirements/"),
+        _target("clean", "remove exports, caches and compiled files; keeps .venv, runs and vocabularies"),
+    ),
+}  # fmt: skip
+COMMANDS: dict[str, Command] = {one.name: one for group in GROUPS.values() for one in group}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's commands with their options."""
+    whole = argparse.ArgumentParser(
+        prog="t5xpg",
+        description="Reproducible experiments with T5-family models.",
+        epilog="--gin.NAME=VALUE and --gin_file=FILE override an experiment's gin file.",
+    )
+    commands = whole.add_subparsers(dest="command", metavar="command", required=True)
+    for command in COMMANDS.values():
+        if command.in_program:
+            own = commands.add_parser(command.name, help=command.help, description=command.help)
+            for option in command.options:
+                option.add_to(own)
+    return whole
+
+
+def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
+    """The program's arguments for `make name` with these variables: ["train", "byt5_tiny_demo", "--run=mine"]."""
+    return [name, *(text for option in COMMANDS[name].options for text in option.arguments(variables))]
+
+
+def help_page(names: Sequence[str] = (), width: int = 100) -> str:
+    """What `make help` prints: all commands, or the variables of those that are named.
+
+    Raises LookupError for a name that is none.
+    """
+    for name in names:
+        if name not in COMMANDS:
+            raise LookupError(f"make help: there is no target {name}.{nearest(name, COMMANDS)}")
+    if not names:
+        groups = ((title, [(f"make {one.name}", one.help) for one in group]) for title, group in GROUPS.items())
+    else:
+        groups = ((f"make {name}: {COMMANDS[name].help}", _variables(COMMANDS[name])) for name in names)
+    return "\n\n".join("\n".join([title, *_columns(rows, width)]) for title, rows in groups)
+
+
+def _variables(command: Command) -> list[tuple[str, str]]:
+    """("RUN=FOLDER", "the run directory, …") for each variable of Make."""
+    rows = []
+    for option in command.options:
+        default = option.make_default or option.default
+        note = f" (default: {default})" if default else " (has to be given)" if option.required else ""
+        rows += [(f"{option.variable}={option.value}", option.help + note)] if option.variable else []
+    return rows
+
+
+def _columns(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Two columns, the second one wrapped."""
+    indent = max((len(left) for left, _ in rows), default=0) + 4
+    return [
+        textwrap.fill(right, width, initial_indent=f"  {left}".ljust(indent), subsequent_indent=" " * indent)
+        for left, right in rows
+    ]
+
+
+def main() -> None:
+    """`make help`: prints the page on the targets in HELP_ON, or on all."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make help | head`
+    width = 100
+    with contextlib.suppress(OSError):  # no terminal
+        width = max(60, min(120, os.get_terminal_size().columns))
+    try:
+        print(help_page(os.environ.get("HELP_ON", "").split(), width))
+    except LookupError as error:
+        sys.exit(str(error.args[0]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The table of commands: what the program, `make help` and the Makefile make of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from t5xpg import commands
+from t5xpg.commands import COMMANDS, from_make, help_page
+from tests.workplace import REPOSITORY
+
+MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+VARIABLES = {option.variable for command in COMMANDS.values() for option in command.options} - {""}
+
+
+def test_the_makefile_has_the_targets_of_the_table() -> None:
+    (listed,) = re.findall(r"^COMMANDS := (.*)$", MAKEFILE, re.MULTILINE)
+    assert listed.split() == [name for name, one in COMMANDS.items() if one.in_program]
+    targets = set(re.findall(r"^([a-z-]+):(?!=)", MAKEFILE, re.MULTILINE))
+    assert targets == {name for name, one in COMMANDS.items() if not one.in_program}
+    phony = " ".join(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)).split()
+    assert set(phony) == targets | {"$(COMMANDS)", "$(HELP_ON)"}
+
+
+def test_the_makefile_leaves_values_to_the_programs() -> None:
+    """Make reads the value of MACHINE alone, which it compares with four names; a shell sees no value but in quotes."""
+    assert {name for name in VARIABLES if re.search(rf"(?<!\$)\$[({{]{name}\b", MAKEFILE)} == {"MACHINE"}
+    read_by_shell = set(re.findall(r"\$\$\{?([A-Z_]+)", MAKEFILE)) - {"PWD", "VARIABLE", "TIER"}
+    assert read_by_shell == {"PIP_CONF", "PYTHON", "REPEATS", "ROWS", "SECONDS", "TESTS"}
+    of_targets = {one.variable for command in COMMANDS.values() for one in command.options if not one.flag}
+    assert of_targets == read_by_shell | {"MACHINE"}
+
+
+def test_every_command_has_a_function_and_options_of_its_own() -> None:
+    from t5xpg import cli
+
+    parsers = commands.parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr,index]
+    assert list(parsers) == [name for name, one in COMMANDS.items() if one.in_program]
+    for name in parsers:
+        assert callable(vars(cli)[f"_{name.replace('-', '_')}"])
+        variables = [option.variable for option in COMMANDS[name].options if option.variable]
+        assert len(variables) == len(set(variables)), name
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "arguments"),
+    [
+        ("vocab", "", ["wikitext"]),
+        ("vocab", "DATASET=mine|SIZE=500|EXTRA_IDS=0|MODEL=bpe|SAMPLE=20 MB|SEED=3|BYTE_FALLBACK=1|VOCAB=small",
+         ["mine", "--size=500", "--extra-ids=0", "--model=bpe", "--sample=20 MB", "--seed=3", "--byte-fallback",
+          "--name=small"]),
+        ("vocab", "TOKENIZER=a b/tokenizer.json|EOS_TOKEN=</s>|BYTE_FALLBACK=0|FORCE=1",
+         ["wikitext", "--tokenizer=a b/tokenizer.json", "--eos-token=</s>", "--force"]),
+        ("tokens", "TASK=a_task|TEXT=a <extra_id_0>", ["a_task", "--text=a <extra_id_0>"]),
+        ("tokens", "TOKENIZER=a.model|IDS=1,2", ["wikitext_span_corruption", "--tokenizer=a.model", "--ids=1,2"]),
+        ("sweep", "EXP=many|JOBS=2|CELLS=*,a b,*|TIMES=no", ["many", "--jobs=2", "--cells=*,a b,*"]),
+        ("data", "FILES=|LIMIT=|FORCE=", ["wikitext"]),
+        ("data", "DATASET=pycode|SELECT=a* 'b c/*'|FORCE=yes", ["pycode", "--select=a* 'b c/*'", "--force"]),
+        ("cache", "EXP=not of it", ["wikitext_span_corruption"]),
+        ("import", "CHECKPOINT=a b/c|NAME=mine|OPTIMIZER=1", ["a b/c", "--name=mine", "--optimizer"]),
+        ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",
+         ["byt5_tiny_demo", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
+        ("eval", "TASK=another|STEP=best", ["byt5_tiny_demo", "--step=best", "--task=another"]),
+        ("clean-runs", "", []),
+    ],
+)  # fmt: skip
+def test_variables_of_make_are_options_of_the_program(name: str, values: str, arguments: list[str]) -> None:
+    given = dict(value.split("=", 1) for value in values.split("|") if value)
+    assert from_make(name, given) == [name, *arguments]
+    known = [argument for argument in arguments if not argument.startswith("--gin.")]
+    assert commands.parser().parse_args([name, *known]).command == name
+
+
+def test_help_lists_every_command_on_one_line() -> None:
+    lines = help_page().splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  make ")] == list(COMMANDS)
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_help_on_a_command_names_its_variables_and_their_defaults() -> None:
+    page = help_page(["record", "vocab"], width=60)
+    assert "make record: write the batches of a run" in page
+    assert "(has to be given)" in help_page(["record"])
+    assert "  SIZE=N" in page
+    assert "(default: 32000)" in page
+    assert "traceback" not in page
+    assert all(len(line) <= 60 for line in page.splitlines() if not line.startswith("make "))
+    with pytest.raises(LookupError, match=r"there is no target trian\. Did you mean train"):
+        help_page(["train", "trian"])
