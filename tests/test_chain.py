@@ -182,6 +182,7 @@ def test_simulated_devices_give_the_same_losses(workplace: Workplace, unbroken: 
             ],
             "small_next_line, split 'train', has no examples",
         ),
+        (["cache", "smal_span_corruption"], "Did you mean small_span_corruption"),
         (["eval", "SMALL", "--run=never"], "holds no run"),
     ],
 )
@@ -196,7 +197,6 @@ def test_mistakes_are_one_message(workplace: Workplace, arguments: list[str], me
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cache", "smal_span_corruption"], "no task smal_span_corruption"),
         (["data", "wikitxt"], "Did you mean wikitext"),
         (["infer", "byt5_tiny_demo", "--run=never"], "Give one of PROMPT"),
         (["infer", "byt5_tiny_demo", "--run=never", "--prompt=no blank"], "The prompt has no blank"),
@@ -216,4 +216,3 @@ def test_mistakes_in_options(
     said = capsys.readouterr().err
     assert message in said
     assert said.startswith("t5xpg: error: ")
-    assert not list(tmp_path.iterdir())
