@@ -14,7 +14,8 @@ def main() -> None:
     import jax
     import numpy as np
 
-    from t5xpg.exchange.huggingface.params import config_from_transformers, params_from_transformers
+    from t5xpg.exchange.huggingface.config import config_from_transformers
+    from t5xpg.exchange.huggingface.params import params_from_transformers
     from t5xpg.models import decoding
     from t5xpg.models.encoder_decoder import EncoderDecoderModel
 

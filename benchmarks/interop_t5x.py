@@ -23,8 +23,8 @@ from benchmarks.interop_common import imported, logits_of, sizes
 from benchmarks.step import T5X_MISSING, T5X_PYTHON
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
+from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.t5x.networks import in_t5x, model_gin
-from t5xpg.exchange.t5x.params import write_checkpoint
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 

@@ -13,7 +13,8 @@ from t5x.examples.t5 import network
 
 from benchmarks import step_optax, step_timing
 from benchmarks.jobs import JOBS, Z_LOSS
-from t5xpg.exchange.huggingface.params import config_from_transformers, params_from_transformers
+from t5xpg.exchange.huggingface.config import config_from_transformers
+from t5xpg.exchange.huggingface.params import params_from_transformers
 
 
 def main() -> None:

@@ -20,15 +20,16 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.step import T5X_MISSING, T5X_PYTHON
 from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
-from t5xpg.exchange.t5x.engine import experiment_gin
+from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.t5x.engine_gin import experiment_gin
 from t5xpg.exchange.t5x.networks import in_t5x
-from t5xpg.exchange.t5x.params import flat, write_checkpoint
 from t5xpg.exchange.to_t5x import new_param_states
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.identity import data_config
@@ -89,7 +90,7 @@ def compare(
     theirs = load_file(folder / "theirs.safetensors")
     expected = theirs.pop("losses") / (np.asarray(tokens) if is_sum else 1.0)
     apart = max(abs(ours - other) for ours, other in zip(losses, expected, strict=True))
-    trained = dict(flat(in_t5x(given.model, state.params)))
+    trained = flatten_dict(in_t5x(given.model, state.params), sep="/")
     differences = {name: np.asarray(trained[name]) - other for name, other in theirs.items()}
     relative = max(float(np.linalg.norm(each) / np.linalg.norm(theirs[name])) for name, each in differences.items())
     entry = max(float(np.abs(each).max()) for each in differences.values())

@@ -26,12 +26,12 @@ import zstandard
 from flax import serialization
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
 from t5xpg.data.text.lines import BadLines
 from t5xpg.data.text.local_records import texts
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint
-from t5xpg.exchange.formats.tensorflow_files import TensorFlowCheckpoint
 from t5xpg.exchange.formats.torch_files import TorchFile
 
 Target = Callable[[bytes], None]
@@ -143,7 +143,7 @@ def overrides(data: bytes) -> None:
         for problem in reader.problems:
             assert "\n" not in problem, f"the message has many lines: {problem!r}"
             UserError(problem).args[0].encode("utf-8")
-        assert reader.problems or len(reader.places) == 1, f"{len(reader.places)} values bound by {binding!r}"
+        assert reader.problems or len(reader.bound_at) == 1, f"{len(reader.bound_at)} values bound by {binding!r}"
 
 
 def stream(data: bytes) -> None:
@@ -256,8 +256,8 @@ def tensorflow_index(data: bytes) -> None:
         data_file.write_bytes(_packed_golden("mesh_tensorflow", data_file.name))
     try:
         found = TensorFlowCheckpoint(prefix)
-        for name in found:
-            assert found[name].nbytes <= data_file.stat().st_size
+        for name in found.shapes:
+            assert found.read(name).nbytes <= data_file.stat().st_size
     except UserError as error:
         _refused(error, prefix.name)
 

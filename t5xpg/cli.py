@@ -152,7 +152,7 @@ def _vocab(options: Namespace) -> None:
     from t5xpg.data.tasks import task_names
     from t5xpg.data.text import labelled
     from t5xpg.data.vocab.training import SampleSize, VocabularySettings
-    from t5xpg.experiment import prepare
+    from t5xpg.experiment import data_state, prepare
 
     if options.tokenizer:
         if not options.name:
@@ -178,7 +178,7 @@ def _vocab(options: Namespace) -> None:
             seed=options.seed,
         )
         record = prepare.train_vocabulary(options.dataset, settings, name=options.name, force=options.force)
-    kinds = labelled.endings(prepare.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
+    kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
     size = record.vocabulary["size"]
     print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {size}", flush=True)
@@ -197,15 +197,15 @@ def _vocabulary(name: str) -> Vocabulary:
     """The vocabulary of a task, or of a tokenizer's file."""
     from t5xpg.data.tasks import task_names
     from t5xpg.data.vocab.files import vocabulary_of_file
-    from t5xpg.experiment import prepare
+    from t5xpg.experiment import data_state
 
     if Path(name).exists():
         return vocabulary_of_file(Path(name))
-    dataset, entries = prepare.dataset_of(name), task_names.vocabularies(paths.data_directory())
-    if dataset is None:
-        get = task_names.how_to_get(name, entries)
+    row = data_state.row_of(name)
+    if row is None:
+        get = task_names.how_to_get(name, task_names.vocabularies(paths.data_directory()))
         raise UserError(f"There is no task of the table named {name}, and no such file.{get}")
-    return task_names.row_of(name, dataset, entries).vocabulary
+    return row.vocabulary
 
 
 def _cache(options: Namespace) -> None:

@@ -62,12 +62,13 @@ WITH_TENSORFLOW = {
     "t5xpg.data.tasks.steps",
     "t5xpg.data.tasks.table",
 }
-# Inside a function: texts among the numbers of a metric, which the evaluator asks for; what loads the libraries.
-LATE_TENSORFLOW = {"t5xpg.data.late_imports", "t5xpg.data.metrics"}
+# Inside a function: texts among the numbers of a metric, which the evaluator asks for; what loads the libraries; the
+# reader of TensorFlow's checkpoints, which only `make import` calls.
+LATE_TENSORFLOW = {"t5xpg.data.late_imports", "t5xpg.data.metrics", "t5xpg.data.tensorflow_checkpoint"}
 # They import TensorFlow (the first three), are of the goldens only, or belong to another framework.
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch", "transformers")
-# A program of the other environment, which asks transformers what it makes of an export.
-ELSEWHERE = "t5xpg.exchange.huggingface.transformers_answers"
+# A program for another environment: transformers' outputs for an export.
+ELSEWHERE = "t5xpg.exchange.huggingface.transformers_outputs"
 WITHOUT_JAX = ("base", "data", "tasks")
 RUN_WITH_JAX = {f"t5xpg.run.checkpoint.{name}" for name in ("checkpointer", "initial_checkpoint", "items")}
 

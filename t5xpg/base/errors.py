@@ -12,6 +12,7 @@ from collections.abc import Iterable
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COMPARED = 10_000
 _LONGEST_NAME = 100
+_SHOWN = 12  # names that are listed where none is close
 
 
 class UserError(Exception):
@@ -30,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A sentence that names the known names closest to `name`, or the known ones where none is close.
+    """A sentence that names the known names closest to `name`; the known ones where none is close, a few of many.
 
     Starts with a space, so that it can follow a sentence; empty where nothing is known.
     """
@@ -45,8 +46,9 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
         return f" Did you mean {' or '.join(map(_on_one_line, close))}?"
     if not names:
         return ""
-    shown = ", ".join(map(_on_one_line, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    return f" Known: {shown}."
+    few = names if len(names) <= _SHOWN else difflib.get_close_matches(name, names, n=count, cutoff=0.0)
+    more = f" and {len(names) - len(few)} more" if len(few) < len(names) else ""
+    return f" Known: {', '.join(map(_on_one_line, few))}{more}."
 
 
 def _on_one_line(name: str) -> str:

@@ -20,7 +20,7 @@ from t5xpg.base.paths import shown
 from t5xpg.check import data as data_checks
 from t5xpg.check import run as run_checks
 from t5xpg.check import start as start_checks
-from t5xpg.check.finding import Finding
+from t5xpg.check.finding import Finding, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
 from t5xpg.distributed import hardware
@@ -50,12 +50,7 @@ def check(
             found.append(Finding("gin", f"{shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
         directory = RunDirectory(run or _own_run(loaded))
         found += findings(loaded, directory, device=device)
-    found = list(dict.fromkeys(found))  # two datasets have much in common
-    for finding in found:
-        print(finding.shown)
-    count = sum(finding.problem for finding in found)
-    print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
-    return 1 if count else 0
+    return report(found)
 
 
 def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> None:

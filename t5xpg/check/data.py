@@ -3,89 +3,73 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.check.finding import Finding
 from t5xpg.data import objectives
-from t5xpg.data.cache import command
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.tasks import lengths as objective_lengths
 from t5xpg.data.tasks import task_names
-from t5xpg.data.text import labelled
+from t5xpg.data.text.labelled import TFDS_TASKS
 from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import no_metrics
-from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment import Experiment, assembly, data_state
+from t5xpg.experiment.needs import PlannedIds
 
 
 def look_at(dataset: DatasetConfig, experiment: Experiment, *, quick: bool) -> Iterator[Finding]:
     """What there is to say of a stream. quick: without starting TensorFlow, so nothing of users' tasks."""
-    task = dataset.mixture_or_task_name
-    name = prepare.dataset_of(task)
-    entries = task_names.vocabularies(paths.data_directory())
-    of_tfds = {row.name: row for row in task_names.tfds_rows(entries)}
-    if name is not None:
-        yield from _own_task(name, dataset, experiment)
-    elif task in of_tfds:
-        yield from _tfds_task(of_tfds[task], dataset, experiment)
+    state = data_state.state_of(dataset, experiment.needs, compare=not quick)
+    if state.row is not None:
+        yield from _task_of_table(state, state.row, dataset, experiment)
     elif not dataset.module_import:
-        fields = prepare.dataset_fields()
-        known = [row.name for each in fields for row in task_names.rows(each, entries, fields[each])] + [*of_tfds]
-        get = task_names.how_to_get(task, entries)
-        text = f"There is no task or mixture named {task}.{nearest(task, known)}{get}"
-        yield Finding("data", f"{text} Tasks of your own need MODULE_IMPORT.", problem=True)
+        yield _unknown_task(dataset.mixture_or_task_name)
+    elif not state.ready:
+        yield from _text(state, dataset)
     elif not quick:
         yield from _users_task(dataset, experiment)
 
 
-def _tfds_task(row: task_names.Row, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
-    """A task over TensorFlow Datasets, as far as is known without them."""
-    assert row.supervised is not None
-    task, read = dataset.mixture_or_task_name, labelled.TFDS_TASKS[row.supervised.kind]
-    is_cached = (paths.cache_directory() / row.cached_as / command.COMPLETED).is_file()
-    if dataset.split not in read.splits:
-        text = f"{task} has no split {dataset.split!r}.{nearest(dataset.split, read.splits)}"
+def _unknown_task(task: str) -> Finding:
+    entries, fields = data_state.vocabularies(), data_state.dataset_fields()
+    rows = [row for name in fields for row in task_names.rows(name, entries, fields[name])]
+    known = [row.name for row in [*rows, *task_names.tfds_rows(entries)]]
+    text = f"There is no task or mixture named {task}.{nearest(task, known)}{task_names.how_to_get(task, entries)}"
+    return Finding("data", f"{text} Tasks of your own need MODULE_IMPORT.", problem=True)
+
+
+def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Finding]:
+    """What is missing of the text, the vocabulary and the cache, and what cannot be used of them."""
+    for problem in state.problems:
+        yield Finding("data", problem, problem=True)
+    if state.missing and not state.problems:
+        made = ", ".join(state.missing)
+        if state.row is not None and state.row.supervised is not None and state.row.dataset is None:
+            source = TFDS_TASKS[state.row.supervised.kind].dataset
+            made += f", of {source} of TensorFlow Datasets, fetched if it is not here"
+        stream = f"{dataset.mixture_or_task_name}, {dataset.split}"
+        yield Finding("data", f"{stream}: `make train` makes first what is missing: {made}")
+
+
+def _task_of_table(
+    state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, experiment: Experiment
+) -> Iterator[Finding]:
+    documents = _documents(state, row)
+    count = documents.get(dataset.split)
+    if dataset.split not in documents:
+        text = f"{row.name} has no split {dataset.split!r}.{nearest(dataset.split, documents)}"
         yield Finding("data", text, problem=True)
-    elif dataset.use_cached and not is_cached:
-        first = f"`make train` caches it first, and gets {read.dataset} of TensorFlow Datasets where that is not here"
-        yield Finding("data", f"{task}, {dataset.split}: {first}")
+    elif count == 0:
+        text = f"The split {dataset.split!r} of {row.dataset} is empty: nothing can be read from it."
+        yield Finding("data", text, problem=True)
+    elif not state.ready:
+        yield from _text(state, dataset)
     else:
-        yield Finding("data", f"{task}, {dataset.split}, {'cached' if dataset.use_cached else 'not cached'}")
-    yield from _row(row, dataset, experiment)
-
-
-def _own_task(name: str, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
-    task = dataset.mixture_or_task_name
-    counts: dict[str, int | None] = dict.fromkeys(SPLITS)
-    problems = list(prepare.problems(dataset))
-    if name in find_manifests(paths.data_directory()) and not problems:
-        manifest = read_manifest(paths.data_directory() / name)
-        counts = {split: record.documents for split, record in manifest.splits.items()}
-    if dataset.split not in counts:
-        problems.append(f"{task} has no split {dataset.split!r}.{nearest(dataset.split, counts)}")
-    elif counts[dataset.split] == 0:
-        problems.append(f"The split {dataset.split!r} of {name} is empty: nothing can be read from it.")
-    missing = prepare.missing(dataset)
-    count = counts.get(dataset.split)
-    if problems:
-        for problem in dict.fromkeys(problems):
-            yield Finding("data", problem, problem=True)
-    elif missing:
-        yield Finding(
-            "data", f"{task}, {dataset.split}: `make train` makes first what is missing: {', '.join(missing)}"
-        )
-    else:
-        cached = "cached" if dataset.use_cached else "not cached"
-        yield Finding("data", f"{task}, {dataset.split}, {cached}" + (f", {count:,} documents" if count else ""))
-    row = task_names.row_of(task, name, task_names.vocabularies(paths.data_directory()))
-    yield from _row(row, dataset, experiment)
-
-
-def _row(row: task_names.Row, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
-    """What the table says of a task: metrics, vocabulary, lengths."""
+        yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
     yield from _metrics(dataset, experiment, has_metrics=row.has_metrics)
     yield from _vocabulary(row.vocabulary, experiment)
     if row.supervised is not None and dataset.objective is not None:
@@ -99,14 +83,30 @@ def _row(row: task_names.Row, dataset: DatasetConfig, experiment: Experiment) ->
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 
 
+def _documents(state: data_state.DataState, row: task_names.Row) -> Mapping[str, int | None]:
+    """The splits of a task, with the number of their documents where it is known."""
+    if row.dataset is None and row.supervised is not None:
+        return dict.fromkeys(TFDS_TASKS[row.supervised.kind].splits)
+    folder = find_manifests(paths.data_directory()).get(str(row.dataset))
+    if folder is None or state.problems:
+        return dict.fromkeys(SPLITS)
+    return {split: record.documents for split, record in read_manifest(folder).splits.items()}
+
+
+def _readable(task: str, dataset: DatasetConfig, cached: str, documents: int | None) -> Finding:
+    count = f", {documents:,} documents" if documents else ""
+    return Finding("data", f"{task}, {dataset.split}, {cached}{count}")
+
+
 def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConfig, before: str) -> Iterator[Finding]:
     """Whether the examples of a task fit the lengths of its features. before: what its line begins with."""
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
     if objectives.name_of(objective) != objectives.name_of(part.objective):
+        fragment = task_names.UL2_MIXTURE if part.mode is not None else objectives.name_of(part.objective)
         yield Finding(
             "spans",
             f"The experiment sets the objective {objectives.name_of(objective)}, and {part.name} has "
-            f"{objectives.name_of(part.objective)}: include 'gin/objectives/{_fragment(part)}.gin' behind "
+            f"{objectives.name_of(part.objective)}: include 'gin/objectives/{fragment}.gin' behind "
             "gin/runs/pretrain.gin, or choose another task.",
             problem=True,
         )
@@ -119,37 +119,36 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
     needed = objective_lengths.objective_lengths(objective, lengths, part.reserved)
     spans = f"{needed.sentinels} span{'s' if needed.sentinels > 1 else ''} and " if needed.sentinels else ""
     at_most = "" if isinstance(objective, objectives.SpanCorruption) else "at most "
-    yield Finding(
-        "spans",
-        f"{before}{needed.text} tokens of text give {at_most}{spans}{needed.targets} target tokens of "
-        f"{lengths['targets']}",
-    )
-
-
-def _fragment(part: task_names.Part) -> str:
-    return task_names.UL2_MIXTURE if part.mode is not None else objectives.name_of(part.objective)
+    text = f"{before}{needed.text} tokens of text give {at_most}{spans}{needed.targets} target tokens of"
+    yield Finding("spans", f"{text} {lengths['targets']}")
 
 
 def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
     """What the data process says of a task or mixture that a user's module registers."""
     with DataService() as service:
         try:
-            try:
-                described = service.describe(dataset)
-            except UserError as error:
-                if task_names.NOT_CACHED not in str(error):
-                    raise
-                described = service.describe(dataclasses.replace(dataset, use_cached=False))
+            described = describe(service, dataset)
             assembly.check_vocabulary(described.vocabulary, experiment)
+            if described.cached:
+                data_state.compare_caches(dataset)
         except UserError as error:
             yield Finding("data", str(error), problem=True)
             return
     cached = "cached" if described.cached else "not cached"
     if dataset.use_cached and not described.cached:
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
-    count = described.examples.get(dataset.split)
-    yield Finding("data", f"{described.name}, {dataset.split}, {cached}" + (f", {count:,} documents" if count else ""))
+    yield _readable(described.name, dataset, cached, described.examples.get(dataset.split))
     yield from _metrics(dataset, experiment, has_metrics=described.has_metrics)
+
+
+def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
+    """The task as it can be read now: from its cache, or without one where there is none yet."""
+    try:
+        return service.describe(dataset)
+    except UserError as error:
+        if task_names.NOT_CACHED not in str(error):
+            raise
+    return service.describe(dataclasses.replace(dataset, use_cached=False))
 
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:
@@ -159,10 +158,13 @@ def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: boo
 
 
 def _vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> Iterator[Finding]:
+    if isinstance(vocabulary, PlannedIds) and not vocabulary.pieces:
+        return  # its size is not known
     try:
         assembly.check_vocabulary(vocabulary, experiment)
     except UserError as error:
         yield Finding("ids", str(error), problem=True)
     else:
         size = experiment.model.config.vocab_size
-        yield Finding("ids", f"{vocabulary.size:,} of the vocabulary, {size:,} of the model")
+        at_most = "at most " if isinstance(vocabulary, PlannedIds) else ""
+        yield Finding("ids", f"{at_most}{vocabulary.size:,} of the vocabulary, {size:,} of the model")

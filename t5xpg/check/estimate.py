@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import tempfile
@@ -21,7 +20,7 @@ from t5xpg.base.progress import duration
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.distributed import hardware
-from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment import Experiment, assembly, data_state
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
@@ -68,16 +67,9 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
     update, state = _time_updates(built, train_step, state)
     save = _time_save(experiment, state)
     evaluation = _time_evaluation(built, eval_step, state)
-    total, period = experiment.total_steps, experiment.checkpoints.period
-    times = Times(
-        start=start,
-        update=update,
-        updates=total,
-        evaluation=evaluation * (batches or 0),
-        evaluations=1 + _periods(total, experiment.eval_period),
-        save=save,
-        saves=_periods(total, period),
-    )
+    updates = experiment.total_steps
+    evaluations, saves = (_periods(updates, each) for each in (experiment.eval_period, experiment.checkpoints.period))
+    times = Times(start, update, updates, evaluation * (batches or 0), 1 + evaluations, save, saves)
     _print(loaded, built, times, batches, train_step.memory_analysis(), price_per_hour)
     return 0
 
@@ -85,32 +77,31 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
 def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
     """Batches of one evaluation where that is known, and the compiled steps; the time it takes is that of training."""
     experiment = built.experiment
-    train_config, eval_config = (
-        data_config(dataset, experiment.random_seed) for dataset in (experiment.train_dataset, experiment.eval_dataset)
-    )
-    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
+    configs = [
+        data_config(each, experiment.random_seed) for each in (experiment.train_dataset, experiment.eval_dataset)
+    ]
+    with ThreadPoolExecutor(1) as pool:
         compiling = pool.submit(lambda: (built.compile_train_step(), built.compile_eval_step()))
         batches = experiment.eval_dataset.max_batches
-        if _is_there(train_config) and _is_there(eval_config):
-            service = stack.enter_context(DataService())
-            assembly.check_vocabulary(service.describe(train_config).vocabulary, experiment)
-            stream, eval_stream = service.open(train_config), service.open(eval_config)
-            next(stream)
-            if batches is None:
-                batches = sum(1 for _ in eval_stream)
+        if all(_is_there(each) for each in configs):
+            with DataService() as service:
+                assembly.check_vocabulary(service.describe(configs[0]).vocabulary, experiment)
+                stream, eval_stream = map(service.open, configs)
+                next(stream)
+                if batches is None:
+                    batches = sum(1 for _ in eval_stream)
         return batches, compiling.result()
 
 
 def _is_there(dataset: DatasetConfig) -> bool:
-    """Whether a stream can be read without making something first."""
-    known = prepare.dataset_of(dataset.mixture_or_task_name) is not None
-    return known and not prepare.missing(dataset) and not prepare.problems(dataset)
+    """Whether a stream of the table can be read without making something first."""
+    state = data_state.state_of(dataset)
+    return state.row is not None and state.row.dataset is not None and state.ready
 
 
 def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
     """Seconds of an update: the median, between the loop's waits for the metrics of the one before."""
-    token_bytes = _token_bytes(built)
-    batches = made_up(built.experiment, built.experiment.train_dataset)
+    token_bytes, batches = _token_bytes(built), made_up(built.experiment, built.experiment.train_dataset)
     seconds: list[float] = []
     pending: Any = None
     end = float("inf")
@@ -129,8 +120,7 @@ def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) 
 
 def _time_evaluation(built: Assembly, step: Callable[..., Any], state: TrainState) -> float:
     """Seconds of one batch of an evaluation."""
-    token_bytes = _token_bytes(built)
-    batches = made_up(built.experiment, built.experiment.eval_dataset)
+    token_bytes, batches = _token_bytes(built), made_up(built.experiment, built.experiment.eval_dataset)
     seconds = []
     for _ in range(_WARM_UP + _FEWEST):
         began = time.perf_counter()
@@ -197,40 +187,42 @@ def _print(
     memory: Any,
     price_per_hour: float | None,
 ) -> None:
-    experiment, devices = loaded.experiment, built.devices
+    experiment, devices, selection = loaded.experiment, built.devices, loaded.experiment.selection
     flops = experiment.train_dataset.batch_size * experiment.model.flops_per_example(experiment.lengths)
-    share = hardware.share_of_peak(
-        flops / times.update, hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
-    )
+    peak = hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
+    share = hardware.share_of_peak(flops / times.update, peak)
     of_peak = f", {share:.0%} of the peak" if share is not None else ""
     cpu = f" ({environment.cpu_model()})" if devices["platform"] == "cpu" else ""
     print(f"{loaded.name} on {devices['count']} x {devices['kind']}{cpu}")
-    print(f"parameters   {experiment.model.num_params:,}")
-    print(f"operations   {flops / 1e9:,.1f} GFLOP an update, {flops * times.updates:.3g} in all{of_peak}")
+
+    def line(what: str, text: str) -> None:
+        print(f"{what:<13}{text}")
+
+    def repeated(what: str, number: int, seconds: float, digits: int, note: str = "") -> None:
+        line(what, f"{number:,} x {seconds:.{digits}f} s{note} = {duration(number * seconds)}")
+
+    line("parameters", f"{experiment.model.num_params:,}")
+    line("operations", f"{flops / 1e9:,.1f} GFLOP an update, {flops * times.updates:.3g} in all{of_peak}")
     if memory is not None:
-        size = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
-        print(f"memory       {size:,.0f} MiB a device")
-    print(f"start        {duration(times.start)}")
-    print(f"updates      {times.updates:,} x {times.update:.3f} s = {duration(times.updates * times.update)}")
+        size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        line("memory", f"{size / 2**20:,.0f} MiB a device")
+    line("start", duration(times.start))
+    repeated("updates", times.updates, times.update, 3)
     if batches is None:
-        print(f"evaluations  {times.evaluations} over a whole split of unknown length: not counted")
+        line("evaluations", f"{times.evaluations} over a whole split of unknown length: not counted")
     else:
-        print(
-            f"evaluations  {times.evaluations} x {times.evaluation:.2f} s ({batches} batches) = "
-            f"{duration(times.evaluations * times.evaluation)}"
-        )
+        repeated("evaluations", times.evaluations, times.evaluation, 2, f" ({batches} batches)")
     if experiment.infer_eval_period is not None:
         number = _periods(times.updates, experiment.infer_eval_period)
-        print(f"metrics      {number} x INFER_EVAL_STEPS batches of every task, predicted: not counted")
-    print(f"checkpoints  {times.saves} x {times.save:.2f} s = {duration(times.saves * times.save)}")
-    selection = experiment.selection
+        line("metrics", f"{number} x INFER_EVAL_STEPS batches of every task, predicted: not counted")
+    repeated("checkpoints", times.saves, times.save, 2)
     if selection is not None and selection.keep:
-        print(f"             and {times.save:.2f} s for each evaluation that is the best so far, out of their turn")
+        line("", f"and {times.save:.2f} s for each evaluation that is the best so far, out of their turn")
     if selection is not None and selection.patience is not None:
-        print(f"early stop   as soon as {selection.metric} has not been better for {selection.patience} evaluations")
-    print(f"in all       {duration(times.total)} ({times.total:,.0f} s)")
+        line("early stop", f"as soon as {selection.metric} has not been better for {selection.patience} evaluations")
+    line("in all", f"{duration(times.total)} ({times.total:,.0f} s)")
     if price_per_hour is not None:
-        print(f"cost         {times.total / 3600 * price_per_hour:,.2f} at {price_per_hour:g} an hour")
+        line("cost", f"{times.total / 3600 * price_per_hour:,.2f} at {price_per_hour:g} an hour")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 1.5 * environment.usable_cores():
         print(f"other programs are running (load {load:.0f}): alone on the machine it would be faster")

@@ -1,7 +1,8 @@
-"""A line of what `make check` says."""
+"""What a check finds: lines of a table, and whether something stands in the way of training."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -14,11 +15,17 @@ class Finding:
     problem: bool = False
     looked_at: bool = True
 
-    @property
-    def verdict(self) -> str:
-        return "NO" if self.problem else "ok" if self.looked_at else "--"
-
-    @property
-    def shown(self) -> str:
+    def __str__(self) -> str:
         """The line; a text of several goes on below its beginning."""
-        return f"{self.what:<9}{self.verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())
+        verdict = "NO" if self.problem else "ok" if self.looked_at else "--"
+        return f"{self.what:<9}{verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())
+
+
+def report(findings: Iterable[Finding]) -> int:
+    """Print the table, each line once, and the verdict. Returns the exit code: 0 where it can be trained, else 1."""
+    found = list(dict.fromkeys(findings))
+    for finding in found:
+        print(finding)
+    count = sum(finding.problem for finding in found)
+    print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
+    return 1 if count else 0

@@ -11,8 +11,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
 from t5xpg.check.finding import Finding
-from t5xpg.data.text.manifest import find_manifests, read_manifest
-from t5xpg.experiment import prepare
+from t5xpg.data.text.manifest import read_manifest
+from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import deciding, run_identity
 from t5xpg.run.directory import RunDirectory, differences
@@ -49,14 +49,13 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     """What makes the run the run it is, as far as it is known before anything is made."""
     experiment = loaded.experiment
-    identity = run_identity(experiment, prepare.Source({}))
+    identity = run_identity(experiment, prepare.DataIdentity({}))
     del identity["data"], identity["cache"]
-    task = experiment.train_dataset.mixture_or_task_name
-    name = prepare.dataset_of(task)
-    if data and name is not None and name in find_manifests(paths.data_directory()):
-        with contextlib.suppress(UserError):  # said where the data are looked at
-            digests = read_manifest(paths.data_directory() / name).identity
-            identity["data"] = {"task": task, "dataset": name, "sha256": digests}
+    row = data_state.row_of(experiment.train_dataset.mixture_or_task_name, experiment.needs)
+    if data and row is not None and row.dataset is not None:
+        with contextlib.suppress(UserError):  # not exported yet, or said where the data are looked at
+            manifest = read_manifest(paths.data_directory() / row.dataset)
+            identity["data"] = prepare.identity_of_text(row, manifest)
     return identity
 
 

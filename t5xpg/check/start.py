@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any
 from t5xpg.base.paths import shown
+from t5xpg.check.data import describe
 from t5xpg.check.finding import Finding
-from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
-from t5xpg.data.tasks import task_names
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
-from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment import Experiment, data_state
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.needs import PlannedIds
 from t5xpg.optim import state
 from t5xpg.run.best import BestMetric, validation_names
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
@@ -60,40 +61,28 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
 def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: bool) -> Iterator[Finding]:
     """trained: the record of the vocabulary to start from, where there is one."""
     dataset, selection = experiment.eval_dataset, experiment.selection
-    row = prepare.row_of(dataset.mixture_or_task_name)
-    if row is not None and trained is not None:
+    state = data_state.state_of(dataset, experiment.needs)
+    row = state.row
+    if row is not None and trained is not None and not isinstance(row.vocabulary, PlannedIds):
         yield from _vocabulary(row.vocabulary, trained, experiment)
         trained = None
     if row is not None and selection is not None and selection.of_validation:
         parts = [part.name for part in row.parts]
-        yield _selected(selection, validation_names(parts if len(parts) > 1 else []))
+        names = validation_names(parts if len(parts) > 1 else [])
+        yield _best(selection, functools.partial(selection.require, names))
         selection = None
-    if quick or (trained is None and selection is None) or prepare.missing(dataset) or prepare.problems(dataset):
+    if quick or (trained is None and selection is None) or not state.ready:
         return
     with DataService() as service:
         try:
-            dataset, vocabulary = _readable(service, dataset)
+            described = describe(service, dataset)
         except UserError:  # said where the data are looked at
             return
         if trained is not None:
-            yield from _vocabulary(vocabulary, trained, experiment)
+            yield from _vocabulary(described.vocabulary, trained, experiment)
         if selection is not None:
-            try:
-                require_selection(service, dataset, selection)
-                yield Finding("best", _text(selection))
-            except UserError as error:
-                yield Finding("best", str(error), problem=True)
-
-
-def _readable(service: DataService, dataset: DatasetConfig) -> tuple[DatasetConfig, Vocabulary]:
-    """The dataset as it can be read now, from its cache or without, and its vocabulary."""
-    try:
-        return dataset, service.describe(dataset).vocabulary
-    except UserError as error:
-        if task_names.NOT_CACHED not in str(error):
-            raise
-    dataset = dataclasses.replace(dataset, use_cached=False)
-    return dataset, service.describe(dataset).vocabulary
+            readable = dataclasses.replace(dataset, use_cached=described.cached)
+            yield _best(selection, functools.partial(require_selection, service, readable, selection))
 
 
 def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experiment) -> Iterator[Finding]:
@@ -103,19 +92,16 @@ def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experi
         yield Finding("start", str(error), problem=True)
 
 
-def _selected(selection: BestMetric, names: list[str]) -> Finding:
+def _best(selection: BestMetric, require: Callable[[], None]) -> Finding:
+    """require: raises UserError where what is selected by is not measured."""
     try:
-        selection.require(names)
+        require()
     except UserError as error:
         return Finding("best", str(error), problem=True)
-    return Finding("best", _text(selection))
-
-
-def _text(selection: BestMetric) -> str:
     patience = selection.patience
     ends = "" if patience is None else f"; ends after {patience} in a row without a better one"
     kept = "kept" if selection.keep else "not kept"
-    return f"{selection.metric}, {selection.mode}, {kept}{ends}"
+    return Finding("best", f"{selection.metric}, {selection.mode}, {kept}{ends}")
 
 
 def _own_meta(directory: RunDirectory) -> dict[str, Any]:

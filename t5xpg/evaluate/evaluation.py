@@ -24,7 +24,7 @@ from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
 from t5xpg.evaluate.trained_model import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
-from t5xpg.experiment import assembly, prepare
+from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
@@ -186,17 +186,17 @@ def _metrics_table(measured: Sequence[TaskMetrics]) -> list[str]:
     return aligned(["task", "examples", "metric", "value"], rows)
 
 
-def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.Source:
+def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
     """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
     experiment = loaded.experiment
     if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary
         check_same_model(directory, experiment)
-        return prepare.prepare(config)
-    identity = run_identity(experiment, prepare.Source({}))
+        return prepare.prepare(config, experiment.needs)
+    identity = run_identity(experiment, prepare.DataIdentity({}))
     known = {name: value for name, value in identity.items() if name not in ("data", "cache")}
     directory.check(loaded.name, known)
     _check_ids(config, directory)
-    source = prepare.prepare(config)
+    source = prepare.prepare(config, experiment.needs)
     if config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
         directory.check(loaded.name, run_identity(experiment, source))
     return source
@@ -204,7 +204,7 @@ def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
 
 def _check_ids(config: DatasetConfig, directory: RunDirectory) -> None:
     """Raise UserError where a task of the table has other ids than the run; of others the data process knows."""
-    row, recorded = prepare.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
+    row, recorded = data_state.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
     if row is not None and recorded is not None:
         check_same_vocabulary(row.vocabulary, recorded, directory)
 

@@ -124,7 +124,7 @@ class SplitSource:
 
     total = None  # preprocessing may make several of one document
 
-    def __init__(self, stream: Stream, data: prepare.Source, predictor: Predictor) -> None:
+    def __init__(self, stream: Stream, data: prepare.DataIdentity, predictor: Predictor) -> None:
         self.identity = {"stream": dict(stream.identity), "data": data.data, "cache": data.cache}
         self._stream = stream
         self._decode = predictor.vocabulary.decode
@@ -153,7 +153,7 @@ class SplitSource:
 
 @contextlib.contextmanager
 def open_split(
-    loaded: LoadedConfig, directory: RunDirectory, split: str, data: prepare.Source, predictor: Predictor
+    loaded: LoadedConfig, directory: RunDirectory, split: str, data: prepare.DataIdentity, predictor: Predictor
 ) -> Iterator[SplitSource]:
     """A split of the task that the experiment evaluates on. Raises UserError where there is none, or its ids mean
     something else than those that the run was trained with."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors.numpy import save_file
 
@@ -48,15 +46,20 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     assembly.check_vocabulary(vocabulary, experiment)
     converter = experiment.eval_dataset.converter
     exported = in_transformers(experiment.model, params, vocabulary, prefix_sees_itself=converter == PREFIX_LM)
-    results = _results(directory)
+    lengths = experiment.lengths
+    results = None  # where the run has measured nothing
+    with contextlib.suppress(UserError):
+        results = collect(directory)
     with directory_atomically(target.absolute()) as folder:
         write_json(folder / "config.json", exported.config)
         save_file(exported.tensors, folder / SAFETENSORS, metadata={"format": "pt"})
         (folder / SAFETENSORS).chmod((folder / "config.json").stat().st_mode)  # it is made for its owner alone
         if exported.auto_class == SEQ2SEQ:
-            answer = generation_config(experiment.decoding, vocabulary, _longest_answer(experiment))
+            answer = generation_config(
+                experiment.decoding, vocabulary, experiment.eval_dataset.task_feature_lengths["targets"]
+            )
             write_json(folder / "generation_config.json", answer)
-        write_tokenizer(folder, vocabulary, longest=_longest_input(experiment))
+        write_tokenizer(folder, vocabulary, longest=lengths["inputs" if "inputs" in lengths else "targets"])
         check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
         checked = check_in_transformers(folder, exported, experiment.model, converter, params, vocabulary)
         card = model_card(
@@ -88,22 +91,6 @@ def _check_target(target: Path) -> None:
     card = target / CARD
     if not target.is_dir() or not card.is_file() or MARK not in card.read_text(encoding="utf-8", errors="replace"):
         raise UserError(f"OUTPUT={target} is there, and is no folder that an export wrote. Name another one.")
-
-
-def _results(directory: RunDirectory) -> Mapping[str, Any] | None:
-    """What the run's records say; None where it has measured nothing."""
-    with contextlib.suppress(UserError):
-        return collect(directory)
-    return None
-
-
-def _longest_input(experiment: Experiment) -> int:
-    lengths = experiment.lengths
-    return lengths["inputs"] if "inputs" in lengths else lengths["targets"]
-
-
-def _longest_answer(experiment: Experiment) -> int:
-    return experiment.eval_dataset.task_feature_lengths["targets"]
 
 
 def _notes(experiment: Experiment) -> list[str]:

@@ -1,8 +1,9 @@
 """A checkpoint of T5X or of Mesh-TensorFlow, recognised by its files.
 
-Such checkpoints say neither what their MLPs compute nor what their ids mean. The first is looked for in the gin files
-that both programs leave beside them, the second in what `make export FORMAT=t5x` writes (`t5xpg.json`), in tokenizer
-files that lie there, or is told (TOKENIZER=). An embedding of 259 to 512 rows is taken for one of bytes, as ByT5's.
+Such checkpoints contain neither the activations of their MLPs nor the meaning of their ids. The first are looked for
+in the gin files that both programs leave beside them, the second in what `make export FORMAT=t5x` writes
+(`t5xpg.json`), in tokenizer files that lie there, or named by the user (TOKENIZER=). An embedding of 259 to 512 rows is
+one of bytes, as ByT5's.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.exchange.formats.t5x_files import TENSORFLOW, holds_checkpoint, open_checkpoint
+from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
 from t5xpg.exchange.import_folders import TOKENIZER_FILES
-from t5xpg.exchange.imported import Taken, vocabulary_of_folder
+from t5xpg.exchange.imported import ImportedCheckpoint
 from t5xpg.exchange.t5x.adafactor import Accumulators, accumulators_of
 from t5xpg.exchange.t5x.networks import RECORD
 from t5xpg.exchange.t5x.params import config_of, params_of, state_of
@@ -39,13 +41,13 @@ _BYTE_ROWS = range(259, 513)
 _PIECES = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
 
-def is_one(checkpoint: str) -> bool:
+def is_checkpoint(checkpoint: str) -> bool:
     """Whether this names a checkpoint of T5X or Mesh-TensorFlow on this machine."""
     path = Path(checkpoint).expanduser()
     return bool(checkpoint) and holds_checkpoint(path)
 
 
-def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> Taken:
+def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
     """The checkpoint, with its Adafactor where `optimizer` says so.
 
     Raises UserError where it is not whole, or no encoder-decoder of T5's families.
@@ -64,7 +66,7 @@ def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     if optimizer:
         accumulators = accumulators_of(state, params)
         step, opt_state = accumulators.step, _optax_state(config, params, accumulators)
-    return Taken(
+    return ImportedCheckpoint(
         source=str(found.path),
         name=_name(given),
         format=found.kind,
@@ -97,10 +99,9 @@ def _name(given: Path) -> str:
 
 
 def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Of the MLP, where a file says them."""
-    said = record.get("model", {}).get("mlp_activations")
-    if said:
-        return tuple(said)
+    """The activations of the MLP, where a file names them."""
+    if recorded := record.get("model", {}).get("mlp_activations"):
+        return tuple(recorded)
     for file in (folder / name for folder in folders for name in _GIN_FILES):
         if file.is_file():
             found = _ACTIVATIONS.findall(file.read_text(encoding="utf-8", errors="replace"))
@@ -133,9 +134,9 @@ def _vocabulary(
 def _recorded(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, int]) -> Vocabulary:
     model = value.get("model_file")
     if model is not None:
-        places = [folder / Path(model).name for folder in folders]
-        there = next((place for place in places if place.is_file()), places[0])
-        value = {**value, "model_file": str(there)}
+        candidates = [folder / Path(model).name for folder in folders]
+        file = next((file for file in candidates if file.is_file()), candidates[0])
+        value = {**value, "model_file": str(file)}
     found = Vocabulary.from_json(value)
     if found.size > rows["vocab_size"]:
         raise UserError(f"{RECORD} says {found.size:,} ids, and the model has {rows['vocab_size']:,}.")

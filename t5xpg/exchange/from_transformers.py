@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import json_object_of
 from t5xpg.exchange.formats.weights import files_of, open_weights
 from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
 from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
+from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
 from t5xpg.exchange.import_folders import CONFIG, TOKENIZER_FILES, find
-from t5xpg.exchange.imported import Taken, vocabulary_of_folder
+from t5xpg.exchange.imported import ImportedCheckpoint
 
 
-def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Taken:
+def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> ImportedCheckpoint:
     """The checkpoint. Raises UserError where it is not there, not whole, or of no family of T5."""
     folder = find(checkpoint)
     given = read_config(folder.path)
@@ -23,7 +24,7 @@ def take(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Ta
     own_head = has_own_head(weights)
     config = config_from_transformers(given, own_head)
     vocabulary = vocabulary_of_folder(folder.path, given, tokenizer=tokenizer, sentinels=sentinels)
-    return Taken(
+    return ImportedCheckpoint(
         source=folder.source,
         name=folder.name,
         format="huggingface",
@@ -44,12 +45,9 @@ def read_config(folder: Path) -> Mapping[str, Any]:
             f"{folder} has no {CONFIG}: expected a folder that `save_pretrained` of transformers wrote, or a "
             "checkpoint of T5X or Mesh-TensorFlow."
         )
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}).") from None
-    if not isinstance(value, Mapping):
-        raise UserError(f"{path} holds a {type(value).__name__}, expected an object.")
+    value = json_object_of(path)
+    if not value:
+        raise UserError(f"{path} holds no settings: expected an object.")
     kinds = [kind for kind in value.get("architectures") or [] if isinstance(kind, str)]
     if kinds and not any(kind.endswith(("ForConditionalGeneration", "WithLMHeadModel", "5Model")) for kind in kinds):
         raise UserError(

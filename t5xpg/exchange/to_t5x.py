@@ -13,9 +13,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
-from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_layers_in_one
+from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_stacked_layers
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
-from t5xpg.exchange.t5x.params import write_checkpoint
 from t5xpg.experiment import Experiment, assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.models.model import Model, Params
@@ -51,13 +51,16 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         trees, updates = _accumulators(directory, experiment, built, step)
         kept = kept if trees is None else "its Adafactor"
     with directory_atomically(target) as folder:
-        states = _param_states(experiment.model, params, trees)
+        if trees is None:
+            states = new_param_states(experiment.model, params)
+        else:
+            states = param_states({slot: in_t5x(experiment.model, tree) for slot, tree in trees.items()})
         written = write_checkpoint(folder, in_t5x(experiment.model, params), updates, states)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
         if vocabulary.model_file is not None:
             shutil.copyfile(vocabulary.model_file, folder / Path(vocabulary.model_file).name)
-        said = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {written.name}."
-        write_text(folder / MODEL_FILE, model_gin(experiment.model, vocabulary, target, said))
+        comment = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {written.name}."
+        write_text(folder / MODEL_FILE, model_gin(experiment.model, vocabulary, target, comment))
     print(f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {kept}: {shown(target)}")
     print(f"restored by T5X with utils.RestoreCheckpointConfig.path = '{target / written.name}'", flush=True)
     return target
@@ -92,15 +95,9 @@ def _factored(opt_state: Any) -> dict[str, Params]:
     return {slot: getattr(kept, slot) for slot in SLOTS}
 
 
-def _param_states(model: Model, params: Params, trees: dict[str, Params] | None) -> Params:
-    if trees is None:
-        return new_param_states(model, params)
-    return param_states({slot: in_t5x(model, tree) for slot, tree in trees.items()})
-
-
 def new_param_states(model: Model, params: Params) -> Params:
     """The zeros with which T5X's Adafactor begins."""
     if network_of(model) == SCALABLE:
-        return zeros_of_layers_in_one(in_t5x(model, params))
+        return zeros_of_stacked_layers(in_t5x(model, params))
     state = Adafactor(Constant(1.0)).transformation(model.logical_axes()).init(params)
     return param_states({slot: in_t5x(model, tree) for slot, tree in _factored(state).items()})

@@ -11,6 +11,7 @@ from t5xpg.base.seeds import check_seed
 from t5xpg.data.batch import layout_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.distributed import MeshConfig
+from t5xpg.experiment.needs import Need
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.losses import LossConfig
 from t5xpg.models.model import Model
@@ -30,7 +31,8 @@ class Experiment:
     the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for never. decoding: how
     predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the run starts from; None
     for new parameters. selection: which evaluation is the best; None for the lowest validation loss among the
-    checkpoints that are written anyway. loggers: told of the records, besides TensorBoard; they change nothing.
+    checkpoints that are written anyway. loggers: told of the records, besides TensorBoard; they change nothing. needs:
+    exports and vocabularies to be made first, where the name of the task does not say enough.
     """
 
     model: Model
@@ -53,6 +55,7 @@ class Experiment:
     initial: InitialCheckpoint | None = None
     selection: BestMetric | None = None
     loggers: tuple[Logger, ...] = ()
+    needs: tuple[Need, ...] = ()
 
     def __post_init__(self) -> None:
         positive = ("total_steps", "eval_period", "stats_period", "num_microbatches")
@@ -75,6 +78,9 @@ class Experiment:
         if strangers := [each for each in self.loggers if not isinstance(each, Logger)]:
             raise UserError(f"LOGGERS holds {strangers[0]!r}: loggers come in a tuple, as in (@my_module.MyLogger(),).")
         object.__setattr__(self, "loggers", tuple(self.loggers))
+        if others := [each for each in self.needs if not isinstance(each, Need)]:
+            raise UserError(f"NEEDS holds {others[0]!r}: expected a tuple, as (@needs.Data(), @needs.Vocabulary()).")
+        object.__setattr__(self, "needs", tuple(self.needs))
         if self.selection is not None:
             self._select(self.selection)
 

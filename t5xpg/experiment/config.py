@@ -89,22 +89,22 @@ def examine(
     gin.clear_config()
     reader = Reader()
     reader.include(str(file))
-    used = gin_graph.read(reader.left_out + reader.replaced)
+    used = gin_graph.bindings_read(reader.unbound + reader.replaced)
     for each in gin_files:
         reader.include(each)
-        used |= gin_graph.read(reader.left_out + reader.replaced)
+        used |= gin_graph.bindings_read(reader.unbound + reader.replaced)
     known = gin_graph.macros() | gin_graph.macros_referenced()
     for override in overrides:
         reader.override(override, known)
 
     problems = reader.problems
-    problems += gin_graph.to_be_set(file)
+    problems += gin_graph.required_macros(file)
     if not reader.incomplete:
-        problems += gin_graph.nowhere_set(file)
+        problems += gin_graph.undefined_macros(file)
         # What another part replaced (an optimizer, with --gin_file) may stay, unless it was typed in vain.
-        idle = set(reader.places) - gin_graph.read(reader.left_out)
-        problems += [gin_graph.unread_text(each, reader.places[each]) for each in sorted(idle - (used - reader.typed))]
-    builder = Builder(reader.places, complete=not reader.incomplete)
+        unread = set(reader.bound_at) - gin_graph.bindings_read(reader.unbound) - (used - reader.overridden)
+        problems += [gin_graph.unread_message(each, reader.bound_at[each]) for each in sorted(unread)]
+    builder = Builder(reader.bound_at, complete=not reader.incomplete)
     experiment = (
         builder.build((), gin._REGISTRY.get_match(gin_graph.ROOT)) if gin_graph.ROOT in gin._REGISTRY else FAILED
     )

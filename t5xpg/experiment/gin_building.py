@@ -13,7 +13,7 @@ from typing import Any
 from gin import config as gin
 from t5xpg.base.errors import UserError
 from t5xpg.experiment.gin_graph import MACRO, Binding, Call, is_required
-from t5xpg.experiment.gin_reading import first_lines, shortened
+from t5xpg.experiment.gin_reading import message_of, shortened
 
 FAILED = object()
 _BUILDING = object()
@@ -21,9 +21,9 @@ _BUILDING = object()
 
 @dataclass
 class Builder:
-    """Builds the experiment. places: where each binding was made. complete: whether all that was written was read."""
+    """Builds the experiment. bound_at: where each binding was made. complete: whether all that was written was read."""
 
-    places: Mapping[Binding, str]
+    bound_at: Mapping[Binding, str]
     complete: bool
     problems: list[str] = field(default_factory=list)
     _built: dict[Any, Any] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class Builder:
             with gin.config_scope(list(call.scope)):
                 return call.configurable.wrapper()
         except UserError as error:
-            self.problems.append(first_lines(error))
+            self.problems.append(message_of(error))
         except (TypeError, ValueError) as error:
-            self.problems.append(f"A value for {wrapped.__name__} is not of the right kind: {first_lines(error)}.")
+            self.problems.append(f"A value for {wrapped.__name__} is not of the right kind: {message_of(error)}.")
         return FAILED
 
     def _type_problem(self, owner: Any, parameter: str, binding: Binding, value: Any) -> str | None:
@@ -75,7 +75,7 @@ class Builder:
             seen.add(name)
             binding, value = (name, MACRO, "value"), gin._CONFIG.get((name, MACRO), {}).get("value", FAILED)
             named = f"{name} ({owner.__name__}.{parameter})"
-        place = f" ({self.places[binding]})" if binding in self.places else ""
+        place = f" ({self.bound_at[binding]})" if binding in self.bound_at else ""
         if isinstance(value, gin.ConfigurableReference):
             unfinished = not value.evaluate and inspect.isclass(value.configurable.wrapped)
             return f"{named} is {value}, a class: write {value}(){place}." if unfinished else None

@@ -39,12 +39,12 @@ class Call:
         return [(tuple(one.scopes) or self.scope, one.configurable, one.evaluate) for one in references]
 
 
-def calls(left_out: Sequence[Any]) -> Iterator[Call]:
-    """What building the experiment calls. `left_out`: values that could not be bound, whose parts count as called."""
+def calls(unbound: Sequence[Any]) -> Iterator[Call]:
+    """What building the experiment calls. unbound: references in values that could not be bound, which count too."""
     waiting: list[tuple[tuple[str, ...], Any]] = []
     if ROOT in gin._REGISTRY:
         waiting.append(((), gin._REGISTRY.get_match(ROOT)))
-    waiting += [(tuple(one.scopes), one.configurable) for one in gin.iterate_references(list(left_out))]
+    waiting += [(tuple(one.scopes), one.configurable) for one in gin.iterate_references(list(unbound))]
     seen: set[tuple[tuple[str, ...], str]] = set()
     while waiting:
         scope, configurable = waiting.pop()
@@ -56,9 +56,9 @@ def calls(left_out: Sequence[Any]) -> Iterator[Call]:
                 waiting += [(inner, part) for inner, part, _ in call.parts(value)]
 
 
-def read(left_out: Sequence[Any]) -> set[Binding]:
+def bindings_read(unbound: Sequence[Any]) -> set[Binding]:
     """The bindings that something reads."""
-    return {binding for call in calls(left_out) for binding, _ in call.values.values()}
+    return {binding for call in calls(unbound) for binding, _ in call.values.values()}
 
 
 def macros() -> set[str]:
@@ -73,14 +73,14 @@ def macros_referenced() -> set[str]:
     return {name for name in names if "." not in name}  # without constants such as gin.REQUIRED
 
 
-def nowhere_set(file: Path) -> list[str]:
-    """What is said of macros that are used and have no value."""
+def undefined_macros(file: Path) -> list[str]:
+    """A message for each macro that is used and has no value."""
     names = sorted(macros_referenced() - macros())
     return [f"%{name} is used in {file} or its includes, and nowhere set.{nearest(name, macros())}" for name in names]
 
 
-def to_be_set(file: Path) -> list[str]:
-    """What is said of macros that the experiment has to set."""
+def required_macros(file: Path) -> list[str]:
+    """A message for each macro that the experiment has to set and does not."""
     values = {name: gin._CONFIG[name, MACRO].get("value") for name in sorted(macros())}
     names = [name for name, value in values.items() if is_required(value)]
     return [f"{name} has no value: set it in {file}, or pass --gin.{name}=…" for name in names]
@@ -91,8 +91,8 @@ def is_required(value: Any) -> bool:
     return str(getattr(value, "scoped_selector", "")).startswith("gin.REQUIRED")
 
 
-def unread_text(binding: Binding, place: str) -> str:
-    """What is said of a binding that nothing reads: it does nothing, and whoever wrote it believes otherwise."""
+def unread_message(binding: Binding, place: str) -> str:
+    """The message for a binding that nothing reads: it does nothing, and whoever wrote it believes otherwise."""
     scope, selector, parameter = binding
     if selector == MACRO:
         near = nearest(scope, macros_referenced() - {scope})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import tokenize
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,23 +13,29 @@ from typing import Any
 from gin import config as gin
 from gin import config_parser
 from t5xpg.base import paths
-from t5xpg.base.errors import nearest
+from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment.gin_graph import MACRO, Binding
+from t5xpg.experiment.gin_statements import UNREADABLE, parse
 
 _NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
 
 
 @dataclass
 class Reader:
-    """Feeds statements to gin one by one, notes what is wrong with each, and goes on."""
+    """Feeds statements to gin one by one, keeps a message of what is wrong with each, and goes on.
+
+    bound_at: where each binding was made, a line of a file or an override. overridden: the bindings of the command
+    line. incomplete: whether something could not be read; what seems to be missing may have been in it. unbound: the
+    references in values that could not be bound; replaced: those in values that others took the place of.
+    """
 
     problems: list[str] = field(default_factory=list)
-    places: dict[Binding, str] = field(default_factory=dict)  # where each binding was made
-    typed: set[Binding] = field(default_factory=set)  # those of the command line
-    incomplete: bool = False  # something was left out: what seems to be missing may have been in it
-    left_out: list[Any] = field(default_factory=list)  # references in values that could not be bound
-    replaced: list[Any] = field(default_factory=list)  # references in values that others took the place of
-    _reading: list[Path] = field(default_factory=list)
+    bound_at: dict[Binding, str] = field(default_factory=dict)
+    overridden: set[Binding] = field(default_factory=set)
+    incomplete: bool = False
+    unbound: list[Any] = field(default_factory=list)
+    replaced: list[Any] = field(default_factory=list)
+    _open_files: list[Path] = field(default_factory=list)
 
     def include(self, name: str, place: str = "") -> None:
         """Read a gin file, named from here or from the root of the checkout."""
@@ -38,7 +43,7 @@ class Reader:
         if found is None:
             known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
             self._cannot_read(f"There is no gin file {name}.{nearest(name, known)}{place}")
-        elif found.resolve() in self._reading:
+        elif found.resolve() in self._open_files:
             self._cannot_read(f"The gin file {name} includes itself{place}.")
         else:
             try:
@@ -46,9 +51,9 @@ class Reader:
             except (OSError, UnicodeDecodeError) as error:
                 self._cannot_read(f"The gin file {name} cannot be read: {error}{place}.")
                 return
-            self._reading.append(found.resolve())
+            self._open_files.append(found.resolve())
             self._read(text, file=paths.shown(found))
-            self._reading.pop()
+            self._open_files.pop()
 
     def override(self, text: str, known_macros: Collection[str]) -> None:
         """Read "NAME=value"."""
@@ -65,13 +70,13 @@ class Reader:
             self.problems.append(f"No gin file of this experiment knows {name}.{nearest(name, known_macros)}")
 
     def _read(self, text: str, *, file: str = "", typed: str = "") -> None:
-        """Apply every statement of a text: of a file, or of what was typed."""
-        unknown: set[str] = set()  # what is not there has been said once
+        """Apply every statement of a text: of a file, or of an override as it was typed."""
+        unknown: set[str] = set()  # names that are not there are reported once
         with gin._parse_scope() as context:
             for statement in self._statements(text, file, typed):
                 place = typed or f"{file}, line {statement.location.line_num}"
                 try:
-                    if not unknown.intersection(_names_of(statement)):
+                    if not unknown.intersection(_names_used(statement)):
                         self._apply(statement, context, place)
                         continue
                 except Exception as error:
@@ -81,24 +86,21 @@ class Reader:
                     if not unresolved:
                         problem = _explain(error)
                         self.problems.append(f"{typed}: {problem}" if typed else f"{problem} ({place})")
-                    unknown.update(_said_by(statement))
+                    unknown.update(_names_made(statement))
                     self.incomplete |= not typed and isinstance(statement, config_parser.ImportStatement)
-                self._leave_out(statement, typed)
+                self._keep_unbound(statement, typed)
             gin._IMPORTS.update(context.imports)
         if typed:
-            self.typed.update(binding for binding, place in self.places.items() if place == typed)
+            self.overridden.update(binding for binding, place in self.bound_at.items() if place == typed)
 
     def _statements(self, text: str, file: str, typed: str) -> Iterator[Any]:
         try:
-            yield from config_parser.ConfigParser(text, _Delegate())
-        except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
-            line = getattr(error, "lineno", None) or (error.args[-1][0] if len(error.args) > 1 else None)
-            where = f"{file}, line {line}" if line else file
-            what = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
+            yield from parse(text, _Delegate(), file)
+        except UserError as error:
             if typed:
-                self.problems.append(f"{typed}: gin cannot read it: {what}.")
+                self.problems.append(f"{typed}: gin cannot read it: {str(error).partition(': ')[2]}")
             else:
-                self._cannot_read(f"gin cannot read {where}: {what}.")
+                self._cannot_read(str(error))
 
     def _apply(self, statement: Any, context: Any, place: str) -> None:
         if isinstance(statement, config_parser.IncludeStatement):
@@ -117,12 +119,12 @@ class Reader:
             scope, selector, parameter = binding = gin.ParsedBindingKey.parse(key).scope_selector_arg
             self.replaced += gin.iterate_references([gin._CONFIG.get((scope, selector), {}).get(parameter)])
             gin.bind_parameter(key, statement.value)
-            self.places[binding] = place
+            self.bound_at[binding] = place
 
-    def _leave_out(self, statement: Any, typed: str) -> None:
-        """What a statement refers to would have been read, had it been right."""
+    def _keep_unbound(self, statement: Any, typed: str) -> None:
+        """Keep what a wrong statement refers to: it would have been read, had the statement been right."""
         value = getattr(statement, "value", None)
-        self.left_out += gin.iterate_references([value])
+        self.unbound += gin.iterate_references([value])
         unresolved = any(isinstance(part, _Unresolved) for part in gin._iterate_flattened_values([value]))
         self.incomplete |= unresolved and not typed
 
@@ -131,14 +133,14 @@ class Reader:
         self.incomplete = True
 
 
-def _names_of(statement: Any) -> set[str]:
+def _names_used(statement: Any) -> set[str]:
     """The selector of a statement, and the import that it begins with."""
     selector = str(getattr(statement, "selector", ""))
     return {selector, selector.partition(".")[0]} if "." in selector else set()
 
 
-def _said_by(statement: Any) -> set[str]:
-    """What need not be said again of what follows, once a statement has failed."""
+def _names_made(statement: Any) -> set[str]:
+    """The names that a statement makes for those that follow: all of them fail with it."""
     if isinstance(statement, config_parser.ImportStatement):
         return {statement.bound_name()}
     return {statement.selector} if isinstance(statement, config_parser.BlockDeclaration) else set()
@@ -163,7 +165,7 @@ def _literal(value: str) -> str:
     """The value as gin reads it: a text that is nothing else as a string."""
     try:
         gin.parse_value(value)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
+    except (*UNREADABLE, MemoryError):
         return value if value[:1] in ("@", "%") else repr(value)
     return value
 
@@ -174,7 +176,7 @@ def shortened(text: str, width: int = 100) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def first_lines(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """A message without the lines in which gin lists the calls that led to it."""
     lines = str(error).splitlines()
     return "\n".join(line for line in lines if line.strip() and not line.startswith("  In call to configurable"))
@@ -191,7 +193,7 @@ def _raised_inside_package(error: Exception) -> bool:
 
 def _explain(error: Exception) -> str:
     """What is wrong with a statement, with the nearest names."""
-    text = first_lines(error)
+    text = message_of(error)
     if match := re.search(r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", text):
         found = [item for name, item in gin._REGISTRY.items() if f".{name}".endswith(f".{match[1]}")]
         known = list(inspect.signature(found[0].wrapped).parameters) if found else []

@@ -1,4 +1,4 @@
-"""The statements of gin files of other programs, as they stand: nothing of them is imported, bound or built."""
+"""The statements of a gin file one by one: parsed, and for files of other programs as they stand, nothing bound."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from typing import Any
 
 from gin import config_parser
 from t5xpg.base.errors import UserError
+
+UNREADABLE = (SyntaxError, ValueError, RecursionError, tokenize.TokenError)  # what gin raises of what is no gin
+
+
+def parse(text: str, delegate: config_parser.ParserDelegate, source: str) -> Iterator[Any]:
+    """The statements of a text. Raises UserError, naming `source` and the line, where gin cannot read on."""
+    try:
+        yield from config_parser.ConfigParser(text, delegate)
+    except UNREADABLE as error:
+        line = getattr(error, "lineno", None) or (error.args[-1][0] if len(error.args) > 1 else None)
+        where = f"{source}, line {line}" if line else source
+        what = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
+        raise UserError(f"gin cannot read {where}: {what}.") from None
 
 
 @dataclass(frozen=True)
@@ -59,17 +72,15 @@ class Bound:
 Statement = Import | Include | Bound
 
 
-def statements(file: Path, found: Callable[[str, Path], Path | None]) -> Iterator[Statement]:
+def statements(
+    file: Path, found: Callable[[str, Path], Path | None], including: tuple[Path, ...] = ()
+) -> Iterator[Statement]:
     """The statements of a file, and in their places those of the files that it includes.
 
     found: of the name in an include, and the file that has it, the file to read; None leaves the include as it is.
-    Raises UserError where a file cannot be read, or is no gin.
+    including: the files through which this one is read. Raises UserError where a file cannot be read, or is no gin.
     """
-    yield from _statements(file, found, ())
-
-
-def _statements(file: Path, found: Callable[[str, Path], Path | None], above: tuple[Path, ...]) -> Iterator[Statement]:
-    if file.resolve() in above:
+    if file.resolve() in including:
         raise UserError(f"{file} includes itself.")
     try:
         text = file.read_text(encoding="utf-8")
@@ -77,25 +88,18 @@ def _statements(file: Path, found: Callable[[str, Path], Path | None], above: tu
         raise UserError(f"There is no gin file {file}.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is no text ({error.reason}).") from None
-    try:
-        for one in config_parser.ConfigParser(text, _AsWritten()):
-            place = f"{file.name}, line {one.location.line_num}"
-            if isinstance(one, config_parser.ImportStatement):
-                yield Import(one.module, place)
-            elif isinstance(one, config_parser.IncludeStatement):
-                other = found(one.filename, file)
-                if other is None:
-                    yield Include(one.filename, place)
-                else:
-                    yield from _statements(other, found, (*above, file.resolve()))
-            elif isinstance(one, config_parser.BindingStatement):
-                selector, parameter = (one.selector, one.arg_name) if one.arg_name else ("", one.selector)
-                yield Bound(one.scope or "", selector, parameter, one.value, place)
-    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
-        line = getattr(error, "lineno", None)
-        where = f"{file}, line {line}" if line else str(file)
-        what = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
-        raise UserError(f"gin cannot read {where}: {what}.") from None
+    for one in parse(text, _AsWritten(), str(file)):
+        place = f"{file.name}, line {one.location.line_num}"
+        if isinstance(one, config_parser.ImportStatement):
+            yield Import(one.module, place)
+        elif isinstance(one, config_parser.IncludeStatement):
+            if (other := found(one.filename, file)) is None:
+                yield Include(one.filename, place)
+            else:
+                yield from statements(other, found, (*including, file.resolve()))
+        elif isinstance(one, config_parser.BindingStatement):
+            selector, parameter = (one.selector, one.arg_name) if one.arg_name else ("", one.selector)
+            yield Bound(one.scope or "", selector, parameter, one.value, place)
 
 
 class _AsWritten(config_parser.ParserDelegate):

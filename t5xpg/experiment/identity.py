@@ -14,13 +14,13 @@ from t5xpg.experiment import Experiment
 from t5xpg.experiment.config import settings
 
 if TYPE_CHECKING:
-    from t5xpg.experiment.prepare import Source
+    from t5xpg.experiment.prepare import DataIdentity
 
 # What may differ between two starts of one run: where it runs, how far, what it keeps, how it is asked afterwards.
 # What it started from is known by its digest, and not by its name.
 FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
-    "initial.same_vocabulary", "loggers", "model.config.scan_layers", "model.config.remat_policy",
+    "initial.same_vocabulary", "loggers", "needs", "model.config.scan_layers", "model.config.remat_policy",
 )  # fmt: skip
 # Settings that change nothing at these values: runs from before there were such settings are the same runs.
 WITHOUT_EFFECT = {
@@ -44,7 +44,7 @@ _FREE_MODEL_SETTINGS = (
 _NONE = object()
 
 
-def run_identity(experiment: Experiment, source: Source) -> dict[str, Any]:
+def run_identity(experiment: Experiment, source: DataIdentity) -> dict[str, Any]:
     """What makes a run the run it is; a start with another identity is refused."""
     return {
         "seed": experiment.random_seed,

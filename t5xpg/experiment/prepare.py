@@ -1,4 +1,4 @@
-"""What has to be there before training: exported text and its cache. Makes what is missing, refuses what is another."""
+"""What has to be there before training: exports, vocabularies, caches. Makes what is missing, refuses what differs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text import export
 from t5xpg.data.text.datasets import built_in
-from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
+from t5xpg.data.text.manifest import Manifest, find_manifests
 from t5xpg.data.text.sources import Selection
 from t5xpg.data.vocab import making
-from t5xpg.data.vocab.record import VocabularyRecord, check_model_of
+from t5xpg.data.vocab.record import VocabularyRecord, find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.experiment.data_state import check_export, others_may_cache, row_of, state_of
+from t5xpg.experiment.needs import Data, Need
 
 
 @dataclass(frozen=True)
-class Source:
+class DataIdentity:
     """What a task reads: identities of its text and of its cache, None where they are not ours to know.
 
     manifest: the record of the export, which says more of the text than identifies it.
@@ -38,58 +38,30 @@ class Source:
     manifest: dict[str, Any] | None = None
 
 
-def dataset_of(task: str) -> str | None:
-    """The dataset that a task of our table reads; None for other tasks."""
-    fields, entries = dataset_fields(), _vocabularies()
-    dataset = task_names.dataset_of(task, fields, entries)
-    if dataset is None or not task_names.row_of(task, dataset, entries).is_of(fields[dataset]):
-        return None
-    return dataset
-
-
-def dataset_fields() -> dict[str, tuple[str, ...]]:
-    """The datasets that are known by name and the exports, each with the fields of its rows."""
-    fields = {name: dataset.fields for name, dataset in built_in().items()}
-    for name, folder in find_manifests(paths.data_directory()).items():
-        fields.setdefault(name, TEXT)
-        with contextlib.suppress(UserError):  # said where it is read
-            fields[name] = read_manifest(folder).fields
-    return fields
-
-
-def row_of(task: str) -> task_names.Row | None:
-    """What the table says of a task of ours; None for other tasks."""
-    dataset = dataset_of(task)
-    return None if dataset is None else task_names.row_of(task, dataset, _vocabularies())
-
-
-def _vocabularies() -> tuple[task_names.NamedVocabulary, ...]:
-    return task_names.vocabularies(paths.data_directory())
-
-
-def _vocabulary(task: str, dataset: str) -> Vocabulary:
-    return task_names.row_of(task, dataset, _vocabularies()).vocabulary
-
-
-def prepare(config: DatasetConfig) -> Source:
-    """Export and cache what `config` reads and is not there yet, and say what it is.
+def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
+    """Make what `config` reads and is not there yet, and say what it is. needed: as of `state_of`.
 
     What is there is used only if it is what it says, and made from what there is now: UserError otherwise, with what to
     type. A task or mixture that is not of our table is cached too, unless it cannot be or its owner has done so with
     SeqIO. Read without a cache, it is left to its owner: the data process says what it lacks.
     """
-    task = config.mixture_or_task_name
-    dataset = dataset_of(task)
-    if dataset is not None:
-        manifest = _exported(dataset)
-        check_model_of(_vocabulary(task, dataset))
-        if note := _note(dataset, manifest):
+    task, state = config.mixture_or_task_name, state_of(config, needed)
+    if state.problems:
+        raise UserError("\n".join(state.problems))
+    manifests = {need.dataset: _exported(need) for need in state.data}
+    for each in state.vocabularies:
+        if each.name_in_tasks not in find_vocabularies(paths.data_directory()):
+            if each.tokenizer is None:
+                train_vocabulary(each.dataset, each.settings, name=each.name)
+            else:
+                copy_vocabulary(each.dataset, Path(each.tokenizer), name=each.name, **each.copied)
+    if state.row is not None and state.row.dataset is not None:
+        manifest = manifests[state.row.dataset]
+        if note := _note(state.row.dataset, manifest):
             print(note, flush=True)
-        cached = _cached(config, only_missing=False) if config.use_cached else None
-        return Source({"task": task, "dataset": dataset, "sha256": manifest.identity}, cached, manifest.to_json())
-    if not config.use_cached:
-        return Source({"task": task})
-    cached = _cached(config, only_missing=True)
+        cached = _cached(config) if config.use_cached else None
+        return DataIdentity(identity_of_text(state.row, manifest), cached, manifest.to_json())
+    cached = _cached(config) if config.use_cached else {}
     definitions = [cached] if isinstance(cached.get("task"), str) else list(cached.values())
     sources = {
         definition["task"]: {
@@ -99,60 +71,22 @@ def prepare(config: DatasetConfig) -> Source:
         for definition in definitions
         if "source" in definition
     }
-    return Source({"task": task, **({"sources": sources} if sources else {})}, cached or None)
+    return DataIdentity({"task": task, **({"sources": sources} if sources else {})}, cached or None)
 
 
-def prepare_all(configs: Sequence[DatasetConfig]) -> Source:
+def identity_of_text(row: task_names.Row, manifest: Manifest) -> dict[str, Any]:
+    """What a task of the table reads: its dataset, and the digests of the splits."""
+    return {"task": row.name, "dataset": row.dataset, "sha256": manifest.identity}
+
+
+def prepare_all(configs: Sequence[DatasetConfig], needed: Sequence[Need] = ()) -> DataIdentity:
     """`prepare` for each of the streams of a run, tasks that several read once; what the first one reads."""
-    sources: dict[tuple[str, bool], Source] = {}
+    found: dict[tuple[str, bool], DataIdentity] = {}
     for config in configs:
         key = (config.mixture_or_task_name, config.use_cached)
-        if key not in sources:
-            sources[key] = prepare(config)
-    return next(iter(sources.values()))
-
-
-def missing(config: DatasetConfig) -> list[str]:
-    """The commands that `prepare` would have to run for `config`; for other tasks than ours that cannot be seen."""
-    task = config.mixture_or_task_name
-    dataset = dataset_of(task)
-    if dataset is None:
-        return []
-    commands = []
-    if dataset not in find_manifests(paths.data_directory()):
-        commands.append(f"make data DATASET={dataset}")
-    if config.use_cached and not (_cache(task, dataset) / caching.COMPLETED).is_file():
-        commands.append(task_names.cache_command(task))
-    return commands
-
-
-def problems(config: DatasetConfig) -> list[str]:
-    """Why `prepare` would refuse what is there for `config`, with what to type; as far as TensorFlow is not needed.
-
-    For a task of our table: an export or a cache whose files are not as they were made, a cache of another text. For
-    others nothing can be seen so.
-    """
-    task = config.mixture_or_task_name
-    dataset = dataset_of(task)
-    found: list[str] = []
-    folder = paths.data_directory() / (dataset or "")
-    if dataset is None or dataset not in find_manifests(paths.data_directory()):
-        return found
-    try:
-        manifest = read_manifest(folder)
-        manifest.check_files(folder)
-        check_model_of(_vocabulary(task, dataset))
-    except UserError as error:
-        return [str(error)]  # a cache can only be compared with a text that is whole
-    if config.use_cached:
-        command = task_names.cache_command(task, force=True)
-        found += filter(None, [caching.problem(_cache(task, dataset), manifest.identity, command)])
-    return found
-
-
-def _cache(task: str, dataset: str) -> Path:
-    """The folder of the cache that a task or mixture of our table reads."""
-    return paths.cache_directory() / task_names.row_of(task, dataset, _vocabularies()).cached_as
+        if key not in found:
+            found[key] = prepare(config, needed)
+    return next(iter(found.values()))
 
 
 def cache(
@@ -161,20 +95,17 @@ def cache(
     runner: str | None = None,
     beam_options: Sequence[str] = (),
     staging: str | None = None,
-    module_import: Sequence[str] = (),
-    force: bool = False,
-    only_missing: bool = False,
-    log: Callable[[str], None] = print,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Cache a task unless that is done; returns the identity, as `caching.cache_task` does.
+    """Cache a task unless that is done; returns the identity, as `caching.cache_task` does, which takes the `options`.
 
     Exports first what is missing of our own text, for the tasks of a mixture too.
     """
     runner = runner or caching.DEFAULT_RUNNER
     caching.resolve_runner(runner, beam_options, staging)  # before the export, which can take long
-    dataset = dataset_of(task)
-    if dataset is not None:
-        _exported(dataset)
+    row = row_of(task)
+    if row is not None and row.dataset is not None:
+        _exported(Data(row.dataset))
     tried: set[str] = set()
     while True:
         try:
@@ -185,17 +116,25 @@ def cache(
                 runner=runner,
                 beam_options=list(beam_options),
                 staging=staging,
-                force=force,
-                module_import=tuple(module_import),
-                only_missing=only_missing,
-                log=log,
+                **options,
             )
         except caching.MissingTextError as error:
             if tried.intersection(error.datasets):
                 raise
             tried.update(error.datasets)
             for name in error.datasets:
-                _exported(name)
+                _exported(Data(name))
+
+
+def _cached(config: DatasetConfig) -> dict[str, Any]:
+    """The identity of the caches of a stream, which are made where they are not there."""
+
+    def log(line: str) -> None:
+        if not line.endswith("already"):
+            print(line, flush=True)
+
+    task = config.mixture_or_task_name
+    return cache(task, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
 
 
 def export_dataset(
@@ -215,23 +154,21 @@ def export_dataset(
 
 
 def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:
-    """`vocabulary_making.train_vocabulary` on an export, which is made where it is not there.
-
-    options: `name`, `force`.
-    """
-    _exported(dataset)
-    with _exporting(dataset):  # it lies in the export's folder
-        return making.train_vocabulary(dataset, settings, data_dir=paths.data_directory(), **options)
+    """`making.train_vocabulary` on an export, which is made where it is not there. options: `name`, `force`."""
+    return _with_export(dataset, making.train_vocabulary, settings, options)
 
 
 def copy_vocabulary(dataset: str, file: Path, **options: Any) -> VocabularyRecord:
-    """`vocabulary_making.copy_vocabulary` for an export, which is made where it is not there.
+    """`making.copy_vocabulary` for an export, which is made where it is not there. options: what else it takes."""
+    return _with_export(dataset, making.copy_vocabulary, file, options)
 
-    options: `name`, `force`, `extra_ids`, `eos_token`, `pad_token`.
-    """
-    _exported(dataset)
-    with _exporting(dataset):
-        return making.copy_vocabulary(dataset, file, data_dir=paths.data_directory(), **options)
+
+def _with_export(
+    dataset: str, make: Callable[..., VocabularyRecord], argument: Any, options: Mapping[str, Any]
+) -> VocabularyRecord:
+    _exported(Data(dataset))
+    with _exporting(dataset):  # it lies in the export's folder
+        return make(dataset, argument, data_dir=paths.data_directory(), **options)
 
 
 @contextlib.contextmanager
@@ -246,13 +183,15 @@ def _exporting(name: str) -> Iterator[None]:
         yield
 
 
-def _cached(config: DatasetConfig, only_missing: bool) -> dict[str, Any]:
-    return cache(
-        config.mixture_or_task_name,
-        module_import=config.module_import,
-        only_missing=only_missing,
-        log=_unless_there_already,
-    )
+def _exported(need: Data) -> Manifest:
+    """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
+    folder = paths.data_directory()
+    files.remove_abandoned(folder)
+    if need.dataset not in find_manifests(folder):
+        with _exporting(need.dataset):
+            if need.dataset not in find_manifests(folder):  # another process may have made it in the meantime
+                return export.export_dataset(need.dataset, data_dir=folder, **need.options())
+    return check_export(need.dataset)
 
 
 def _digest(read: Any) -> str:
@@ -260,25 +199,6 @@ def _digest(read: Any) -> str:
     if isinstance(read, list) and len(read) == 1 and "sha256" in read[0]:
         return str(read[0]["sha256"])
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode("utf-8")).hexdigest()
-
-
-def _unless_there_already(line: str) -> None:
-    if not line.endswith("already"):
-        print(line, flush=True)
-
-
-def _exported(dataset: str) -> Manifest:
-    """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
-    folder = paths.data_directory() / dataset
-    files.remove_abandoned(paths.data_directory())
-    if dataset not in find_manifests(paths.data_directory()):
-        with _exporting(dataset):
-            # another process may have made it in the meantime
-            if dataset not in find_manifests(paths.data_directory()):
-                return export.export_dataset(dataset, data_dir=paths.data_directory())
-    manifest = read_manifest(folder)
-    manifest.check_files(folder)
-    return manifest
 
 
 def _note(dataset: str, manifest: Manifest) -> str | None:

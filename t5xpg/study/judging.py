@@ -16,7 +16,7 @@ from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.trained_model import vocabulary_differences
-from t5xpg.experiment import Experiment, config, prepare
+from t5xpg.experiment import Experiment, config, data_state, prepare
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study import text_read
 from t5xpg.study.plan import Run
@@ -39,7 +39,8 @@ def require_tasks(experiment: str, runs: Sequence[Run], tasks: Sequence[str], fo
     if not own:
         return
     for dataset in (*(loaded.train_dataset for loaded in own.values()), *judged.values()):
-        if prepare.missing(dataset) or prepare.row_of(dataset.mixture_or_task_name) is None:
+        state = data_state.state_of(dataset)
+        if state.missing or state.row is None:
             prepare.prepare(dataset)
     with DataService() as service:
         ids = {name: service.describe(loaded.train_dataset).vocabulary for name, loaded in own.items()}

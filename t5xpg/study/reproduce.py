@@ -132,7 +132,7 @@ def _steps(steps: int | None, published: Results, loaded: LoadedConfig) -> int:
 def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
     """What the run will be, as far as that is known before it; exports and caches what is missing."""
     experiment = loaded.experiment
-    found = run_identity(experiment, prepare.prepare(experiment.train_dataset))
+    found = run_identity(experiment, prepare.prepare(experiment.train_dataset, experiment.needs))
     # one that goes on needs no initial checkpoint
     if experiment.initial is not None and not any(directory.checkpoints.glob("[0-9]*")):
         origin = initial_state.begin(assembly.assemble(experiment)).origin

@@ -19,7 +19,7 @@ from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.experiment import config
 from t5xpg.experiment.identity import run_identity
-from t5xpg.experiment.prepare import Source
+from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
@@ -81,7 +81,7 @@ def outcome(run: Run, folder: Path) -> Outcome:
 def check(experiment: str, run: Run, folder: Path) -> None:
     """Raise UserError where the plan's run has a mistake, or its folder holds a run with other settings."""
     loaded = config.load(experiment, *config.split_overrides(" ".join(run.overrides)))
-    identity = run_identity(loaded.experiment, Source(data={}))
+    identity = run_identity(loaded.experiment, DataIdentity(data={}))
     directory = RunDirectory(folder / run.folder)
     if directory.exists():
         directory.check(loaded.name, {name: identity[name] for name in ("seed", "settings")})

@@ -56,7 +56,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     _refuse_other_things(output)
     remove_abandoned(output.parent)
     experiment = loaded.experiment
-    source = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset])
+    source = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     with DataService() as service:
         streams: dict[str, Stream] = {}
         records: dict[str, StreamRecord] = {}

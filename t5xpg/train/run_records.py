@@ -14,8 +14,8 @@ from typing import Any
 from t5xpg.evaluate.predicting import SPLIT, TaskMetrics
 from t5xpg.run.batch_trail import BatchTrail
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.loggers import Logger, StartedRun, exporter
-from t5xpg.run.loggers.exporter import Audience
+from t5xpg.run.loggers import Logger, StartedRun
+from t5xpg.run.loggers.fanout import LoggerFanout, start_threads
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import JsonlWriter, TensorBoardWriter, Unwritten, to_json
 from t5xpg.train import nonfinite
@@ -50,9 +50,9 @@ class RunRecords:
         self._metrics.truncate_after(kept)
         self._timing.truncate_after(kept)
         files = (directory.metrics_jsonl, directory.timing_jsonl)
-        tellers = exporter.start(loggers, started, *files, log) if written else ()
+        threads = start_threads(loggers, started, *files, log) if written else ()
         tensorboard = TensorBoardWriter(directory.tensorboard, after_step=kept) if written else Unwritten()
-        self._loggers = Audience(tensorboard, tellers)
+        self._loggers = LoggerFanout(tensorboard, threads)
 
     def keep_nonfinite(self, found: NonFinite, metrics: Mapping[str, Any]) -> Path:
         """Keep the batch of an update that was not finite; returns the folder."""

@@ -38,7 +38,7 @@ class Start:
     loaded: LoadedConfig
     directory: RunDirectory
     identity: dict[str, Any]
-    source: prepare.Source
+    source: prepare.DataIdentity
     checkpointer: Checkpointer
     service: DataService | RecordedData
     group: Group

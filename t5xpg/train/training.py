@@ -26,7 +26,7 @@ from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
-from t5xpg.experiment import Experiment, assembly, prepare
+from t5xpg.experiment import Experiment, assembly, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.identity import data_config, run_identity
@@ -96,7 +96,7 @@ def train(
         with contextlib.ExitStack() as stack:
             # Prepare: the text, vocabulary and cache that the run reads, or a recording of its batches.
             recording = None if recorded is None else stack.enter_context(_recording(recorded, experiment, end))
-            source = _prepared(experiment, group) if recording is None else prepare.Source(**recording.source)
+            source = _prepared(experiment, group) if recording is None else prepare.DataIdentity(**recording.source)
 
             # Check: the directory is new, or holds this very run; all processes were given the same.
             identity = run_identity(experiment, source)
@@ -143,15 +143,15 @@ def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[Recor
         yield recording
 
 
-def _prepared(experiment: Experiment, group: Group) -> prepare.Source:
+def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
     """What is to be read, made where it is not there: by one process, where they share the folders."""
     datasets = [experiment.train_dataset, experiment.eval_dataset]
-    if any(prepare.missing(dataset) for dataset in datasets):
+    if any(data_state.state_of(dataset, experiment.needs).missing for dataset in datasets):
         process.drop_early()  # the data process that was started early does not see what is made now
     if group.first:
-        source = prepare.prepare_all(datasets)
+        source = prepare.prepare_all(datasets, experiment.needs)
     group.barrier("data")
-    return source if group.first else prepare.prepare_all(datasets)
+    return source if group.first else prepare.prepare_all(datasets, experiment.needs)
 
 
 # --- open ---

@@ -20,7 +20,8 @@ from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, altern
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
-from t5xpg.exchange.huggingface.params import config_from_transformers, params_from_transformers
+from t5xpg.exchange.huggingface.config import config_from_transformers
+from t5xpg.exchange.huggingface.params import params_from_transformers
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig, loss_and_metrics
 

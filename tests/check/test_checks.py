@@ -13,10 +13,11 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json, write_text
 from t5xpg.check import checks
 from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.manifest import read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.experiment import assembly, config
+from t5xpg.experiment import assembly, config, data_state
 from t5xpg.experiment.identity import run_identity
-from t5xpg.experiment.prepare import Source
+from t5xpg.experiment.prepare import DataIdentity, identity_of_text
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -81,7 +82,10 @@ def test_an_experiment_that_can_be_trained(place: Path, capsys: pytest.CaptureFi
     assert table(place, capsys, "USE_CACHED_TASKS=False").count("train, not cached, 30 documents") == 1
 
 
-@pytest.mark.parametrize("override", BROKEN)
+ALONE = ("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp")  # with these the rest cannot be looked at
+
+
+@pytest.mark.parametrize("override", [override for override in BROKEN if override.startswith(ALONE)])
 def test_each_mistake_alone(place: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
     printed = table(place, capsys, override, code=1)
     for line in BROKEN[override]:
@@ -90,11 +94,7 @@ def test_each_mistake_alone(place: Path, capsys: pytest.CaptureFixture[str], ove
 
 
 def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = [
-        override
-        for override in BROKEN
-        if not override.startswith(("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp"))
-    ]
+    overrides = [override for override in BROKEN if not override.startswith(ALONE)]
     printed = table(place, capsys, *overrides, code=1)
     for override in overrides:
         for line in BROKEN[override]:
@@ -129,7 +129,7 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> No
         return table(place, capsys, f"MIXTURE_OR_TASK_NAME={task}", *overrides, code=code)
 
     assert "make cache TASK=pairs_translate_en_de\n" in of("pairs_translate_en_de", "INFER_EVAL_PERIOD=2")
-    first = "squad, validation: `make train` caches it first, and gets squad/v1.1:3.0.0 of TensorFlow Datasets"
+    first = "first what is missing: make cache TASK=squad, of squad/v1.1:3.0.0 of TensorFlow Datasets, fetched"
     assert first in of("squad", "INFER_EVAL_PERIOD=2")
     for task, message in {
         "squad_bytes640": "has 640 ids and the model 384 embeddings",
@@ -168,22 +168,21 @@ def start_a_run(place: Path) -> RunDirectory:
     loaded = config.load(str(place / "small.gin"))
     directory = RunDirectory(place / "runs" / "small")
     directory.path.mkdir(parents=True)
-    directory.start("small", run_identity(loaded.experiment, Source({})) | {"data": {}}, step=0, command="train")
+    row = data_state.row_of("small_span_corruption")
+    assert row is not None
+    source = DataIdentity(identity_of_text(row, read_manifest(place / "data" / "small")))
+    directory.start("small", run_identity(loaded.experiment, source), step=0, command="train")
     return directory
 
 
 def test_a_run_of_other_settings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = start_a_run(place)
-    record = directory.read()
-    del record["identity"]["data"]
-    write_json(directory.run_json, record)
     (directory.checkpoints / "4").mkdir(parents=True)
     assert re.search(r"^run      ok  goes on after step 4 of 12, in ", table(place, capsys), re.MULTILINE)
     overrides = ["encoder_decoder.T5Config.emb_dim=64", "RANDOM_SEED=8", "train/spec.DatasetConfig.batch_size=8"]
     printed = table(place, capsys, *overrides, code=1)
-    assert "T5Config.emb_dim 32 in the run, 64 now\n" in printed
-    assert "seed 7 in the run, 8 now\n" in printed
-    assert "train_dataset.batch_size 4 in the run, 8 now\n" in printed
+    for name, old, new in (("T5Config.emb_dim", 32, 64), ("train_dataset.batch_size", 4, 8), ("seed", 7, 8)):
+        assert re.search(rf"{name} +{old} in the run, {new} now\n", printed), printed
     assert "RUN=small_2" in printed
     # what may differ between two starts of a run does not matter
     assert table(place, capsys, "CHECKPOINT_PERIOD=2", "MODEL_DIR=elsewhere")
@@ -194,7 +193,7 @@ def test_a_run_of_other_text(place: Path, capsys: pytest.CaptureFixture[str]) ->
     record = directory.read()
     record["identity"]["data"] = {"task": "small_span_corruption", "dataset": "small", "sha256": {"train": "0" * 64}}
     write_json(directory.run_json, record)
-    assert re.search(r"data\.sha256\.train 0{64} in the run, [0-9a-f]{64} now", table(place, capsys, code=1))
+    assert re.search(r'data\.sha256\.train +"0{56}… in the run, "[0-9a-f]{56}… now', table(place, capsys, code=1))
     # a run from a recording reads other text than is exported here
     checks.require(config.load(str(place / "small.gin")), directory, data=False)
 
@@ -207,7 +206,7 @@ def test_checkpoints_without_a_record_of_the_run(place: Path, capsys: pytest.Cap
     write_json(meta, {"experiment": "small", "settings": config.settings(model)})
     assert "goes on after step 4" in table(place, capsys)
     printed = table(place, capsys, "encoder_decoder.T5Config.emb_dim=64", code=1)
-    assert "T5Config.emb_dim 32 in the run, 64 now\n" in printed
+    assert re.search(r"T5Config\.emb_dim +32 in the run, 64 now\n", printed)
     write_text(meta, "{")
     assert "new, in" in table(place, capsys, "encoder_decoder.T5Config.emb_dim=64")
 

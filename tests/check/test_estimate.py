@@ -10,19 +10,12 @@ import pytest
 from t5xpg.check import estimate
 from t5xpg.check.estimate import Times
 from t5xpg.experiment import config
-from tests.workplace import EXPERIMENT, FINE_TUNING, Workplace
+from tests.workplace import FINE_TUNING, Workplace
 
 
 def test_the_parts_add_up() -> None:
     times = Times(start=10.0, update=0.5, updates=100, evaluation=2.0, evaluations=3, save=0.25, saves=4)
     assert times.total == 10 + 50 + 6 + 1
-
-
-@pytest.mark.parametrize(("total", "period", "times"), [(12, 6, 2), (12, 5, 3), (12, 100, 1), (1, 1, 1)])
-def test_what_comes_every_period_and_at_the_end(total: int, period: int, times: int) -> None:
-    steps = range(1, total + 1)
-    assert sum(step % period == 0 or step == total for step in steps) == times
-    assert estimate._periods(total, period) == times
 
 
 def test_without_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,8 +26,13 @@ def test_without_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.0)
     monkeypatch.setattr(estimate, "DataService", None)
     gin = tmp_path / "small.gin"
-    gin.write_text(EXPERIMENT)
-    overrides = ["MIXTURE_OR_TASK_NAME=wikitext_span_corruption", "PACK=True", "EVAL_STEPS=None"]
+    gin.write_text(FINE_TUNING)  # whose checkpoint is not needed
+    overrides = [
+        "MIXTURE_OR_TASK_NAME=wikitext_span_corruption",
+        "PACK=True",
+        "EVAL_STEPS=None",
+        "EARLY_STOP_PATIENCE=3",
+    ]
     assert estimate.estimate(config.load(str(gin), overrides), price_per_hour=3600.0) == 0
     printed = capsys.readouterr().out
     seconds = int(re.search(r"^in all +.* \(([\d,]+) s\)$", printed, re.MULTILINE)[1].replace(",", ""))
@@ -46,26 +44,12 @@ def test_without_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         r"^updates +12 x ",
         r"^evaluations +3 over a whole split of unknown length: not counted$",
         r"^checkpoints +3 x ",
+        r"^ +and [\d.]+ s for each evaluation that is the best so far, out of their turn$",
+        r"^early stop +as soon as validation/loss has not been better for 3 evaluations$",
     ):
         assert re.search(line, printed, re.MULTILINE), (line, printed)
     assert list((tmp_path / "runs").iterdir()) == []
     assert not (tmp_path / "data").exists()
-
-
-def test_a_start_needs_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("DATA", "CACHE", "RUNS"):
-        monkeypatch.setenv(f"T5XPG_{name}_DIR", str(tmp_path / name.lower()))
-    monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.0)
-    monkeypatch.setattr(estimate, "DataService", None)
-    gin = tmp_path / "tuned.gin"
-    gin.write_text(FINE_TUNING)
-    overrides = ["MIXTURE_OR_TASK_NAME=wikitext_span_corruption", "EARLY_STOP_PATIENCE=3"]
-    assert estimate.estimate(config.load(str(gin), overrides), price_per_hour=None) == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"^ +and [\d.]+ s for each evaluation that is the best so far, out of their turn$", printed, re.M)
-    assert "early stop   as soon as validation/loss has not been better for 3 evaluations\n" in printed
 
 
 @pytest.mark.process

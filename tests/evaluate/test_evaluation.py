@@ -219,7 +219,7 @@ def test_a_cache_that_others_made_is_left_as_it_is(
         files = {name: sha256_of_file(folder / name) for name in before if not name.startswith(".")}
         (folder / "t5xpg_identity.json").write_bytes(identity)
     assert after == before
-    assert source == prepare.Source({"task": "user_repeat"}, {"task": "user_repeat", "files": files})
+    assert source == prepare.DataIdentity({"task": "user_repeat"}, {"task": "user_repeat", "files": files})
     assert "was made by SeqIO itself, and its text is not here to compare it" in capsys.readouterr().out
 
 

@@ -17,10 +17,13 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import exporting
 from t5xpg.exchange.huggingface import transformers_check
-from t5xpg.exchange.huggingface.model_card import generation_config
+from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
+from t5xpg.exchange.huggingface.config import config_to_transformers
+from t5xpg.exchange.huggingface.model_card import generation_config, model_card
 from t5xpg.exchange.huggingface.tokenizer_files import SAMPLES, expected_ids, tokenizer_type
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import config
+from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
 from tests.workplace import REPOSITORY
 
@@ -54,6 +57,12 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
         np.testing.assert_array_equal(written[key], value)
     with safe_open(folder / "model.safetensors", "numpy") as file:
         assert file.metadata() == {"format": "pt"}
+    written_config, theirs_config = (json.loads((one / "config.json").read_text()) for one in (folder, theirs))
+    family = theirs_config["model_type"]
+    assert written_config["model_type"] == {"mt5": "t5"}.get(family, family)
+    others = ("architectures", "model_type", "tie_word_embeddings", "scale_decoder_outputs", "dtype", "eos_token_id")
+    for key in written_config.keys() - set(others):
+        assert written_config[key] == theirs_config[key], key
     generation = json.loads((folder / "generation_config.json").read_text())
     theirs_generation = json.loads((theirs / "generation_config.json").read_text())
     for key in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
@@ -66,15 +75,22 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
     assert transformers_check.NOT_CHECKED in capsys.readouterr().out
 
 
-def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name() -> None:
     """transformers 5.23 would load the class of tokenizer.json, which bytes have not."""
     assert tokenizer_type("umt5", Vocabulary()) == "byt5"
     assert tokenizer_type("t5", Vocabulary()) is None
-    card_module = sys.modules["t5xpg.exchange.huggingface.model_card"]  # the package has a function of this name
-    monkeypatch.setattr(
-        card_module, "tokenizer_type", lambda model_type, vocabulary: tokenizer_type("umt5", vocabulary)
+    config = T5Config(vocab_size=384, relpos_bias_in_every_layer=True)
+    exported = Exported(SEQ2SEQ, config_to_transformers(config), {})
+    card = model_card(
+        "a",
+        exported=exported,
+        config=config,
+        num_params=1,
+        vocabulary=Vocabulary(),
+        step=1,
+        results=None,
+        imported=None,
     )
-    card = (export(runs, "byt5") / "README.md").read_text()
     assert 'AutoTokenizer.from_pretrained("path/to/this/folder", tokenizer_type="byt5")' in card
 
 
@@ -106,7 +122,7 @@ class Transformers:
         self._right: dict[str, np.ndarray] = {}
         self._ours = transformers_check._ours
         monkeypatch.setattr(transformers_check, "_ours", self.ours)
-        monkeypatch.setattr(transformers_check, "_asked", self.asked)
+        monkeypatch.setattr(transformers_check, "_theirs", self.theirs)
         monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, sys.executable)
 
     def ours(self, *arguments: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -115,9 +131,9 @@ class Transformers:
         self._right, self._vocabulary = {"logits": logits, "generated": generated}, arguments[3]
         return logits, generated
 
-    def asked(self, python: Path, folder: Path, asked: Any, metadata: dict[str, str]) -> tuple[Any, dict[str, Any]]:
+    def theirs(self, python: Path, folder: Path, given: Any, metadata: dict[str, str]) -> tuple[Any, dict[str, Any]]:
         assert (folder / "config.json").is_file()
-        assert asked["inputs"].shape[0] == asked["decoder_inputs"].shape[0]
+        assert given["inputs"].shape[0] == given["decoder_inputs"].shape[0]
         ids = [self.wrong.get(text, expected_ids(self._vocabulary, text)) for text in json.loads(metadata["texts"])]
         said = {"ids": ids, "model": "T5", "tokenizer": "Tokens", "versions": {"torch": "1", "transformers": "2"}}
         return {name: array + self.wrong.get(name, 0) for name, array in self._right.items()}, said

@@ -87,16 +87,6 @@ def test_it_computes_what_transformers_computes(runs: Path, name: str) -> None:
         assert [*vocabulary.encode(text), vocabulary.eos_id] == ids
 
 
-@pytest.mark.parametrize("layout", ["parts", "old_bin"])
-def test_weights_in_other_files(runs: Path, layout: str) -> None:
-    run = import_checkpoint(
-        str(FAMILIES / layout), runs, tokenizer=str(FAMILIES / SOURCE / "tokenizer.json"), name="other"
-    )
-    answers = load_file(FAMILIES / SOURCE / "answers.safetensors")
-    loaded, params, _ = read(run)
-    assert np.abs(logits_of(loaded, params, answers) - answers["logits"]).max() < 1e-4
-
-
 def test_an_umt5_that_transformers_4_wrote(runs: Path, tmp_path: Path) -> None:
     """It says that it is not tied, and then its outputs are not divided by sqrt(D): its logits are sqrt(D) as large."""
     folder = Path(shutil.copytree(FAMILIES / "umt5", tmp_path / "umt5_of_4"))
@@ -173,7 +163,10 @@ def remove(name: str) -> Any:
 BAD: dict[str, tuple[Any, str]] = {
     "no config": (remove("config.json"), r"has no config\.json: expected a folder that `save_pretrained`"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is not JSON"),
-    "no object": (lambda folder: (folder / "config.json").write_text("[]"), "holds a list, expected an object"),
+    "no object": (
+        lambda folder: (folder / "config.json").write_text("[]"),
+        r"config\.json holds no settings: expected an object",
+    ),
     "no weights": (remove("model.safetensors"), "holds no parameters"),
     "no tokenizer": (remove("tokenizer.json"), r"has no tokenizer: .*TOKENIZER=path, or TOKENIZER=bytes"),
     "another family": (lambda folder: change(folder, model_type="mbart"), "'mbart'; 't5', 'mt5', 'umt5' can be read"),
@@ -181,12 +174,6 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda folder: change(folder, architectures=["T5EncoderModel"]),
         "is a T5EncoderModel: only encoder-decoders can be imported",
     ),
-    "another size": (
-        lambda folder: change(folder, d_ff=21),
-        r"The checkpoint and the configuration differ: .*wi_0\.weight is \(20, 16\), the configuration says \(21, 16\)",
-    ),
-    "more layers": (lambda folder: change(folder, num_layers=3), "The checkpoint lacks 9 of the tensors"),
-    "fewer layers": (lambda folder: change(folder, num_layers=1), "has 9 tensors that this configuration lacks"),
     "a cut file": (
         lambda folder: (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{"),
         "is not a whole safetensors file",

@@ -14,14 +14,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.exchange import to_t5x
 from t5xpg.exchange.formats.t5x_files import open_checkpoint
+from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.exchange.t5x.networks import in_t5x, network_of
-from t5xpg.exchange.t5x.params import config_of, flat, params_of, state_of, write_checkpoint
+from t5xpg.exchange.t5x.params import config_of, params_of, state_of
 from t5xpg.experiment import config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
@@ -76,7 +78,7 @@ def test_accumulators_of_layers_in_one_array_have_t5x_shapes(tmp_path: Path) -> 
     """Those of the fixture, where T5X was told to factor small arrays, too: it factors matrices of layers always."""
     state = state_of(open_checkpoint(unpack("scalable_scanned", tmp_path)))
     model = EncoderDecoderModel(config_of(state))
-    states = dict(flat(to_t5x.new_param_states(model, params_of(state, model.config))))
+    states = flatten_dict(to_t5x.new_param_states(model, params_of(state, model.config)), sep="/")
     shapes = {name: "x".join(map(str, array.shape)) for name, array in states.items() if array.shape != (1,)}
     expected = {
         name.removeprefix("state/param_states/"): said.split()[0]

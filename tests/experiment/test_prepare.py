@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import record as cache_memory
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.tasks import task_names
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.export import exported_name
 from t5xpg.data.text.manifest import read_manifest, write_manifest
 from t5xpg.data.text.sources import Selection
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from tests.workplace import sentences
 
 SMALL = DatasetConfig("small_span_corruption", {})
@@ -105,7 +101,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def cached(place: Path) -> Iterator[prepare.Source]:
+def cached(place: Path) -> Iterator[prepare.DataIdentity]:
     """What `prepare` gives for the mixture, whose tasks nobody had cached."""
     with pytest.MonkeyPatch.context() as patch:
         set_environment(place, patch)
@@ -115,7 +111,7 @@ def cached(place: Path) -> Iterator[prepare.Source]:
 
 @pytest.mark.process
 def test_what_is_missing_is_made_once(
-    place: Path, exported: Path, cached: prepare.Source, started: list[Any], capsys: pytest.CaptureFixture[str]
+    place: Path, exported: Path, cached: prepare.DataIdentity, started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cached.cache is not None
     assert set(cached.cache) == set(cached.data["sources"]) == {"prepared_own", "small_span_corruption"}
@@ -128,7 +124,7 @@ def test_what_is_missing_is_made_once(
     assert len(started) == 1
     assert prepare.prepare_all([SMALL, SMALL]) == source
     assert len(started) == 1
-    assert prepare.missing(SMALL) == prepare.problems(SMALL) == prepare.problems(MIX) == []
+    assert data_state.state_of(SMALL, compare=True).ready
     assert {path.name for path in (place / "cache").iterdir()} == {
         cache_memory.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
     }  # fmt: skip
@@ -139,7 +135,7 @@ def test_what_is_missing_is_made_once(
 def test_what_a_module_read_is_looked_at_again(
     place: Path,
     exported: Path,
-    cached: prepare.Source,
+    cached: prepare.DataIdentity,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     change: str,
@@ -175,7 +171,7 @@ def test_what_a_module_read_is_looked_at_again(
 
 
 @pytest.mark.process
-def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.Source) -> None:
+def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.DataIdentity) -> None:
     settings = place / "settings.json"
     kept = settings.read_text()
     settings.write_text(json.dumps({"length": 51, "extra_ids": 125}))
@@ -183,7 +179,7 @@ def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cache
     (place / "train.txt").write_text(sentences(61, seed=61))
     try:
         export(place)
-        assert len(prepare.problems(SMALL)) == 1
+        assert len(data_state.state_of(SMALL).problems) == 1
         with pytest.raises(UserError) as error:
             prepare.prepare(MIX)
     finally:
@@ -209,7 +205,7 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
         path.write_bytes(content[: len(content) // 2] if change == "cut off" else content.replace(b"dog", b"cow"))
     with pytest.raises(UserError, match=r"The text of small is not as it was exported: .*train\.jsonl") as error:
         prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
-    assert prepare.problems(SMALL) == [str(error.value)]
+    assert data_state.state_of(SMALL).problems == (str(error.value),)
     with pytest.raises(UserError) as again:
         prepare.cache("small_span_corruption")
     assert str(again.value) == str(error.value)
@@ -256,50 +252,17 @@ def test_a_selection_lies_beside_the_whole_and_says_what_it_is(
     assert capsys.readouterr().out == f"data: {name} is a piece of small, the files [tv]*.txt\n"
 
 
-def test_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
-    config = DatasetConfig("pydocs_span_corruption", {})
-    commands = ["make data DATASET=pydocs", task_names.cache_command("pydocs_span_corruption")]
-    assert prepare.missing(config) == commands
-    (tmp_path / "cache" / "pydocs_span_corruption").mkdir(parents=True)  # not completed
-    assert prepare.missing(config) == commands
-    assert prepare.problems(config) == []
+def test_an_export_is_made_under_the_lock_of_its_dataset(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[str] = []
 
+    @contextlib.contextmanager
+    def hold(path: Path, **options: Any) -> Iterator[None]:
+        held.append(path.name)
+        yield
 
-@pytest.mark.process
-def test_what_a_killed_export_left_is_removed(place: Path, exported: Path) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    name = files.temporary_prefix("small").replace(f"-{os.getpid()}.", f"-{ended.pid}.") + "abc.tmp"
-    (exported.parent / name).mkdir()
-    prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
-    assert not (exported.parent / name).exists()
-
-
-@pytest.mark.process
-def test_the_second_exporter_waits_for_the_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = (
-        "import sys, time; from pathlib import Path; from t5xpg.base import locks\n"
-        "with locks.hold(Path(sys.argv[1]), doing='exporting small', instead=''):\n"
-        "    print('held', flush=True); time.sleep(600)\n"
-    )
-    lock = place / "data" / ".small.lock"
-
-    def end(seconds: float) -> None:
-        first.kill()
-        first.wait()
-
-    with subprocess.Popen([sys.executable, "-c", program, str(lock)], stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "held\n"
-        with pytest.MonkeyPatch.context() as patch:
-            # it goes while the second one sleeps
-            patch.setattr(time, "sleep", end)
-            export(place)
-    assert f"Process {first.pid} is exporting small, since " in capsys.readouterr().out
-    with locks.hold(lock, doing="", instead=""):
-        pass
+    monkeypatch.setattr(prepare.locks, "hold", hold)
+    export(place)
+    assert held == [".small.lock"]
 
 
 def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from t5xpg.exchange.huggingface.params import config_from_transformers, params_from_transformers, params_to_transformers
+from t5xpg.exchange.huggingface.config import config_from_transformers
+from t5xpg.exchange.huggingface.params import params_from_transformers, params_to_transformers
 from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.losses import LossConfig, loss_and_metrics

@@ -114,7 +114,7 @@ def test_what_is_recorded(record_data: Record, workplace: Workplace, service: Da
     streams = read_recording(tmp_path / "new").streams
     assert (streams["train"].ended, streams["validation"].ended) == (False, True)
     with RecordedData(tmp_path / "new") as data:
-        assert preparation.Source(**data.source) == source
+        assert preparation.DataIdentity(**data.source) == source
         for name, dataset in (("train", experiment.train_dataset), ("validation", experiment.eval_dataset)):
             read = data_config(dataset, experiment.random_seed)
             live, recorded = service.open(read), data.open(read)
@@ -169,7 +169,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def record(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     """Records made-up batches: there is neither text nor a data process."""
-    monkeypatch.setattr(preparation, "prepare", lambda dataset: preparation.Source({"task": "small"}))
+    monkeypatch.setattr(preparation, "prepare", lambda dataset, needed: preparation.DataIdentity({"task": "small"}))
     service = SimpleNamespace(describe=lambda dataset: DESCRIPTION, open=MadeUpStream)
     return recorder(experiment, monkeypatch, service)
 
@@ -315,11 +315,11 @@ def test_a_task_of_its_own_for_the_evaluation(
     """What the evaluation reads is made too, where it is another task."""
     prepared: list[str] = []
 
-    def noted(dataset: DatasetConfig) -> preparation.Source:
+    def noted(dataset: DatasetConfig, needed: Any) -> preparation.DataIdentity:
         prepared.append(dataset.mixture_or_task_name)
         if len(prepared) == 2:
             raise UserError("there is no such text")
-        return preparation.Source({})
+        return preparation.DataIdentity({})
 
     monkeypatch.setattr(preparation, "prepare", noted)
     loaded = config.load(str(experiment))

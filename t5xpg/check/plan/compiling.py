@@ -53,14 +53,16 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
     """The training step of an experiment on the devices that there are, compiled: see the keys."""
     import jax
 
-    from t5xpg.check.plan import hlo, memory
+    from t5xpg.check.plan import memory, program
+    from t5xpg.check.plan.collectives import collectives
+    from t5xpg.check.plan.operations import operations
     from t5xpg.experiment import assembly, config
 
     loaded = config.load(experiment, overrides, gin_files).experiment
     built = assembly.assemble(loaded)
     needed = memory.estimate(loaded, built.abstract_state, built.shardings, built.mesh)
     compiled = built.compile_train_step()
-    read = hlo.read(compiled.as_text() or "")
+    read = program.read(compiled.as_text() or "")
     mesh = {str(axis): int(size) for axis, size in built.mesh.shape.items()}
     dtype = loaded.model.config.dtype
 
@@ -69,8 +71,8 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
         return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
     analysis, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
-    found = hlo.operations(read, dtype)
-    sent = hlo.collectives(read, mesh)
+    found = operations(read, dtype)
+    sent = collectives(read, mesh)
     return {
         "mesh": mesh,
         "devices": math.prod(mesh.values()),

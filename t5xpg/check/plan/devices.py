@@ -6,10 +6,17 @@ but of the v3 one of a chip's two cores.
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import jax
+import numpy as np
+
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import aligned
+from t5xpg.distributed import hardware
 from t5xpg.distributed.hardware import PEAK_TERAFLOPS
 
 # What a step can count on, of the published rates.
@@ -23,6 +30,7 @@ REACHED = {"compute": 0.75, "memory": 0.8, "links": 0.8}
 USABLE_MEMORY = 0.92
 
 GB, GBIT = 1e9, 1e9 / 8
+_COPIED, _TIMES = 1 << 27, 5  # bytes that are too many for the caches, and how often they are copied
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,41 @@ def find(name: str) -> Device:
         f"DEVICE={name} is not in the table of devices.{nearest(written, [*known, HERE])} "
         f"{HERE} is this machine's processor, measured."
     )
+
+
+def measured(dtype: str, sharing: int = 1) -> Device:
+    """The processor with the speed of its matrix products in `dtype` and of its memory. Takes a second.
+
+    sharing: how many devices are simulated on it; each has its part.
+    """
+    memory = environment.host()["memory_bytes"]
+    if memory is None:
+        raise UserError(f"DEVICE={HERE}: this system does not say how much memory it has; name another device.")
+    jax.config.update("jax_platforms", "cpu")  # where there is an accelerator, it is not asked
+    bandwidth = _bandwidth() / sharing
+    peak = {dtype: hardware.best_peak_flops(dtype, again=False) / sharing}
+    return Device(HERE, peak, memory / sharing, bandwidth, bandwidth, sharing, bandwidth, ("measured",))
+
+
+def _bandwidth() -> float:
+    """Bytes a second that all cores together read and write while they copy.
+
+    Seconds are those of each thread, so that other programs make it little lower than it is.
+    """
+    cores = environment.usable_cores()
+    with ThreadPoolExecutor(cores) as pool:
+        return sum(pool.map(_copy, range(cores)))
+
+
+def _copy(_: int) -> float:
+    """Bytes a second of the fastest of several copies."""
+    source, target = np.ones(_COPIED, np.uint8), np.zeros(_COPIED, np.uint8)
+    best = float("inf")
+    for _ in range(_TIMES):
+        began = time.thread_time()
+        np.copyto(target, source)
+        best = min(best, time.thread_time() - began)
+    return 2 * _COPIED / best
 
 
 def lines() -> list[str]:

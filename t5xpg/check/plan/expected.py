@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from t5xpg.check.plan.collectives import Collective
 from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
-from t5xpg.check.plan.hlo import Collective, Operation
+from t5xpg.check.plan.operations import Operation
 
 BACKWARD = 2 / 3  # of a step without collectives: what gradients can be sent beside
 
@@ -95,7 +96,7 @@ def sent_bytes(sent: Collective, domain: int) -> tuple[float, float]:
     k = n / m
     if sent.kind == "collective-permute":
         return (0.0, sent.bytes) if m > 1 else (sent.bytes, 0.0)
-    if sent.kind in ("all-to-all", "ragged-all-to-all"):
+    if sent.kind == "all-to-all":
         return sent.bytes * (k - 1) / n, sent.bytes * (n - k) / n
     rounds = 2 if sent.kind == "all-reduce" else 1  # a reduce-scatter and an all-gather
     return rounds * sent.bytes * (k - 1) / k, rounds * sent.bytes / k * (m - 1) / m

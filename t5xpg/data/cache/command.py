@@ -262,6 +262,7 @@ def cache_task(
     force: bool = False,
     module_import: Sequence[str] = (),
     only_missing: bool = False,
+    compare_only: bool = False,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
@@ -272,7 +273,8 @@ def cache_task(
     is fetched from there. `module_import` names modules that register tasks. `force` caches again what is there. `log`
     gets a line a task. Returns the identity of the cache (of a mixture: task to identity): what was cached, by digests.
     `only_missing` also takes caches that others made with SeqIO, in any of its cache folders, and leaves tasks alone
-    that cannot be cached: its result lacks those.
+    that cannot be cached: its result lacks those. `compare_only` caches nothing: the caches that there are
+    are compared with what their tasks are now.
 
     The same task and text give the same bytes, with Beam and without. A cache appears when it is whole. What the
     process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
@@ -316,6 +318,8 @@ def cache_task(
             for entry in plan:
                 if entry["note"]:
                     log(f"warning: {entry['note']}")
+            if compare_only and not all(entry["up_to_date"] for entry in plan):
+                return {}
             _lock(stack, plan, cache_dir, force, log)
             names = [entry["task"] for entry in plan if not entry["up_to_date"]]
             _run(process, task, plan, names)

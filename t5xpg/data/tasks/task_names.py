@@ -133,7 +133,8 @@ class Part:
 class Row:
     """What the table has under one name: a task, or a mixture of several.
 
-    parts: what it makes of text; of a supervised task there are none. cached_as: the task whose cache holds the tokens;
+    parts: what it makes of text; of a supervised task there are none. dataset: the export that it reads; None for one
+    over TensorFlow Datasets. cached_as: the task whose cache holds the tokens;
     all objectives of a vocabulary share it, and each supervised task with vocabularies whose tokens are the same.
     """
 
@@ -142,6 +143,7 @@ class Row:
     parts: tuple[Part, ...]
     cached_as: str
     supervised: Supervised | None = None
+    dataset: str | None = None
 
     @property
     def objective(self) -> Objective | None:
@@ -169,14 +171,16 @@ def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields
     """All that the table has of a dataset; the tasks of a mixture before it. fields: see `manifest.Manifest`."""
     if tuple(fields) != TEXT:
         return [
-            row for ending in endings(fields) for row in _supervised(f"{dataset}_{ending}", of_ending(ending), entries)
+            row
+            for ending in endings(fields)
+            for row in _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
         ]
     found = []
     for entry in entries:
         cached_as = task_name(dataset, SPAN_CORRUPTION, _suffix_of_tokens(entry, entries))
         for objective in entry.objectives:
             name = task_name(dataset, objective, entry.suffix)
-            found.append(Row(name, entry.vocabulary, _parts(dataset, objective, entry), cached_as))
+            found.append(Row(name, entry.vocabulary, _parts(dataset, objective, entry), cached_as, dataset=dataset))
     return found
 
 
@@ -190,11 +194,13 @@ def row_of(task: str, dataset: str, entries: Sequence[NamedVocabulary] = VOCABUL
     found = rows(dataset, entries)
     for entry in entries:
         ending = task.removeprefix(f"{dataset}_").removesuffix(f"_{entry.suffix}" if entry.suffix else "")
-        found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries)
+        found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
     return next(row for row in found if row.name == task)
 
 
-def _supervised(name: str, supervised: Supervised | None, entries: Sequence[NamedVocabulary]) -> list[Row]:
+def _supervised(
+    name: str, supervised: Supervised | None, entries: Sequence[NamedVocabulary], dataset: str | None = None
+) -> list[Row]:
     """A supervised task with every vocabulary; none where there is no such task."""
     return [
         Row(
@@ -203,6 +209,7 @@ def _supervised(name: str, supervised: Supervised | None, entries: Sequence[Name
             parts=(),
             cached_as=task_name(name, "", _suffix_of_tokens(entry, entries)),
             supervised=supervised,
+            dataset=dataset,
         )
         for entry in entries
         if supervised is not None and entry.has_supervised
@@ -242,19 +249,23 @@ def task_name(dataset: str, objective: str, vocabulary_suffix: str = "") -> str:
 def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
     """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`).
 
-    Objectives with named tokens have ids for them behind those of the vocabulary. One whose record cannot be read is
-    left out: the command that makes it says so.
+    One whose record cannot be read is left out: the command that makes it says so.
     """
-    found = []
+    found: list[NamedVocabulary] = []
     for name, folder in find_vocabularies(data_dir).items():
         with contextlib.suppress(UserError):
-            vocabulary = read_record(folder).vocabulary_in(folder)
-            found.append(NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION))
-            if vocabulary.sentinels != OWN:
-                extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
-                named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
-                found.append(NamedVocabulary(name, named, TOKENS_SPAN_CORRUPTION, leaves_out=PLAIN))
+            found += entries_of(name, read_record(folder).vocabulary_in(folder))
     return (*VOCABULARIES, *found)
+
+
+def entries_of(name: str, vocabulary: Vocabulary) -> list[NamedVocabulary]:
+    """What a vocabulary called `name` adds to the table: itself, and with ids for named tokens behind its own."""
+    found = [NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION)]
+    if vocabulary.sentinels != OWN:
+        extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
+        named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
+        found.append(NamedVocabulary(name, named, TOKENS_SPAN_CORRUPTION, leaves_out=PLAIN))
+    return found
 
 
 def vocabulary_size(task: str) -> int:

@@ -26,6 +26,7 @@ from t5xpg.data.text.manifest import (
     split_path,
     write_manifest,
 )
+from t5xpg.data.text.messages import InstalledMessages
 from t5xpg.data.text.sources import HuggingFace, LocalFiles, OfFiles, Selection
 from t5xpg.data.text.splits import write_splits
 
@@ -98,6 +99,22 @@ def export_dataset(
     if left_out is not None and left_out.count:
         log(left_out.summary())
     return manifest
+
+
+def check_source(
+    name: str,
+    *,
+    files: Mapping[str | None, list[Path]] | None = None,
+    fields: Mapping[str, str] | None = None,
+    hub: HuggingFace | None = None,
+    limit: int | None = None,
+    max_bytes: int | None = None,
+) -> None:
+    """Raise UserError for what `export_dataset` would refuse before it reads a text. Nothing is read or written."""
+    dataset = _dataset(name, files, fields, hub, None)
+    _check_limits(name, dataset, limit, max_bytes)
+    if isinstance(dataset.source, InstalledMessages):
+        dataset.source.catalogs(name)
 
 
 def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]] | None) -> BadLines | None:

@@ -52,16 +52,20 @@ class InstalledMessages:
             "sha256": digest.hexdigest(),
         }
 
-    def read(self) -> Iterator[Rows]:
-        """One text, from which the splits are to be taken. Raises UserError where there are no catalogues."""
-        found = catalogs(self.languages, self.folders)
+    def catalogs(self, name: str = "…") -> list[Path]:
+        """The catalogues. Raises UserError, with what to type for the dataset `name`, where there are none."""
+        found = [path for _, path in catalogs(self.languages, self.folders)]
         if not found:
             raise UserError(
                 f"This text is that of the messages of programs in the languages {' '.join(self.languages)}, and no "
-                f"program here brings any ({self.folders[0]}/{self.languages[0]}/LC_MESSAGES/*.mo). Give another text "
-                "of that language, FILES=…"
+                f"program here brings any: there is no file {self.folders[0]}/{self.languages[0]}/LC_MESSAGES/*.mo. "
+                f'To give another text of that language, type: make data DATASET={name} FILES="train=…"'
             )
-        yield Rows(None, catalog_documents(path for _, path in found))
+        return found
+
+    def read(self) -> Iterator[Rows]:
+        """One text, from which the splits are to be taken. Raises UserError where there are no catalogues."""
+        yield Rows(None, catalog_documents(self.catalogs()))
 
 
 def catalogs(languages: Iterable[str], folders: Iterable[Path]) -> list[tuple[str, Path]]:

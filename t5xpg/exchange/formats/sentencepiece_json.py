@@ -1,8 +1,8 @@
 """A SentencePiece model as a tokenizer.json of Hugging Face, which has the same ids.
 
 What SentencePiece does to a text before it looks for pieces (a table of characters, spaces, the space before the first
-word) is said step by step. Models like T5's are said as transformers' T5Tokenizer says them, which makes its tokenizer
-anew and takes no more than pieces and table from the file.
+word) is written as one step of the tokenizer each. Models like T5's are written as transformers' T5Tokenizer writes
+them: it makes its tokenizer anew, of the file's pieces and table alone.
 """
 
 from __future__ import annotations
@@ -139,4 +139,4 @@ class SentencePieceFile:
         }
 
     def _cannot(self, why: str) -> UserError:
-        return UserError(f"The SentencePiece model {self.path} cannot be said as a tokenizer.json: {why}.")
+        return UserError(f"The SentencePiece model {self.path} cannot be written as a tokenizer.json: {why}.")

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import tensorstore
 from flax import serialization
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.tensorflow_files import INDEX, TensorFlowCheckpoint
+from t5xpg.data.tensorflow_checkpoint import INDEX, TensorFlowCheckpoint
 
 MESSAGE, METADATA, STATE = "checkpoint", "_METADATA", "state"
 TENSORFLOW, T5X = "mesh_tensorflow", "t5x"
@@ -63,7 +64,7 @@ def holds_checkpoint(path: Path) -> bool:
 
 
 def open_checkpoint(path: Path) -> StoredCheckpoint:
-    """The checkpoint at a path: its folder, its file, or the folder of several, of which the last one is taken.
+    """The checkpoint at a path: its folder, its file, or the folder of several, of which the last one is opened.
 
     Raises UserError where there is none, or where it is not whole.
     """
@@ -128,14 +129,8 @@ def _index_in(folder: Path) -> Path | None:
 
 def _of_tensorflow(prefix: Path) -> StoredCheckpoint:
     variables = TensorFlowCheckpoint(prefix)
-    if absent := [file.name for file in variables.data_files() if not file.is_file()]:
-        raise UserError(f"{prefix.parent} lacks {', '.join(absent[:3])}. Copy or download the data files, too.")
-
-    def stored(name: str) -> StoredArray:
-        return StoredArray(variables.variables[name].shape, lambda: variables[name])
-
-    index = prefix.with_name(f"{prefix.name}{INDEX}")
-    return StoredCheckpoint(prefix, TENSORFLOW, {name: stored(name) for name in variables}, _files(index))
+    arrays = {name: StoredArray(shape, partial(variables.read, name)) for name, shape in variables.shapes.items()}
+    return StoredCheckpoint(prefix, TENSORFLOW, arrays, _files(prefix.with_name(f"{prefix.name}{INDEX}")))
 
 
 def _files(file: Path) -> tuple[Path, ...]:
@@ -196,7 +191,7 @@ def _inside(folder: Path, name: str) -> Path:
     """A folder beside the file that names it. Raises ValueError for a name that leads elsewhere."""
     last = name.rstrip("/")
     if not last.isprintable() or "/" in last or last in ("", ".", ".."):
-        raise ValueError(f"an array is said to be in {name!r}")
+        raise ValueError(f"an array should be in {name!r}")
     return folder / last
 
 

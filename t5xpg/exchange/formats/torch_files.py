@@ -8,6 +8,7 @@ written since 1.6, and the one before it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import math
@@ -94,7 +95,7 @@ class TorchFile(Mapping[str, np.ndarray]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._refusing():
+        with _refusing(self._path):
             with path.open("rb") as file:
                 is_archive = file.read(4) == b"PK\x03\x04"
             self._read: Callable[[_Storage], np.ndarray]
@@ -107,7 +108,7 @@ class TorchFile(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         tensor = self._tensors[name]
-        with self._refusing():
+        with _refusing(self._path):
             return tensor.of(self._read(tensor.storage))
 
     def __iter__(self) -> Iterator[str]:
@@ -115,9 +116,6 @@ class TorchFile(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._tensors)
-
-    def _refusing(self) -> _Refusing:
-        return _Refusing(self._path)
 
     def _archive(self) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
         archive = zipfile.ZipFile(self._path)
@@ -147,17 +145,17 @@ class TorchFile(Mapping[str, np.ndarray]):
                 raise ValueError("numbers in big-endian order")
             found: dict[str, _Storage] = {}
             described = _value(file, found)
-            places: dict[str, int] = {}
+            offsets: dict[str, int] = {}
             for key in _value(file):
                 storage = found[key]
                 (count,) = struct.unpack("<q", file.read(8))
                 if count != storage.count:
                     raise ValueError(f"{count} numbers where {storage.count} are described")
-                places[key] = file.tell()
+                offsets[key] = file.tell()
                 file.seek(count * storage.dtype.itemsize, io.SEEK_CUR)
 
         def read(storage: _Storage) -> np.ndarray:
-            numbers = np.fromfile(self._path, storage.dtype, storage.count, offset=places[storage.key])
+            numbers = np.fromfile(self._path, storage.dtype, storage.count, offset=offsets[storage.key])
             if numbers.size != storage.count:
                 raise ValueError("it ends too early")
             return numbers
@@ -165,22 +163,18 @@ class TorchFile(Mapping[str, np.ndarray]):
         return described, read
 
 
-class _Refusing:
-    """Whatever goes wrong with a file is the file's fault, and said in one message."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, UserError) or not isinstance(error, Exception):
-            return
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with a file becomes one message."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # that: an impossible place in it
-            return
+            raise
         why = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{self._path} is not a whole file of tensors that PyTorch wrote: {why[:200]}.") from None
+        raise UserError(f"{path} is not a whole file of tensors that PyTorch wrote: {why[:200]}.") from None
 
 
 def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
@@ -191,9 +185,9 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
 
     def since_mark() -> list[Any]:
         start = marks.pop()
-        taken = stack[start:]
+        items = stack[start:]
         del stack[start:]
-        return taken
+        return items
 
     argument: Any  # pickletools gives one of every kind
     for opcode, argument, _ in pickletools.genops(file):
@@ -212,9 +206,9 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
                 stack.append(tuple(since_mark()))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 count = int(opcode.name[-1])
-                taken = stack[-count:]
+                items = stack[-count:]
                 del stack[-count:]
-                stack.append(tuple(taken))
+                stack.append(tuple(items))
             case "APPEND":
                 last = stack.pop()
                 stack[-1].append(last)

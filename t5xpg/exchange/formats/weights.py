@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json
 from t5xpg.exchange.formats.torch_files import TorchFile
 
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
-# Of other programs; said by name, because they are what one finds instead.
+# Of other programs; named in a message, because they are what one finds instead.
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 _CONVERT = (
     'with PyTorch and transformers: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
@@ -23,48 +24,35 @@ _CONVERT = (
 )
 
 
-class SafetensorsFile(Mapping[str, np.ndarray]):
-    """The tensors of a file by name; each is read when it is asked for. Raises UserError for one that is not whole."""
+class LazyTensors(Mapping[str, np.ndarray]):
+    """Tensors by name; each is read when it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        try:
-            self._file = safe_open(str(path), framework="numpy")
-            self._names = tuple(self._file.keys())
-        except SafetensorError as error:
-            raise UserError(
-                f"{path} is not a whole safetensors file ({error}): {path.stat().st_size:,} bytes are there. Copy or "
-                "download it again."
-            ) from None
+    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self._readers = readers
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise KeyError(name)
-        return np.asarray(self._file.get_tensor(name))
+        return np.asarray(self._readers[name]())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._readers)
 
 
-class _Together(Mapping[str, np.ndarray]):
-    """Several files as one."""
-
-    def __init__(self, where: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        self._where = where
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._where[name][name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._where)
-
-    def __len__(self) -> int:
-        return len(self._where)
+def open_safetensors(path: Path) -> LazyTensors:
+    """The tensors of a safetensors file. Raises UserError for one that is not whole."""
+    try:
+        file = safe_open(str(path), framework="numpy")
+        return LazyTensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
+    except SafetensorError as error:
+        raise UserError(
+            f"{path} is not a whole safetensors file ({error}): {path.stat().st_size:,} bytes are there. Copy or "
+            "download it again."
+        ) from None
 
 
-_KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS: SafetensorsFile, TORCH: TorchFile}
+_KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS: open_safetensors, TORCH: TorchFile}
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -104,7 +92,7 @@ def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
             raise UserError(
                 f"{first} says that {name} is in a file that lacks it: the files are not of one checkpoint."
             )
-    return _Together(where)
+    return LazyTensors({name: partial(tensors.__getitem__, name) for name, tensors in where.items()})
 
 
 def _parts(index: Path) -> list[Path]:
@@ -114,7 +102,7 @@ def _parts(index: Path) -> list[Path]:
 def _weight_map(index: Path) -> dict[str, str]:
     """Tensor to file name. Raises UserError for an index that is none, or that leads out of its folder."""
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = read_json(index)["weight_map"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{index} is not an index of files of tensors ({type(error).__name__}: {error}).") from None
     if not isinstance(names, dict) or not names:
@@ -123,3 +111,8 @@ def _weight_map(index: Path) -> dict[str, str]:
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
             raise UserError(f"{index} names {file!r}: expected the name of a file beside it.")
     return names
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first five names for a message, and how many more there are; empty of none."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -89,8 +89,8 @@ def unshared(config: T5Config, params: Params) -> Params:
     for index in range(config.num_decoder_layers):
         layer = decoder[f"layers_{index}"]
         names = {"self_attention": "attention", "pre_self_attention_layer_norm": "pre_attention_layer_norm"}
-        taken = ("self_attention", "pre_self_attention_layer_norm", "pre_mlp_layer_norm", "mlp", "relpos_bias")
-        encoder[f"layers_{index}"] = {names.get(name, name): layer[name] for name in taken if name in layer}
+        shared = ("self_attention", "pre_self_attention_layer_norm", "pre_mlp_layer_norm", "mlp", "relpos_bias")
+        encoder[f"layers_{index}"] = {names.get(name, name): layer[name] for name in shared if name in layer}
     return {**params, "encoder": encoder}
 
 

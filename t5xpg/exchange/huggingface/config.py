@@ -96,8 +96,8 @@ def head_factor_from_transformers(config: Mapping[str, Any], has_own_head: bool)
 
 def scales_outputs(config: Mapping[str, Any]) -> bool:
     """Whether the decoder's output is divided by sqrt(D) before the output matrix, whoever wrote the config.json."""
-    if isinstance(said := config.get("scale_decoder_outputs"), bool):
-        return said
+    if isinstance(scales := config.get("scale_decoder_outputs"), bool):
+        return scales
     version = re.match(r"[0-9]+", str(config.get("transformers_version", "")))
     if config.get("model_type") == "mt5" and version is not None and int(version[0]) >= 5:
         return False

@@ -64,14 +64,14 @@ def model_card(
     if exported.auto_class != SEQ2SEQ:
         text = "[CLS]The [MASK]wl"
     tokenizer = tokenizer_type(exported.config["model_type"], vocabulary)
-    told = "" if tokenizer is None else f', tokenizer_type="{tokenizer}"'
+    argument = "" if tokenizer is None else f', tokenizer_type="{tokenizer}"'
     parts = [
         _front_matter(name, exported, results),
         f"# {escape(name)}",
         MARK,
         _what(exported, config, num_params, vocabulary, step, imported),
         *(escape(note) for note in (*exported.notes, *notes)),
-        "```python\n" + use.format(path="path/to/this/folder", tokenizer_type=told, text=text) + "```",
+        "```python\n" + use.format(path="path/to/this/folder", tokenizer_type=argument, text=text) + "```",
         *([f"Compared when it was exported: {escape(str(checked))}."] if checked else []),
     ]
     if results is not None:

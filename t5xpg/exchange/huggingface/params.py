@@ -8,20 +8,14 @@ and umT5.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.exchange.huggingface.config import (
-    config_from_transformers,
-    config_to_transformers,
-    feed_forward_proj,
-    head_factor_to_transformers,
-)
+from t5xpg.exchange.formats.weights import first_names
+from t5xpg.exchange.huggingface.config import feed_forward_proj, head_factor_to_transformers
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params, T5Config
-
-__all__ = ["config_from_transformers", "config_to_transformers", "params_from_transformers", "params_to_transformers"]
 
 # copies of shared.weight, and a table that checkpoints of 2020 carry though no model reads it
 _IGNORED = (
@@ -29,57 +23,53 @@ _IGNORED = (
     "decoder.embed_tokens.weight",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
 )
-_HEAD = ("decoder", "logits_dense", "kernel")
+_EMBEDDING, _HEAD = "shared.weight", "lm_head.weight"
+_POSITIONS = "SelfAttention.relative_attention_bias.weight"
+_MATRICES = {"query": "q", "key": "k", "value": "v", "out": "o"}
+_ATTENTIONS = {  # ours, transformers', and the norm before it
+    "encoder": [("attention", "SelfAttention", "pre_attention_layer_norm")],
+    "decoder": [
+        ("self_attention", "SelfAttention", "pre_self_attention_layer_norm"),
+        ("encoder_decoder_attention", "EncDecAttention", "pre_cross_attention_layer_norm"),
+    ],
+}
 
 
-def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[tuple[tuple[str, ...], str, bool]]:
-    """Of one layer: the path in our tree, the name in transformers, and whether it is transposed there."""
-    ours, theirs = (stack, f"layers_{index}"), f"{stack}.block.{index}.layer"
-    attentions = [("attention", "SelfAttention", "pre_attention_layer_norm")]
-    if stack == "decoder":
-        attentions = [
-            ("self_attention", "SelfAttention", "pre_self_attention_layer_norm"),
-            ("encoder_decoder_attention", "EncDecAttention", "pre_cross_attention_layer_norm"),
-        ]
-    for number, (our_name, their_name, norm) in enumerate(attentions):
-        yield (*ours, norm, "scale"), f"{theirs}.{number}.layer_norm.weight", False
-        if number == 0 and config.relpos_bias_in_every_layer:
-            position = f"{theirs}.0.SelfAttention.relative_attention_bias.weight"
-            yield (*ours, "relpos_bias", "rel_embedding"), position, True
-        for our_matrix, their_matrix in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
-            yield (*ours, our_name, our_matrix, "kernel"), f"{theirs}.{number}.{their_name}.{their_matrix}.weight", True
-    mlp = len(attentions)
-    yield (*ours, "pre_mlp_layer_norm", "scale"), f"{theirs}.{mlp}.layer_norm.weight", False
-    matrices = ["wi"] if len(config.mlp_activations) == 1 else ["wi_0", "wi_1"]
-    for matrix in (*matrices, "wo"):
-        yield (*ours, "mlp", matrix, "kernel"), f"{theirs}.{mlp}.DenseReluDense.{matrix}.weight", True
+def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[tuple[str, str, bool]]:
+    """The names of one layer, as `_names` has them."""
+    ours, theirs = f"{stack}/layers_{index}", f"{stack}.block.{index}.layer"
+    attentions = _ATTENTIONS[stack]
+    if config.relpos_bias_in_every_layer:
+        yield f"{ours}/relpos_bias/rel_embedding", f"{theirs}.0.{_POSITIONS}", True
+    for number, (attention, their_attention, norm) in enumerate(attentions):
+        yield f"{ours}/{norm}/scale", f"{theirs}.{number}.layer_norm.weight", False
+        for matrix, their_matrix in _MATRICES.items():
+            their_name = f"{theirs}.{number}.{their_attention}.{their_matrix}.weight"
+            yield f"{ours}/{attention}/{matrix}/kernel", their_name, True
+    mlp = f"{theirs}.{len(attentions)}"
+    yield f"{ours}/pre_mlp_layer_norm/scale", f"{mlp}.layer_norm.weight", False
+    for matrix in (*(["wi"] if len(config.mlp_activations) == 1 else ["wi_0", "wi_1"]), "wo"):
+        yield f"{ours}/mlp/{matrix}/kernel", f"{mlp}.DenseReluDense.{matrix}.weight", True
 
 
-def _names(config: T5Config) -> Iterator[tuple[tuple[str, ...], str, bool]]:
-    yield ("token_embedder", "embedding"), "shared.weight", False
+def _names(config: T5Config) -> Iterator[tuple[str, str, bool]]:
+    """Of each parameter: our name, the name in transformers, and whether it is transposed there."""
+    yield "token_embedder/embedding", _EMBEDDING, False
     for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if not config.relpos_bias_in_every_layer:
-            position = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            yield (stack, "relpos_bias", "rel_embedding"), position, True
+            yield f"{stack}/relpos_bias/rel_embedding", f"{stack}.block.0.layer.0.{_POSITIONS}", True
         for index in range(layers):
             yield from _layer_names(stack, index, config)
-        yield (stack, f"{stack}_norm", "scale"), f"{stack}.final_layer_norm.weight", False
+        yield f"{stack}/{stack}_norm/scale", f"{stack}.final_layer_norm.weight", False
     if not config.logits_via_embedding:
-        yield _HEAD, "lm_head.weight", True
-
-
-def _get(params: Params, path: tuple[str, ...]) -> Any:
-    node: Any = params
-    for name in path:
-        node = node[name]
-    return node
+        yield "decoder/logits_dense/kernel", _HEAD, True
 
 
 def has_own_head(state_dict: Mapping[str, np.ndarray]) -> bool:
     """Whether a checkpoint has an output matrix that is no copy of its embedding."""
-    if "lm_head.weight" not in state_dict or "shared.weight" not in state_dict:
+    if _HEAD not in state_dict or _EMBEDDING not in state_dict:
         return False
-    return not np.array_equal(state_dict["lm_head.weight"], state_dict["shared.weight"])
+    return not np.array_equal(state_dict[_HEAD], state_dict[_EMBEDDING])
 
 
 def params_from_transformers(
@@ -89,55 +79,44 @@ def params_from_transformers(
 
     state_dict: name -> array, as safetensors.numpy.load_file returns it. With config.logits_via_embedding an lm_head
     is ignored where it equals the embedding; without it, a missing lm_head is the embedding's copy. head_factor: what
-    the output matrix is multiplied by (`huggingface_config.head_factor_from_transformers`).
+    the output matrix is multiplied by (`config.head_factor_from_transformers`).
     Raises UserError where tensors are missing, unknown, or of other shapes than config says, naming them.
     """
     feed_forward_proj(config)
-    abstract = EncoderDecoderModel(config).abstract_params()
-    params: Params = {}
-    used = set(_IGNORED)
-    missing, wrong = [], []
-    for path, name, transposed in _names(config):
+    abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")
+    params: dict[str, np.ndarray] = {}
+    used, missing, wrong = set(_IGNORED), [], []
+    for ours, name, transposed in _names(config):
         used.add(name)
-        if name == "lm_head.weight" and name not in state_dict:
-            # transformers ties what a checkpoint lacks, also where the output is not scaled as tied ones are
-            name = "shared.weight"
-        if name not in state_dict:
-            missing.append(name)
+        # transformers ties the head that a checkpoint lacks, also where the output is not scaled as tied ones are
+        source = _EMBEDDING if name == _HEAD and name not in state_dict else name
+        if source not in state_dict:
+            missing.append(source)
             continue
-        array = np.asarray(state_dict[name]).astype(np.float32)
-        array = np.ascontiguousarray(array.T) if transposed else array
-        if path == _HEAD and head_factor != 1.0:
-            array *= np.float32(head_factor)
-        expected = tuple(_get(abstract, path).shape)
+        array, expected = np.asarray(state_dict[source]), tuple(abstract[ours].shape)
+        expected = expected[::-1] if transposed else expected
         if array.shape != expected:
-            theirs = expected[::-1] if transposed else expected
-            there = array.shape[::-1] if transposed else array.shape
-            wrong.append(f"{name} is {there}, the configuration says {theirs}")
+            wrong.append(f"{source} is {array.shape}, the configuration says {expected}")
             continue
-        node = params
-        for key in path[:-1]:
-            node = node.setdefault(key, {})
-        node[path[-1]] = array
-    if config.logits_via_embedding and "lm_head.weight" in state_dict:
-        used.add("lm_head.weight")
+        array = array.astype(np.float32)
+        params[ours] = np.ascontiguousarray(array.T if transposed else array)
+        if name == _HEAD and head_factor != 1.0:
+            params[ours] *= np.float32(head_factor)
+    if config.logits_via_embedding and _HEAD in state_dict:
+        used.add(_HEAD)
         if has_own_head(state_dict):
             wrong.append("lm_head.weight differs from shared.weight, the configuration says that they are tied")
-    unknown = sorted(set(state_dict) - used)
     if missing:
-        hint = nearest(missing[0], state_dict)
         raise UserError(
-            f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {_some(missing)}.{hint}"
+            f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {first_names(missing)}."
+            f"{nearest(missing[0], state_dict)}"
         )
-    if unknown:
-        raise UserError(f"The checkpoint has {len(unknown)} tensors that this configuration lacks: {_some(unknown)}.")
+    if unknown := sorted(set(state_dict) - used):
+        listed = first_names(unknown)
+        raise UserError(f"The checkpoint has {len(unknown)} tensors that this configuration lacks: {listed}.")
     if wrong:
         raise UserError(f"The checkpoint and the configuration differ: {'; '.join(wrong[:5])}.")
-    return params
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return unflatten_dict(params, sep="/")
 
 
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
@@ -146,10 +125,11 @@ def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.nda
     Tied models have no lm_head.weight, as transformers saves them.
     """
     feed_forward_proj(config)
+    flat = flatten_dict(params, sep="/")
     tensors = {}
-    for path, name, transposed in _names(config):
-        array = np.asarray(_get(params, path), dtype=np.float32)
+    for ours, name, transposed in _names(config):
+        array = np.asarray(flat[ours], dtype=np.float32)
         tensors[name] = np.ascontiguousarray(array.T if transposed else array)
     if not config.logits_via_embedding and (factor := head_factor_to_transformers(config)) != 1.0:
-        tensors["lm_head.weight"] = tensors["lm_head.weight"] * np.float32(factor)
+        tensors[_HEAD] = tensors[_HEAD] * np.float32(factor)
     return tensors

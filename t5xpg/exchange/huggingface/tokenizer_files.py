@@ -42,7 +42,7 @@ SAMPLES = (
 
 
 def tokenizer_type(model_type: str, vocabulary: Vocabulary) -> str | None:
-    """What `AutoTokenizer` has to be told besides the folder; None where it finds out.
+    """The argument `tokenizer_type` that `AutoTokenizer` needs for the folder; None where it needs none.
 
     For every umT5 it takes the class that reads tokenizer.json, whatever class the folder names (transformers 5.23).
     """
@@ -187,7 +187,7 @@ def _with_end(end: str, token: int) -> dict[str, Any]:
 def check_tokenizer(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
     """Raise UserError where a written tokenizer.json has other ids for a text than the vocabulary.
 
-    Bytes have no such file; their class is asked where transformers is there.
+    Bytes have no such file; their class is compared where transformers is installed.
     """
     if not (folder / DEFINITION).is_file():
         return

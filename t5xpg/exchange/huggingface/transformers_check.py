@@ -1,6 +1,6 @@
-"""Whether transformers, where it is installed, makes of an export what this program makes of the model.
+"""Compares an export as transformers loads it, where that is installed, with the model of this program.
 
-It is asked in a process of its own (`transformers_answers`): torch is in another environment than this program.
+transformers runs in a process of its own (`transformers_outputs`): torch is in another environment than this program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,10 +98,10 @@ def check_in_transformers(
         "texts": json.dumps(texts),
         "tokenizer_type": json.dumps(tokenizer_type(exported.config["model_type"], vocabulary)),
     }
-    asked = {"inputs": inputs.astype(np.int64)}
+    given = {"inputs": inputs.astype(np.int64)}
     if generated is not None:
-        asked["decoder_inputs"] = _shifted(targets).astype(np.int64)
-    theirs, said = _asked(python, folder, asked, metadata)
+        given["decoder_inputs"] = _shifted(targets).astype(np.int64)
+    theirs, answered = _theirs(python, folder, given, metadata)
     compared = logits[inputs > 0] if generated is None else logits
     found = theirs["logits"][inputs > 0] if generated is None else theirs["logits"]
     difference, largest = float(np.abs(compared - found).max()), float(np.abs(compared).max())
@@ -111,13 +110,13 @@ def check_in_transformers(
         problems.append(f"logits differ by up to {difference:.1e}, the largest is {largest:.3g}")
     if generated is not None and not np.array_equal(generated, theirs["generated"]):
         problems.append("greedy answers differ")
-    for text, ids in zip(texts, said["ids"], strict=True):
+    for text, ids in zip(texts, answered["ids"], strict=True):
         if ids != (expected := expected_ids(vocabulary, text)):
             problems.append(f"{text!r} becomes {ids}, and in training {expected}")
     if problems:
-        raise UserError(f"{said['model']} makes something else of the export than t5xpg: {'; '.join(problems)}.")
+        raise UserError(f"{answered['model']} makes something else of the export than t5xpg: {'; '.join(problems)}.")
     return Checked(
-        said["model"], said["tokenizer"], said["versions"], difference, largest, len(texts),
+        answered["model"], answered["tokenizer"], answered["versions"], difference, largest, len(texts),
         0 if generated is None else len(generated),
     )  # fmt: skip
 
@@ -153,31 +152,25 @@ def _ours(
         return logits, np.asarray(decode(params, jnp.asarray(inputs)))
 
 
-def _asked(
-    python: Path, folder: Path, asked: dict[str, np.ndarray], metadata: dict[str, str]
+def _theirs(
+    python: Path, folder: Path, given: dict[str, np.ndarray], metadata: dict[str, str]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What transformers says, as tensors and the values beside them."""
-    program = Path(__file__).with_name("transformers_answers.py")
+    """Outputs of transformers, as tensors and the values beside them."""
+    program = Path(__file__).with_name("transformers_outputs.py")
     with tempfile.TemporaryDirectory() as scratch:
-        questions, answers = Path(scratch) / "questions.safetensors", Path(scratch) / "answers.safetensors"
-        save_file(asked, questions, metadata=metadata)
+        inputs, outputs = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
+        save_file(given, inputs, metadata=metadata)
         # -P: what lies beside the program is not to be imported
-        command = [str(python), "-P", str(program), str(folder), str(questions), str(answers)]
-        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+        command = [str(python), "-P", str(program), str(folder), str(inputs), str(outputs)]
+        # without what would lead the other Python to this one's packages
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode != 0:
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             raise UserError(
-                f"transformers cannot load the export, as {python} says: {_last_line(done.stderr.splitlines())}. To "
+                f"transformers cannot load the export, as {python} says: {lines[-1] if lines else 'nothing'}. To "
                 f"export without asking it: {PYTHON_VARIABLE}=0"
             )
-        with safe_open(str(answers), "numpy") as file:
+        with safe_open(str(outputs), "numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, {name: json.loads(value) for name, value in file.metadata().items()}
-
-
-def _environment() -> dict[str, str]:
-    """Without what would lead the other Python to this one's packages."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")

@@ -19,12 +19,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, OWN, SEQIO, Vocabulary
 from t5xpg.exchange.huggingface.architectures import unshared
-from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS, flat, put
+from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -36,20 +37,17 @@ _BUCKETS, _DISTANCE = 32, 128  # which T5X's networks have
 
 @dataclass(frozen=True)
 class Network:
-    """A network of T5X. module: of Python; transformer, config: its classes. layers: what the config calls them."""
+    """A network of T5X. module: of Python; transformer, config: its classes; model: the class of T5X's models."""
 
     module: str
     transformer: str
     config: str
     model: str
-    layers: tuple[str, ...]
 
 
-MINIMAL = Network("t5x.examples.t5", "Transformer", "T5Config", "EncoderDecoderModel", ("encoder", "decoder"))
+MINIMAL = Network("t5x.examples.t5", "Transformer", "T5Config", "EncoderDecoderModel")
 SCALABLE = dataclasses.replace(MINIMAL, module="t5x.examples.scalable_t5")
-DECODER_ONLY = Network(
-    "t5x.examples.decoder_only", "DecoderWrapper", "TransformerConfig", "DecoderOnlyModel", ("decoder",)
-)
+DECODER_ONLY = Network("t5x.examples.decoder_only", "DecoderWrapper", "TransformerConfig", "DecoderOnlyModel")
 
 
 def network_of(model: Model) -> Network:
@@ -86,12 +84,13 @@ def _encoder_decoder(config: T5Config, params: Params) -> Params:
     made: Params = {"token_embedder": params["token_embedder"]}
     counts = (config.num_encoder_layers, config.num_decoder_layers)
     for stack, count in zip(STACKS, counts, strict=True):
-        layers = [dict(flat(params[stack][f"layers_{layer}"])) for layer in range(count)]
-        made[stack] = {name: part for name, part in params[stack].items() if not name.startswith("layers_")}
-        made[stack][stack] = {}
-        for name in layers[0]:
-            arrays = [_with_heads(name, layer[name], config) for layer in layers]
-            put(made[stack][stack], name, np.stack(arrays, axis=SCAN_AXIS))
+        layers = [flatten_dict(params[stack][f"layers_{layer}"], sep="/") for layer in range(count)]
+        stacked = {
+            name: np.stack([_with_heads(name, layer[name], config) for layer in layers], axis=SCAN_AXIS)
+            for name in layers[0]
+        }
+        outside = {name: part for name, part in params[stack].items() if not name.startswith("layers_")}
+        made[stack] = {**outside, stack: unflatten_dict(stacked, sep="/")}
     return made
 
 
@@ -102,18 +101,10 @@ def _with_heads(name: str, array: np.ndarray, config: T5Config) -> np.ndarray:
     return array.reshape(*heads, -1) if name.endswith("out/kernel") else array.reshape(-1, *heads)
 
 
-def _shared(config: T5Config, params: Params) -> Params:
-    return _encoder_decoder(config, unshared(config, params))
-
-
-def _decoder_only(config: T5Config, params: Params) -> Params:
-    return {"decoder": {**params["decoder"], "token_embedder": params["token_embedder"]}}
-
-
 _TREES: Mapping[type[Model], Callable[[T5Config, Params], Params]] = {
-    SharedEncoderDecoderModel: _shared,
+    SharedEncoderDecoderModel: lambda config, params: _encoder_decoder(config, unshared(config, params)),
     EncoderDecoderModel: _encoder_decoder,
-    DecoderOnlyModel: _decoder_only,
+    DecoderOnlyModel: lambda _, params: {"decoder": {**params["decoder"], "token_embedder": params["token_embedder"]}},
 }
 
 
@@ -127,7 +118,10 @@ def network_gin(model: Model) -> list[str]:
     """
     network, config = network_of(model), model.config
     values = {name: getattr(config, name) for name in _WIDTHS} | {"dtype": config.dtype}
-    values |= _layers(network, config)
+    if network == DECODER_ONLY:
+        values["num_layers"] = config.num_decoder_layers
+    else:
+        values |= {name: getattr(config, name) for name in ("num_encoder_layers", "num_decoder_layers")}
     if network == SCALABLE:
         values["scan_layers"] = True
     elif network != DECODER_ONLY and config.float32_attention_logits:
@@ -141,12 +135,6 @@ def network_gin(model: Model) -> list[str]:
         *(f"  {name} = {value!r}" for name, value in sorted(values.items())),
         "  dropout_rate = %DROPOUT_RATE",
     ]
-
-
-def _layers(network: Network, config: T5Config) -> dict[str, int]:
-    if network == DECODER_ONLY:
-        return {"num_layers": config.num_decoder_layers}
-    return {"num_encoder_layers": config.num_encoder_layers, "num_decoder_layers": config.num_decoder_layers}
 
 
 def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
@@ -169,44 +157,41 @@ def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
     ]
 
 
-def model_gin(model: Model, vocabulary: Vocabulary, folder: Path, said: str) -> str:
-    """A file that T5X's runs include: MODEL with T5X's Adafactor, as its own files of sizes. said: its first line."""
-    network = network_of(model)
+def model_gin(model: Model, vocabulary: Vocabulary, folder: Path, comment: str) -> str:
+    """A file that T5X's runs include: MODEL with its Adafactor, as its own files of sizes. comment: the first line."""
+    network, newline = network_of(model), "\n"
     ids = ["vocabulary"] if network == DECODER_ONLY else ["input_vocabulary", "output_vocabulary"]
-    return "\n".join(
-        [
-            f"# {said}",
-            "from __gin__ import dynamic_registration",
-            "",
-            "import seqio",
-            "from t5x import adafactor",
-            "from t5x import models",
-            *network_gin(model),
-            "",
-            "DROPOUT_RATE = 0.0",
-            "Z_LOSS = 0.0001",
-            "LABEL_SMOOTHING = 0.0",
-            "LOSS_NORMALIZING_FACTOR = None",
-            "",
-            *vocabulary_gin(vocabulary, folder),
-            "",
-            "OPTIMIZER = @adafactor.Adafactor()",
-            "adafactor.Adafactor:",
-            "  decay_rate = 0.8",
-            "  step_offset = 0",
-            "  logical_factor_rules = @adafactor.standard_logical_factor_rules()",
-            "",
-            f"MODEL = @models.{network.model}()",
-            f"models.{network.model}:",
-            "  module = %NETWORK",
-            *(f"  {name} = %VOCABULARY" for name in ids),
-            "  optimizer_def = %OPTIMIZER",
-            "  z_loss = %Z_LOSS",
-            "  label_smoothing = %LABEL_SMOOTHING",
-            "  loss_normalizing_factor = %LOSS_NORMALIZING_FACTOR",
-            "",
-        ]
-    )
+    return f"""\
+# {comment}
+from __gin__ import dynamic_registration
+
+import seqio
+from t5x import adafactor
+from t5x import models
+{newline.join(network_gin(model))}
+
+DROPOUT_RATE = 0.0
+Z_LOSS = 0.0001
+LABEL_SMOOTHING = 0.0
+LOSS_NORMALIZING_FACTOR = None
+
+{newline.join(vocabulary_gin(vocabulary, folder))}
+
+OPTIMIZER = @adafactor.Adafactor()
+adafactor.Adafactor:
+  decay_rate = 0.8
+  step_offset = 0
+  logical_factor_rules = @adafactor.standard_logical_factor_rules()
+
+MODEL = @models.{network.model}()
+models.{network.model}:
+  module = %NETWORK
+{newline.join(f"  {name} = %VOCABULARY" for name in ids)}
+  optimizer_def = %OPTIMIZER
+  z_loss = %Z_LOSS
+  label_smoothing = %LABEL_SMOOTHING
+  loss_normalizing_factor = %LOSS_NORMALIZING_FACTOR
+"""
 
 
 RECORD = "t5xpg.json"

@@ -1,29 +1,31 @@
-"""Where a run's records go besides its own files: a logger sees them, and cannot change, slow or end the run.
+"""Loggers take a run's records elsewhere, and cannot change, slow or end the run.
 
-`Experiment.loggers` holds them; gin names them (`gin/loggers/`). TensorBoard is always written (`writers`). A logger of
-your own is a class with `record`: docs/logging.md has one.
+`Experiment.loggers` holds them; gin names them (`gin/loggers/`). TensorBoard is always written (`run.records`). A
+logger of your own is a class with `record`: docs/logging.md has one.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import MetricValue
 
-__all__ = ["Logger", "StartedRun"]
+__all__ = ["Logger", "StartedRun", "check_package"]
 
 
 @dataclass(frozen=True)
 class StartedRun:
-    """What a logger is told of the run.
+    """A run as a logger sees it at its start.
 
-    id: eight hexadecimal digits, drawn when this logger first saw the run, and kept in the run's directory: the same
-      however often the run is stopped. folder: in the run's directory, for files of loggers. step: the update after
-      which this start goes on; 0 for a new run. settings: those of the experiment, flat: {"model.config.emb_dim": 128}.
-      gin: every binding. facts: {"total_steps", "num_params", "devices"}.
+    id: eight hexadecimal digits, drawn when this logger first saw the run, and kept in the run's directory. folder: in
+      the run's directory, for files of loggers. step: the update after which this start goes on; 0 for a new run.
+    settings: those of the experiment, flat: {"model.config.emb_dim": 128}. gin: every binding. facts: {"total_steps",
+      "num_params", "devices"}.
     """
 
     experiment: str
@@ -40,7 +42,7 @@ class Logger:
     """Takes a run's records as they come. Override what you need; every method of this class does nothing.
 
     All but `check` are called in a thread of the logger's own, one call at a time, so that waiting for a network costs
-    the run nothing. What they raise is said in one warning, and the run goes on without the logger.
+    the run nothing. An exception becomes one warning, and the run goes on without the logger.
     """
 
     def check(self) -> None:
@@ -49,18 +51,27 @@ class Logger:
     def start(self, run: StartedRun) -> int | None:
         """A process begins to train, or to go on.
 
-        Returns the last step that the logger's own side has of the run (-1 for none), where it knows: what it said it
-        took may have been lost with the process that took it. None to believe the run's directory.
+        Returns the last step that the logger's own side has of the run (-1 for none), where it knows: what it took may
+        have been lost with the process that took it. None to believe the file of its last logged step.
         """
         return None
 
     def record(self, step: int, values: Mapping[str, MetricValue]) -> None:
         """All that was measured of the state after `step` updates: {"train/loss": 2.1, "validation/accuracy": 0.4}.
 
-        Called once for each step with records, in their order, however often the run is stopped or killed: what was
-        not told before that is told by the next start. Values are numbers, for metrics of tasks also texts, histograms
-        and pictures (`t5xpg.base.metric_values`). Names are those in TensorBoard.
+        Called once for each step with records, in their order, however often the run is stopped or killed: the next
+        start hands over what is missing. Values are numbers; for metrics of tasks also texts, histograms and pictures
+        (`t5xpg.base.metric_values`). Names are those in TensorBoard.
         """
 
     def finish(self) -> None:
         """The process ends; after the last record."""
+
+
+def check_package(logger: str, package: str, install: str) -> None:
+    """Raise UserError where a logger's Python package is not installed. install: its name for pip."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(
+            f"LOGGER={logger} needs the package {package}, which is not installed: "
+            f".venv/bin/python -m pip install {install}"
+        )

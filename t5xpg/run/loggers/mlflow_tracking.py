@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import MetricValue, is_number
-from t5xpg.run.loggers import Logger, StartedRun
+from t5xpg.run.loggers import Logger, StartedRun, check_package
 
-_RUN_ID = "t5xpg.run_id"
-_AT_ONCE = 100  # parameters of a request, as the server takes them
+_RUN_ID = "t5xpg.run_id"  # the tag by which a run is found again
+_MOST_PARAMETERS = 100  # of one request to the server
 
 
 @dataclass
 class MLflow(Logger):
-    """A run of MLflow for each run directory. What goes on continues it. Numbers only.
+    """A run of MLflow for each run directory; a run that goes on continues it. Numbers only.
 
     tracking_uri: a server or a database; None for MLFLOW_TRACKING_URI, or MLflow's own default. experiment: of MLflow,
     None for the name of ours.
@@ -32,12 +30,8 @@ class MLflow(Logger):
     _run_id: str = field(default="", init=False, repr=False)
 
     def check(self) -> None:
-        """Whether the package is there."""
-        if importlib.util.find_spec("mlflow") is None:
-            raise UserError(
-                "LOGGER=mlflow needs the package mlflow, which is not installed: "
-                ".venv/bin/python -m pip install mlflow-skinny"
-            )
+        """Raise UserError where the package is not installed."""
+        check_package("mlflow", "mlflow", "mlflow-skinny")
 
     def start(self, run: StartedRun) -> int | None:
         """Begin the run, or find it by its id and continue it."""
@@ -54,16 +48,16 @@ class MLflow(Logger):
         created = client.create_run(experiment_id, tags={_RUN_ID: run.id}, run_name=run.directory.name)
         self._run_id = created.info.run_id
         settings = [entities.Param(setting, str(value)[:500]) for setting, value in run.settings.items()]
-        for begin in range(0, len(settings), _AT_ONCE):
-            client.log_batch(self._run_id, params=settings[begin : begin + _AT_ONCE])
+        for begin in range(0, len(settings), _MOST_PARAMETERS):
+            client.log_batch(self._run_id, params=settings[begin : begin + _MOST_PARAMETERS])
         return None
 
     def record(self, step: int, values: Mapping[str, MetricValue]) -> None:
-        """One value of each metric."""
+        """Log one value of each metric."""
         metric, now = self._entities.Metric, int(time.time() * 1000)
         metrics = [metric(name, float(value), now, step) for name, value in values.items() if is_number(value)]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self) -> None:
-        """The run is no longer running."""
+        """Mark the run as ended."""
         self._client.set_terminated(self._run_id)

@@ -3,66 +3,38 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
-import struct
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Histogram, Image, MetricValue
-from t5xpg.run.loggers import Logger, StartedRun
+from t5xpg.run.loggers import Logger, StartedRun, check_package
 
-_MAGIC = b":W&B"
-_HEADER = 7
-_BLOCK = 32 * 1024
-_PART = struct.Struct("<IHB")
-_WHOLE, _LAST = 1, 4
+_TIMEOUT = 50.0  # seconds to begin and to end; less than what the end of a run waits for a logger
+_LAST_STEP = "last_step.txt"  # ours, in the folder of an offline process that has ended in order
 
 
-def last_step(folder: Path, run_id: str) -> int:
-    """The last step of the rows in `folder`, wandb's own, that belong to a run; -1 where there is none."""
-    messages = importlib.import_module("wandb.proto.wandb_internal_pb2")
+def last_offline_step(folder: Path, run_id: str) -> int:
+    """The last step in the offline folders of a run, one for each process; -1 for none.
+
+    Which rows reached the folder of a killed process is unknown: it is removed, and its steps are logged again.
+    """
     steps = [-1]
-    for file in folder.glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"):
-        for entry in entries(file.read_bytes()):
-            record = messages.Record.FromString(entry)
-            if record.WhichOneof("record_type") == "history":
-                steps.append(record.history.step.num)
+    for path in folder.glob(f"wandb/offline-run-*-{run_id}"):
+        if (path / _LAST_STEP).is_file():
+            steps.append(int((path / _LAST_STEP).read_text(encoding="utf-8")))
+        else:
+            shutil.rmtree(path)
     return max(steps)
-
-
-def entries(data: bytes) -> Iterator[bytes]:
-    """The whole entries of a file, until the first that is none."""
-    if not data.startswith(_MAGIC):
-        return
-    at, begun = _HEADER, b""
-    while at + _PART.size <= len(data):
-        left = _BLOCK - at % _BLOCK
-        if left < _PART.size:  # too little for a part: filled up
-            at += left
-            continue
-        _, size, kind = _PART.unpack_from(data, at)
-        at += _PART.size
-        if not kind or at + size > len(data):
-            return
-        begun += data[at : at + size]
-        at += size
-        if kind in (_WHOLE, _LAST):
-            yield begun
-            begun = b""
-
-
-# Seconds that it may take to begin or to end, which the end of a process waits for; less than a teller's own.
-_PATIENCE = 50.0
-_FLUSH = 2.0  # seconds after which its files hold a row
 
 
 @dataclass
 class WeightsAndBiases(Logger):
-    """A run of Weights & Biases for each run directory. What goes on continues it, at the step after its last one.
+    """A run of Weights & Biases for each run directory; a run that goes on continues it at the step after its last one.
 
     Names are those of `wandb.init`; None for what the variable says (WANDB_PROJECT, WANDB_MODE, …). mode: "online",
     "offline" or "disabled". Steps are updates. Its files lie in the run's directory.
@@ -76,15 +48,13 @@ class WeightsAndBiases(Logger):
     mode: str | None = None
     _wandb: Any = field(default=None, init=False, repr=False)
     _run: Any = field(default=None, init=False, repr=False)
+    _offline_step: int | None = field(default=None, init=False, repr=False)  # the last one, of an offline run
 
     def check(self) -> None:
-        """Whether the package is there, and `mode` one of its own."""
+        """Raise UserError where the package is not installed, or `mode` is none of its own."""
         if self.mode not in (None, "online", "offline", "disabled"):
             raise UserError(f"WANDB_MODE is {self.mode!r}: it must be online, offline, disabled or None.")
-        if importlib.util.find_spec("wandb") is None:
-            raise UserError(
-                "LOGGER=wandb needs the package wandb, which is not installed: .venv/bin/python -m pip install wandb"
-            )
+        check_package("wandb", "wandb", "wandb")
 
     def start(self, run: StartedRun) -> int | None:
         """Begin the run, or continue it."""
@@ -93,6 +63,8 @@ class WeightsAndBiases(Logger):
         # no question on the terminal: that is the run's
         if mode == "online" and not wandb.login(prompt=False, verify=False):
             raise UserError("no key: set WANDB_API_KEY, type `wandb login`, or use WANDB_MODE=offline")
+        if mode == "offline":
+            self._offline_step = last_offline_step(run.folder, run.id)
         self._run = wandb.init(
             project=self.project or os.environ.get("WANDB_PROJECT") or "t5xpg",
             entity=self.entity,
@@ -105,25 +77,24 @@ class WeightsAndBiases(Logger):
             dir=str(run.folder),
             config={**run.settings, **run.facts, "experiment": run.experiment},
             settings=wandb.Settings(
-                console="off",
-                silent=True,
-                init_timeout=_PATIENCE,
-                finish_timeout=_PATIENCE,
-                finish_timeout_raises=True,
-                x_transaction_log_flush_interval=_FLUSH,
+                console="off", silent=True, init_timeout=_TIMEOUT, finish_timeout=_TIMEOUT, finish_timeout_raises=True
             ),
         )
-        if mode == "offline":
-            return last_step(run.folder / "wandb", run.id)
-        return int(self._run.starting_step) - 1 if mode == "online" else None
+        if mode == "online":
+            return int(self._run.starting_step) - 1
+        return self._offline_step
 
     def record(self, step: int, values: Mapping[str, MetricValue]) -> None:
-        """One row."""
+        """Log one row."""
         self._run.log({name: self._shown(value) for name, value in values.items()}, step=step, commit=True)
+        if self._offline_step is not None:
+            self._offline_step = step
 
     def finish(self) -> None:
         """Hand over what is left."""
         self._run.finish()
+        if self._offline_step is not None:
+            (Path(self._run.dir).parent / _LAST_STEP).write_text(str(self._offline_step), encoding="utf-8")
 
     def _shown(self, value: MetricValue) -> Any:
         if isinstance(value, Histogram):

@@ -8,7 +8,7 @@ from pathlib import Path
 from t5xpg.base import paths
 from t5xpg.base.paths import shown
 from t5xpg.check import checks
-from t5xpg.check.finding import Finding
+from t5xpg.check.finding import Finding, report
 from t5xpg.data.text.manifest import find_manifests
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.experiment import config
@@ -33,11 +33,7 @@ def check(experiment: str, plan: Plan, folder: Path) -> int:
                 problems.setdefault(one.text, []).append(cell.name)
         findings += [one for one in found if not one.problem]
     findings += [Finding("cells", f"{text} (in {named(cells)})", problem=True) for text, cells in problems.items()]
-    for finding in findings:
-        print(finding.shown)
-    count = len(problems)
-    print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
-    return 1 if count else 0
+    return report(findings)
 
 
 def _axes(plan: Plan) -> Finding:

@@ -9,7 +9,7 @@ from t5xpg.base import paths
 from t5xpg.data.tasks.task_names import task_name
 from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from t5xpg.study.matrix.cells import CellRun
 from t5xpg.study.matrix.plan import Plan, VocabularyEntry
 
@@ -29,7 +29,7 @@ def make_caches(runs: Iterable[CellRun]) -> None:
     """Cache what they read and is not cached. One after another: runs side by side would be in each other's way."""
     for run in runs:
         for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
-            if prepare.missing(dataset):
+            if data_state.state_of(dataset).missing:
                 prepare.prepare(dataset)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.check.plan import hlo
-from t5xpg.check.plan.hlo import Collective, collectives, merged
+from t5xpg.check.plan.collectives import Collective, collectives
+from t5xpg.check.plan.program import read
 
 MESH = {"data": 4, "model": 2}
 ALONG_DATA, ALONG_MODEL, ALL = (0, 2, 4, 6), (0, 1), tuple(range(8))
@@ -54,7 +54,7 @@ def programs() -> dict[str, str]:
     ],
 )
 def test_kinds_bytes_and_axes(programs, name, expected, times) -> None:
-    assert collectives(hlo.read(programs[name]), MESH) == Counter({expected: times})
+    assert collectives(read(programs[name]), MESH) == Counter({expected: times})
 
 
 def line(kind: str, groups: str) -> str:
@@ -80,18 +80,5 @@ def line(kind: str, groups: str) -> str:
     ],
 )
 def test_every_way_of_writing_groups(groups, axes, devices) -> None:
-    (found,) = collectives(hlo.read(line("all-reduce", groups)), MESH)
+    (found,) = collectives(read(line("all-reduce", groups)), MESH)
     assert (found.axes, found.devices, found.group) == (axes, devices, len(devices))
-
-
-def test_a_group_of_one_sends_nothing() -> None:
-    assert not collectives(hlo.read(line("all-reduce", "replica_groups={{0},{1},{2},{3}}")), MESH)
-
-
-def test_alike_ones_are_added_up() -> None:
-    small, large = (Collective("all-gather", size, ("data",), ALONG_DATA) for size in (10, 100))
-    other = Collective("all-reduce", 500, ("model",), ALONG_MODEL)
-    assert merged(Counter({small: 3, large: 2, other: 1})) == [
-        (other, 1),
-        (Collective("all-gather", 230, ("data",), ALONG_DATA), 5),
-    ]

@@ -5,29 +5,25 @@ from __future__ import annotations
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.check import plan
+from t5xpg.check.plan import mesh_choice
 from t5xpg.distributed import MeshConfig
 from t5xpg.experiment import config
 from tests.experiment.test_config import write_gin
 
 
 def test_sizes_are_spelled_and_the_others_are_1(tmp_path) -> None:
-    bindings, files = plan.mesh_overrides("data=8, model=4")
+    bindings, files = mesh_choice.mesh_overrides("data=8, model=4")
     assert files == []
     mesh = config.load(write_gin(tmp_path, partitioning="tensor_parallel"), bindings).experiment.mesh
     assert (mesh.data, mesh.model, mesh.devices) == (8, 4, None)
-    only = config.load(write_gin(tmp_path, partitioning="tensor_parallel"), plan.mesh_overrides("data=8")[0])
+    only = config.load(write_gin(tmp_path, partitioning="tensor_parallel"), mesh_choice.mesh_overrides("data=8")[0])
     assert (only.experiment.mesh.data, only.experiment.mesh.model) == (8, 1)
 
 
 @pytest.mark.parametrize("name", ["tensor_parallel", "gin/partitioning/tensor_parallel.gin"])
 def test_fragments_by_their_names(tmp_path, name) -> None:
-    bindings, files = plan.mesh_overrides(name)
+    bindings, files = mesh_choice.mesh_overrides(name)
     assert config.load(write_gin(tmp_path), bindings, files).experiment.mesh.model == 2
-
-
-def test_the_experiments_own() -> None:
-    assert plan.mesh_overrides(None) == plan.mesh_overrides("") == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -42,7 +38,7 @@ def test_the_experiments_own() -> None:
 )
 def test_mistakes(typed, message) -> None:
     with pytest.raises(UserError, match=message):
-        plan.mesh_overrides(typed)
+        mesh_choice.mesh_overrides(typed)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +52,7 @@ def test_mistakes(typed, message) -> None:
     ],
 )
 def test_how_many_devices(mesh, asked, count) -> None:
-    assert plan.device_count(mesh, asked) == count
+    assert mesh_choice.device_count(mesh, asked) == count
 
 
 @pytest.mark.parametrize(
@@ -68,4 +64,4 @@ def test_how_many_devices(mesh, asked, count) -> None:
 )
 def test_numbers_that_do_not_fit(mesh, asked, message) -> None:
     with pytest.raises(UserError, match=message):
-        plan.device_count(mesh, asked)
+        mesh_choice.device_count(mesh, asked)

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from t5xpg.check.plan import hlo
-from t5xpg.check.plan.hlo import operations
+from t5xpg.check.plan.operations import operations
+from t5xpg.check.plan.program import read
 
 
 def costs(
@@ -19,7 +19,7 @@ def costs(
     shapes = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in arrays]
     options = {"xla_allow_excess_precision": False}
     text = jax.jit(function).lower(*shapes).compile(compiler_options=options).as_text()
-    found = operations(hlo.read(text), dtype)
+    found = operations(read(text), dtype)
     return tuple(sum(getattr(one, kind) * times for one, times in found.items()) for kind in ("flops", "bytes"))
 
 
@@ -38,11 +38,6 @@ def test_a_product_of_bfloat16_is_read_and_written_as_such() -> None:
     assert costs(jnp.matmul, ((M, K), BF16), ((K, N), BF16), dtype="bfloat16") == expected
 
 
-def test_products_of_batches() -> None:
-    flops, _ = costs(lambda a, b: jnp.einsum("bhqd,bhkd->bhqk", a, b), ((2, 4, 64, 32), F32), ((2, 4, 48, 32), F32))
-    assert flops == 2 * (2 * 4) * 64 * 48 * 32
-
-
 def test_a_loop_counts_as_often_as_it_runs() -> None:
     def powers(x: jax.Array, weights: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda carry, weight: (carry @ weight, None), x, weights)[0]
@@ -57,11 +52,6 @@ def test_a_loop_counts_as_often_as_it_runs() -> None:
 def test_what_is_fused_passes_memory_once() -> None:
     flops, size = costs(lambda x, y: jnp.tanh(x * y + 1.0) / 3.0, ((M, N), F32), ((M, N), F32))
     assert (flops, size) == (0, 4 * 3 * M * N)
-
-
-def test_a_sum_reads_once() -> None:
-    _, size = costs(lambda x: jnp.sum(jnp.square(x), -1), ((M, N), F32))
-    assert 4 * M * N < size < 4 * M * N * 1.2
 
 
 def test_casting_weights_reads_and_writes_them() -> None:

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.check import plan as page
 from t5xpg.check import plan as planning
-from t5xpg.check.plan import expected
+from t5xpg.check.plan import expected, page
 from t5xpg.experiment import config
 from tests.workplace import EXPERIMENT
 

@@ -15,7 +15,7 @@ from t5xpg.data.tasks.shared_cache import SharedCacheTask, cached_task
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import VOCABULARIES, rows
 from t5xpg.data.text.export import export_dataset
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state
 
 LENGTHS = {"inputs": 64, "targets": 64}
 
@@ -34,7 +34,7 @@ def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(paths, "data_directory", lambda: folder / "data")
     monkeypatch.setattr(paths, "cache_directory", lambda: folder / "cache")
     config = DatasetConfig("mine_ul2", LENGTHS)
-    assert prepare.missing(config) == ["make cache TASK=mine_ul2"]
+    assert data_state.state_of(config).missing == ("make cache TASK=mine_ul2",)
     said: list[str] = []
     where = {"cache_dir": folder / "cache", "data_dir": folder / "data", "log": said.append}
     identity = cache_task("mine_ul2", **where)
@@ -45,11 +45,11 @@ def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert folders == ["mine_span_corruption"]
     for row in rows("mine"):
         config = DatasetConfig(row.name, LENGTHS)
-        assert prepare.missing(config) == prepare.problems(config) == []
+        assert data_state.state_of(config).ready
     path = next((folder / "cache" / "mine_span_corruption").glob("train.tfrecord-*"))
     content = path.read_bytes()
     path.write_bytes(content + b"more")
-    assert "is not as it was made" in prepare.problems(DatasetConfig("mine_lm", LENGTHS))[0]
+    assert "is not as it was made" in data_state.state_of(DatasetConfig("mine_lm", LENGTHS)).problems[0]
     path.write_bytes(content)
 
     earlier = seqio.utils.get_global_cache_dirs()

@@ -118,5 +118,5 @@ def test_exports_the_messages_of_a_machine(tmp_path: Path, monkeypatch: pytest.M
     assert export_dataset("messages", data_dir=tmp_path / "data").identity != manifest.identity
     nowhere = InstalledMessages(("nb", "no"), folders=(tmp_path / "none",))
     monkeypatch.setattr(export_module, "built_in", lambda: {"messages": Dataset(nowhere)})
-    with pytest.raises(UserError, match=r"no program here brings any \(.*none/nb/LC_MESSAGES/\*\.mo\).* FILES="):
+    with pytest.raises(UserError, match=r"no program here brings any: .*none/nb/LC_MESSAGES/\*\.mo\..* FILES="):
         export_dataset("messages", data_dir=tmp_path / "data")

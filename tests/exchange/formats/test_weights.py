@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import shutil
 import zipfile
@@ -40,17 +39,6 @@ def check(found: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         found["no such tensor"]
 
 
-def test_one_file() -> None:
-    check(open_weights(FAMILIES / "t5_1_1"))
-
-
-def test_parts() -> None:
-    first, *parts = files_of(FAMILIES / "parts")
-    assert first.name == "model.safetensors.index.json"
-    assert len(parts) == 2
-    check(open_weights(FAMILIES / "parts"))
-
-
 @pytest.mark.parametrize(("layout", "rounded"), [("archive_bin", True), ("old_bin", False)])
 def test_files_of_pytorch(layout: str, rounded: bool) -> None:
     found = open_weights(FAMILIES / layout)
@@ -63,13 +51,6 @@ def test_tensors_that_do_not_lie_as_they_are_numbered(layout: str) -> None:
     found = TorchFile(FAMILIES / layout / "small.bin")
     np.testing.assert_array_equal(found["a"], [[0, 2], [1, 3]])
     assert found["a"].flags["C_CONTIGUOUS"]
-
-
-def test_files_of_pytorch_in_parts(tmp_path: Path) -> None:
-    shutil.copy(FAMILIES / "old_bin" / "pytorch_model.bin", tmp_path / "pytorch_model-00001-of-00001.bin")
-    where = dict.fromkeys(EXPECTED, "pytorch_model-00001-of-00001.bin")
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
-    check(open_weights(tmp_path))
 
 
 def test_safetensors_come_first(tmp_path: Path) -> None:
@@ -96,6 +77,8 @@ def test_parts_that_are_missing_or_of_something_else(folder: Path) -> None:
     with pytest.raises(UserError, match="in a file that lacks it: the files are not of one checkpoint"):
         open_weights(folder)
     save_file(kept, second)
+    first, *parts = files_of(folder)
+    assert (first.name, len(parts)) == ("model.safetensors.index.json", 2)
     check(open_weights(folder))
 
 

@@ -15,7 +15,6 @@ from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, TOKENS, Exported, 
 from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
 from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.model import Model
@@ -97,23 +96,6 @@ def test_a_decoder_alone(every_layer: bool, tied: bool) -> None:
     # whatever the encoder reads
     other = {**batch(), "encoder_input_tokens": np.ones((B, 1), np.int32)}
     np.testing.assert_array_equal(logits(theirs, read, batch()), logits(theirs, read, other))
-
-
-def test_a_decoder_alone_continues_prompts() -> None:
-    """With the prompt as the decoder's own first inputs, position by position."""
-    model, params = made(DecoderOnlyModel)
-    theirs, read = read_back(exported(model, params))
-    prompts = tokens(5)
-    decode = jax.jit(functools.partial(greedy, model.for_decoding("LMFeatureConverter"), max_decode_length=6))
-    expected = np.asarray(decode(params, prompts))
-    ids = np.pad(prompts, ((0, 0), (1, 0)))
-    for _ in range(6):
-        targets = np.pad(ids[:, 1:], ((0, 0), (0, 1)), constant_values=2)
-        given = {"encoder_input_tokens": np.ones((B, 1), np.int32)}
-        given |= {"decoder_input_tokens": ids, "decoder_target_tokens": targets}
-        ids = np.concatenate([ids, np.argmax(logits(theirs, read, given)[:, -1:], axis=-1)], axis=1).astype(np.int32)
-    assert 1 not in expected
-    np.testing.assert_array_equal(ids[:, 6:], expected)
 
 
 @every_kind

@@ -44,20 +44,31 @@ def test_there_and_back(settings: dict[str, Any]) -> None:
     assert factor == pytest.approx(1.0)
 
 
-def test_sizes_as_published() -> None:
-    """google/mt5-small and google/umt5-small, and the numbers of parameters that their papers and cards name."""
-    mt5 = {
-        "model_type": "mt5", "d_ff": 1024, "d_kv": 64, "d_model": 512, "num_heads": 6, "num_layers": 8,
-        "num_decoder_layers": 8, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "vocab_size": 250112,
-    }  # fmt: skip
-    config = config_from_transformers(mt5, has_own_head=True)
-    assert not config.logits_via_embedding
-    assert EncoderDecoderModel(config).num_params == 300_176_768
-    umt5 = {**mt5, "model_type": "umt5", "vocab_size": 256384}
-    config = config_from_transformers(umt5, has_own_head=True)
-    assert config.relpos_bias_in_every_layer
-    # 6,272 rows more in two matrices, and 14 tables of 32 buckets and 6 heads more
-    assert EncoderDecoderModel(config).num_params == 300_176_768 + 2 * 6272 * 512 + 14 * 32 * 6
+MT5: dict[str, Any] = {
+    "model_type": "mt5", "d_ff": 1024, "d_kv": 64, "d_model": 512, "num_heads": 6, "num_layers": 8,
+    "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "vocab_size": 250112,
+}  # fmt: skip
+BYT5 = {**MT5, "model_type": "t5", "d_ff": 3584, "d_model": 1472, "num_layers": 12, "num_decoder_layers": 4}
+T5 = {"d_ff": 2048, "d_kv": 64, "d_model": 512, "num_heads": 8, "num_layers": 6, "vocab_size": 32128}
+
+
+@pytest.mark.parametrize(
+    ("given", "num_params", "tied"),
+    [
+        (T5, 60_506_624, True),
+        ({**BYT5, "vocab_size": 384}, 299_637_760, False),
+        # as transformers 5 writes an untied model
+        ({**BYT5, "vocab_size": 384, "tie_word_embeddings": True, "scale_decoder_outputs": False}, 299_637_760, False),
+        (MT5, 300_176_768, False),
+        # 6,272 rows more in two matrices, and 14 tables of 32 buckets and 6 heads more
+        ({**MT5, "model_type": "umt5", "vocab_size": 256384}, 300_176_768 + 2 * 6272 * 512 + 14 * 32 * 6, False),
+    ],
+)
+def test_sizes_as_published(given: dict[str, Any], num_params: int, tied: bool) -> None:
+    """The small models of each family, and the numbers of parameters that their papers and cards name."""
+    config = config_from_transformers(given, has_own_head=not tied)
+    assert (EncoderDecoderModel(config).num_params, config.logits_via_embedding) == (num_params, tied)
+    assert config.relpos_bias_in_every_layer == (given.get("model_type") == "umt5")
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,13 @@ def test_the_scalable_network_of_a_size(tmp_path: Path) -> None:
     assert (config.relpos_bias_in_every_layer, config.scan_layers, config.emb_dim) == (True, True, 512)
 
 
+def test_rules_of_the_axes(tmp_path: Path) -> None:
+    rules = "partitioning.standard_logical_axis_rules.parameter_partitioning_dims"
+    found, _ = converted(tmp_path, f"{PRETRAINING}{rules} = 2\n")
+    assert found.unsupported == []
+    assert "distributed.standard_logical_axis_rules.parameter_partitioning_dims = 2\n" in found.text
+
+
 def test_other_files_that_are_included(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "mine.gin").write_text("TRAIN_STEPS = 11\n")

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.run.loggers import StartedRun, weights_and_biases
+from t5xpg.run.loggers import StartedRun
 from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
 from tests.run.loggers.standins import install_wandb, runs_of
 from tests.workplace import REPOSITORY
 
-# A process with a teller that is told of some steps, and then is killed or closes.
+# A process that logs some steps, and then is killed or closes.
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
 from t5xpg.run.loggers import StartedRun
-from t5xpg.run.loggers.exporter import Teller
-from t5xpg.run.loggers.exporter import Told
+from t5xpg.run.loggers.fanout import LastLoggedStep, LoggerThread
 from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
 
 folder, first, end, killed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "killed"
-told = Told(folder / "WeightsAndBiases.json")
-run = StartedRun("small", told.id, folder, folder, first, {"a": 1}, "", {"total_steps": 8})
-missed = [(step, {"train/loss": step / 2}) for step in range(first)]
-teller = Teller(WeightsAndBiases(), run, told, missed, print)
-for step in range(first, end):
-    teller.record(step, {"train/loss": step / 2})
+last = LastLoggedStep(folder / "WeightsAndBiases.json")
+run = StartedRun("small", last.id, folder, folder, first, {"a": 1}, "", {"total_steps": 8})
+records = [(step, {"train/loss": step / 2}) for step in range(end)]
+thread = LoggerThread(WeightsAndBiases(), run, last, records[:first], print)
+for record in records[first:]:
+    thread.record(record)
 if killed:
-    while told.step < end - 1:
+    while last.step < end - 1:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
-teller.close()
+thread.close()
 """
 
 
@@ -105,31 +105,14 @@ def test_what_check_says(monkeypatch: pytest.MonkeyPatch) -> None:
         WeightsAndBiases(mode="of-line").check()
 
 
-def framed(entry: bytes, at: int) -> bytes:
-    """An entry as LevelDB writes it from the position `at` on, in parts where it does not fit a block."""
-    parts, begun = b"", False
-    while True:
-        left = 32768 - (at + len(parts)) % 32768
-        if left < 7:
-            parts += bytes(left)
-            continue
-        piece, entry = entry[: left - 7], entry[left - 7 :]
-        kind = (3 if entry else 4) if begun else (2 if entry else 1)
-        parts += bytes(4) + len(piece).to_bytes(2, "little") + bytes([kind]) + piece
-        begun = True
-        if not entry:
-            return parts
-
-
-def test_entries_of_its_files() -> None:
-    draw = np.random.default_rng(0)
-    expected = [draw.bytes(size) for size in (10, 40_000, 1, 32768 - 7, 3, 70_000)]
-    data = b":W&B" + bytes(3)
-    for entry in expected:
-        data += framed(entry, len(data))
-    assert list(weights_and_biases.entries(data)) == expected
-    assert list(weights_and_biases.entries(data[:-1])) == expected[:-1], "cut off"
-    assert list(weights_and_biases.entries(b"something else")) == []
+def entries(data: bytes) -> Iterator[bytes]:
+    """The records of a small file of wandb: 7 bytes, then for each a checksum, a size, a kind (1: whole), its bytes."""
+    at = 7
+    while at < len(data):
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        assert kind == 1
+        yield data[at + 7 : at + 7 + size]
+        at += 7 + size
 
 
 @pytest.mark.process
@@ -148,7 +131,7 @@ def test_the_package_itself_offline_killed_and_continued(tmp_path: Path) -> None
 
     rows, runs = [], set()
     for file in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
-        for entry in weights_and_biases.entries(file.read_bytes()):
+        for entry in entries(file.read_bytes()):
             record = Record.FromString(entry)
             if record.WhichOneof("record_type") == "history":
                 values = {".".join(item.nested_key) or item.key: item.value_json for item in record.history.item}

@@ -9,7 +9,7 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.t5x.engine import experiment_gin, macros_of
+from t5xpg.exchange.t5x.engine_gin import experiment_gin, macros_of
 from t5xpg.experiment import Experiment, config
 
 FRAGMENT = (paths.GIN / "engines" / "t5x.gin").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
-from t5xpg.exchange.imported import vocabulary_of_folder
+from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
 from tests.small_tokenizers import byte_level, sentencepiece_model
 
 BYTES = [

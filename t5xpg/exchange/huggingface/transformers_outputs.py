@@ -1,9 +1,9 @@
-"""What transformers makes of an exported folder. Run by its path, in an environment that has torch and transformers:
+"""transformers' outputs for an exported folder. Run by its path, in an environment that has torch and transformers:
 
-    python transformers_answers.py FOLDER QUESTIONS ANSWERS
+    python transformers_outputs.py FOLDER INPUTS OUTPUTS
 
-QUESTIONS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
-decoder, and as metadata `auto_class`, `prompted`, `max_new_tokens`, `texts` and `tokenizer_type` (JSON). ANSWERS gets
+INPUTS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
+decoder, and as metadata `auto_class`, `prompted`, `max_new_tokens`, `texts` and `tokenizer_type` (JSON). OUTPUTS gets
 `logits`, where the model has a decoder `generated` [B, max_new_tokens], and as metadata the ids of the texts by
 AutoTokenizer, the names of the classes that were loaded, and the versions. Imports nothing of t5xpg, which that
 environment lacks.
@@ -17,8 +17,8 @@ import sys
 from typing import Any
 
 
-def main(folder: str, questions: str, answers: str) -> None:
-    """Load `folder` as a user does, and answer."""
+def main(folder: str, inputs_file: str, outputs_file: str) -> None:
+    """Load `folder` as a user does, and write its outputs."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
     import numpy as np
     import torch
@@ -27,30 +27,34 @@ def main(folder: str, questions: str, answers: str) -> None:
     from safetensors.numpy import save_file
 
     transformers.utils.logging.disable_progress_bar()
-    with safe_open(questions, "numpy") as file:
-        asked = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-        said = file.metadata()
-    model = getattr(transformers, said["auto_class"]).from_pretrained(folder, attn_implementation="eager")
+    with safe_open(inputs_file, "numpy") as file:
+        tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        settings = file.metadata()
+    model = getattr(transformers, settings["auto_class"]).from_pretrained(folder, attn_implementation="eager")
     model = model.float().eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, tokenizer_type=json.loads(said["tokenizer_type"]))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        folder, tokenizer_type=json.loads(settings["tokenizer_type"])
+    )
     found: dict[str, Any] = {}
     with torch.no_grad():
-        inputs = asked["inputs"]
+        inputs = tensors["inputs"]
         given = {"input_ids": inputs, "attention_mask": (inputs > 0).long()}
-        if "decoder_inputs" not in asked:
+        if "decoder_inputs" not in tensors:
             found["logits"] = model(**given).logits
         else:
-            found["logits"] = model(**given, decoder_input_ids=asked["decoder_inputs"]).logits
-            found["generated"] = generated(model, given, json.loads(said["prompted"]), int(said["max_new_tokens"]))
-    texts = json.loads(said["texts"])
+            found["logits"] = model(**given, decoder_input_ids=tensors["decoder_inputs"]).logits
+            found["generated"] = generated(
+                model, given, json.loads(settings["prompted"]), int(settings["max_new_tokens"])
+            )
+    texts = json.loads(settings["texts"])
     metadata = {
         "ids": [tokenizer(text).input_ids for text in texts],
         "model": type(model).__name__,
         "tokenizer": type(tokenizer).__name__,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
-    tensors = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in found.items()}
-    save_file(tensors, answers, metadata={name: json.dumps(value) for name, value in metadata.items()})
+    outputs = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in found.items()}
+    save_file(outputs, outputs_file, metadata={name: json.dumps(value) for name, value in metadata.items()})
 
 
 def generated(model: Any, given: dict[str, Any], prompted: bool, length: int) -> Any:
@@ -63,10 +67,10 @@ def generated(model: Any, given: dict[str, Any], prompted: bool, length: int) ->
         real = tokens[tokens > 0]
         start = torch.cat([torch.zeros(1, dtype=torch.int64), real]) if prompted else torch.zeros(1, dtype=torch.int64)
         source = torch.ones((1, 1), dtype=torch.int64) if prompted else real[None]
-        said = model.generate(
+        answer = model.generate(
             input_ids=source, decoder_input_ids=start[None], max_new_tokens=length, do_sample=False, num_beams=1
         )[0, len(start) :]
-        rows[row, : len(said)] = said
+        rows[row, : len(answer)] = answer
     return rows
 
 

@@ -1,0 +1,121 @@
+"""The vocabulary of a folder with tokenizer files, as transformers or this program writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import json_object_of
+from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.sentinels import NAMED_TOKENS, SENTINEL
+from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, CONVENTIONS, OWN, SEQIO, TRANSFORMERS, Vocabulary
+from t5xpg.exchange.huggingface.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES
+
+_BYT5_SENTINELS = 125  # of ByT5 in transformers
+_SPECIAL = re.compile(r"</?[a-z]+>|\[[A-Z0-9]+\]|<\|.*\|>")
+
+
+def vocabulary_of_folder(
+    folder: Path, config: Mapping[str, Any], *, tokenizer: str | None = None, sentinels: str | None = None
+) -> Vocabulary:
+    """The vocabulary of a folder whose model has this config.json.
+
+    tokenizer: "bytes", or the path of another one's file or folder. sentinels: a convention of bytes. Raises UserError
+    where no tokenizer is found, or its ids are not the model's.
+    """
+    rows = config.get("vocab_size", 0)
+    if sentinels is not None and sentinels not in CONVENTIONS:
+        raise UserError(f"SENTINELS={sentinels} is no convention.{nearest(sentinels, CONVENTIONS)}")
+    found = _read(folder, tokenizer, sentinels, rows)
+    if sentinels is not None and found.sentinels != sentinels:
+        raise UserError(
+            f"SENTINELS={sentinels} is for bytes; this {found.kind} vocabulary numbers them as {found.sentinels}."
+        )
+    if found.size > rows:
+        raise UserError(
+            f"The tokenizer of {folder} has {found.size:,} ids and the model {rows:,}: they are not of one checkpoint. "
+            "Name another tokenizer: TOKENIZER=path, or TOKENIZER=bytes."
+        )
+    if found.tokenizer_pad_id:
+        raise UserError(
+            f"The padding of the tokenizer in {folder} is {found.tokenizer_pad_id}, and that of the model 0."
+        )
+    if (end := config.get("eos_token_id")) not in (None, found.eos_id):
+        raise UserError(f"The end token of {folder} is {end} by its config.json, and {found.eos_id} by its tokenizer.")
+    return found
+
+
+def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int) -> Vocabulary:
+    settings = json_object_of(folder / CONFIG)
+    if tokenizer == BYTES:
+        return _of_bytes(settings, sentinels)
+    if tokenizer is not None:
+        return vocabulary_of_file(Path(tokenizer))
+    if str(settings.get("tokenizer_class", "")).startswith(BYTE_CLASS):
+        return _of_bytes(settings, sentinels)
+    definition = folder / DEFINITION
+    if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
+        return _of_pieces(folder / PIECES, settings)
+    if definition.is_file():
+        found = vocabulary_of_file(definition)
+        # ids behind the tokens are sentinels only where the model has rows for them
+        return found if found.size <= rows or found.sentinels == OWN else dataclasses.replace(found, extra_ids=0)
+    raise UserError(
+        f"{folder} has no tokenizer: expected {DEFINITION}, {PIECES}, or a {CONFIG} of {BYTE_CLASS}. Name one: "
+        "TOKENIZER=path, or TOKENIZER=bytes."
+    )
+
+
+def _of_bytes(settings: Mapping[str, Any], sentinels: str | None) -> Vocabulary:
+    """Bytes with the convention that is given, that an export of ours names, or that the added tokens follow."""
+    convention = sentinels or settings.get(CONVENTION)
+    ids = {text: token for token, text in sorted(_added_tokens(settings).items())}
+    names = tuple(text for text in ids if text not in ("<pad>", "</s>", "<unk>") and not SENTINEL.fullmatch(text))
+    count = (sum(bool(SENTINEL.fullmatch(text)) for text in ids) or _BYT5_SENTINELS) + len(names)
+    google = Vocabulary(BYTES, 0, BYT5_GOOGLE)
+    seqio = Vocabulary(BYTES, count, SEQIO, named_tokens=names)
+    transformers = Vocabulary(BYTES, count, TRANSFORMERS, named_tokens=names[::-1])
+    if convention is not None:
+        return next((one for one in (seqio, transformers) if one.sentinels == convention), google)
+    first = ids.get("<extra_id_0>")
+    if first in (None, transformers.sentinel_id(0), google.sentinel_id(0)):
+        return google
+    if first == seqio.sentinel_id(0):
+        return seqio
+    raise UserError(
+        f"The tokenizer's files give <extra_id_0> the id {first}, as no convention does: name one, "
+        f"SENTINELS={', '.join(CONVENTIONS)}."
+    )
+
+
+def _of_pieces(file: Path, settings: Mapping[str, Any]) -> Vocabulary:
+    """A SentencePiece model with as many sentinels behind its pieces as the files say."""
+    texts = set(_added_tokens(settings).values())
+    for name in ("additional_special_tokens", "extra_special_tokens"):  # of transformers 4 and of 5
+        listed = settings.get(name)
+        texts |= {text for text in listed if isinstance(text, str)} if isinstance(listed, list) else set()
+    names = tuple(name for name in NAMED_TOKENS if name in texts)
+    extra = settings.get("extra_ids")
+    if not isinstance(extra, int):
+        extra = sum(bool(SENTINEL.fullmatch(text)) for text in texts) or None
+    found = vocabulary_of_file(file, None if extra is None else extra + len(names))
+    return dataclasses.replace(found, named_tokens=names) if names and found.extra_ids else found
+
+
+def _adds_words(definition: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json adds tokens of text to the pieces: then it alone has all of them."""
+    added = definition.get("added_tokens")
+    texts = [one.get("content") for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
+    return not all(isinstance(text, str) and (SENTINEL.fullmatch(text) or _SPECIAL.fullmatch(text)) for text in texts)
+
+
+def _added_tokens(settings: Mapping[str, Any]) -> dict[int, str]:
+    """The tokens by id that tokenizer_config.json adds."""
+    added = settings.get("added_tokens_decoder")
+    listed = added.items() if isinstance(added, Mapping) else ()
+    found = {token: one.get("content") if isinstance(one, Mapping) else one for token, one in listed}
+    return {int(token): text for token, text in found.items() if isinstance(text, str) and str(token).isdecimal()}

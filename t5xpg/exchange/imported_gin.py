@@ -1,0 +1,95 @@
+"""The gin files of an imported checkpoint: its model, and an experiment to evaluate it with."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from t5xpg.base import paths
+from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
+from t5xpg.data.vocab.tokenizers import HUGGING_FACE
+from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
+from t5xpg.models.config import T5Config
+
+MODEL_FILE = "model.gin"
+_SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
+_CHOICES = ("mlp_activations", "logits_via_embedding", "relpos_bias_in_every_layer")
+_DISTANCES = ("relative_attention_num_buckets", "relative_attention_max_distance")
+
+
+def model_gin(config: T5Config, vocabulary: Vocabulary, source: str) -> str:
+    """A file that defines MODEL, as the files of gin/models do."""
+    default = T5Config(vocab_size=config.vocab_size)
+    bound = {name: getattr(config, name) for name in (*_SIZES, *_CHOICES)}
+    bound |= {name: value for name in _DISTANCES if (value := getattr(config, name)) != getattr(default, name)}
+    bindings = "\n".join(f"  {name} = {value!r}" for name, value in bound.items())
+    return f"""\
+# The model of {_on_one_line(source)}.
+from __gin__ import dynamic_registration
+
+from t5xpg.models import encoder_decoder
+
+include 'gin/models/t5_1_1.gin'
+
+VOCAB_SIZE = {config.vocab_size}
+VOCAB_SIZE_MULTIPLE = 1
+DROPOUT_RATE = {config.dropout_rate!r}
+MEAN_NOISE_SPAN_LENGTH = {20.0 if vocabulary.kind == BYTES else 3.0}
+
+encoder_decoder.T5Config:
+{bindings}
+"""
+
+
+def experiment_gin(name: str, folder: Path, vocabulary: Vocabulary, source: str) -> str:
+    """An experiment to evaluate the checkpoint, and to answer prompts. folder: where the run lies."""
+    inputs, targets = (1024, 189) if vocabulary.kind == BYTES else (512, 114)
+    task, comment = _task(name, folder, vocabulary)
+    prompt = "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels else "The owl"
+    return f"""\
+# {_on_one_line(source)}, as `make import` took it: parameters in checkpoints/0, sizes in {MODEL_FILE}.
+#   make infer EXP={name} PROMPT="{prompt}"
+#   make eval EXP={name}
+# To train on, write an experiment with this model and INITIAL_CHECKPOINT = '{name}'.
+from __gin__ import dynamic_registration
+
+from t5xpg.data import spec
+
+include {_path_from_checkout(folder / MODEL_FILE)!r}
+include 'gin/optimizers/adafactor.gin'
+include 'gin/partitioning/one_device.gin'
+include 'gin/runs/pretrain.gin'
+
+{comment}MIXTURE_OR_TASK_NAME = '{task}'
+TASK_FEATURE_LENGTHS = {{'inputs': {inputs}, 'targets': {targets}}}
+BATCH_SIZE = 8
+TRAIN_STEPS = 1
+RANDOM_SEED = 0
+# prompts need no blanks, and tasks keep the numbers that they have
+spec.DatasetConfig.objective = None
+"""
+
+
+def _task(name: str, folder: Path, vocabulary: Vocabulary) -> tuple[str, str]:
+    """A task with the vocabulary, and a line of comment on how to make it."""
+    known = [one for one in VOCABULARIES if one.vocabulary == vocabulary and SPAN_CORRUPTION in one.objectives]
+    if known:
+        return task_name("pydocs", SPAN_CORRUPTION, known[0].suffix), ""
+    if vocabulary.kind == BYTES:
+        comment = "# No task of the table numbers sentinels as this model does: name one of your own.\n"
+        return task_name("pydocs", SPAN_CORRUPTION), comment
+    file = shlex.quote(_path_from_checkout(folder / "tokenizer" / Path(str(vocabulary.model_file)).name))
+    extra = "" if vocabulary.kind == HUGGING_FACE else f" EXTRA_IDS={vocabulary.extra_ids}"
+    command = _on_one_line(f"make vocab DATASET=pydocs TOKENIZER={file} VOCAB={name}{extra}")
+    return task_name("pydocs", SPAN_CORRUPTION, f"pydocs_{name}"), f"# makes the task: {command}\n"
+
+
+def _on_one_line(text: str) -> str:
+    """A text for a comment: names of folders may hold anything, and a new line would be a statement."""
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def _path_from_checkout(file: Path) -> str:
+    """A file's path in the checkout, as the commands print it, or its whole path."""
+    file = file.resolve()
+    return str(file.relative_to(paths.REPOSITORY) if file.is_relative_to(paths.REPOSITORY) else file)

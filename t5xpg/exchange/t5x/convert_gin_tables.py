@@ -1,0 +1,166 @@
+"""What T5X's gin files mean here, as tables.
+
+A key is a parameter of T5X: its scope, the class or function without its module, and its name, as in
+`train/DatasetConfig.batch_size`; a macro is its name alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from t5xpg.experiment.gin_statements import Reference
+
+SCHEDULER = "create_learning_rate_scheduler"
+
+# What T5X's own files of runs say.
+_DATASET = {
+    "DatasetConfig.mixture_or_task_name": Reference("%MIXTURE_OR_TASK_NAME"),
+    "DatasetConfig.task_feature_lengths": Reference("%TASK_FEATURE_LENGTHS"),
+    "DatasetConfig.use_cached": Reference("%USE_CACHED_TASKS"),
+    "DatasetConfig.pack": True,
+    "DatasetConfig.batch_size": 128,
+}
+_PRETRAIN: Mapping[str, Any] = {
+    "train.eval_steps": 20,
+    "train.eval_period": 1000,
+    "RANDOM_SEED": None,
+    "USE_CACHED_TASKS": True,
+    "SHUFFLE_TRAIN_EXAMPLES": True,
+    **{f"{scope}/{name}": value for scope in ("train", "train_eval") for name, value in _DATASET.items()},
+    "train/DatasetConfig.split": "train",
+    "train_eval/DatasetConfig.split": "validation",
+    "SaveCheckpointConfig.period": 1000,
+    "SaveCheckpointConfig.keep": None,
+    f"{SCHEDULER}.factors": "constant * rsqrt_decay",
+    f"{SCHEDULER}.base_learning_rate": 1.0,
+    f"{SCHEDULER}.warmup_steps": 10000,
+}
+_FINETUNE: Mapping[str, Any] = {
+    **_PRETRAIN,
+    "DROPOUT_RATE": 0.1,
+    "BATCH_SIZE": 128,
+    "EVAL_STEPS": 20,
+    "EVAL_PERIOD": 1000,
+    "train.eval_steps": Reference("%EVAL_STEPS"),
+    "train.eval_period": Reference("%EVAL_PERIOD"),
+    "train.infer_eval_dataset_cfg": Reference("@infer_eval/utils.DatasetConfig()"),
+    "train/DatasetConfig.batch_size": Reference("%BATCH_SIZE"),
+    "train_eval/DatasetConfig.batch_size": Reference("%BATCH_SIZE"),
+    "SaveCheckpointConfig.period": 5000,
+    f"{SCHEDULER}.factors": "constant",
+    f"{SCHEDULER}.base_learning_rate": 0.001,
+    f"{SCHEDULER}.warmup_steps": 1000,
+}
+RUNS = {"pretrain": _PRETRAIN, "finetune": _FINETUNE}
+# What its files of models say.
+MODEL: Mapping[str, Any] = {
+    "Z_LOSS": 0.0001,
+    "LABEL_SMOOTHING": 0.0,
+    "LOSS_NORMALIZING_FACTOR": None,
+    "T5Config.dtype": "bfloat16",
+}
+
+# T5X's parameter: ours, a macro or, where there is a dot, a parameter.
+_SAME_MACROS = (
+    "MIXTURE_OR_TASK_NAME", "TASK_FEATURE_LENGTHS", "TRAIN_STEPS", "USE_CACHED_TASKS", "SHUFFLE_TRAIN_EXAMPLES",
+    "RANDOM_SEED", "DROPOUT_RATE", "BATCH_SIZE", "EVAL_STEPS", "EVAL_PERIOD", "Z_LOSS", "LABEL_SMOOTHING",
+    "LOSS_NORMALIZING_FACTOR",
+)  # fmt: skip
+_SAME_IN_CONFIG = (
+    "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers", "mlp_activations",
+    "logits_via_embedding", "float32_attention_logits",
+)  # fmt: skip
+_SAME_IN_ADAFACTOR = (
+    "decay_rate", "step_offset", "clipping_threshold", "multiply_by_parameter_scale", "factored", "epsilon1",
+    "epsilon2", "min_dim_size_to_factor",
+)  # fmt: skip
+_DATASET_MACROS = {
+    "mixture_or_task_name": "MIXTURE_OR_TASK_NAME", "task_feature_lengths": "TASK_FEATURE_LENGTHS",
+    "batch_size": "BATCH_SIZE", "use_cached": "USE_CACHED_TASKS", "pack": "PACK",
+}  # fmt: skip
+_AXIS_RULES = "standard_logical_axis_rules"
+OURS: Mapping[str, str] = {
+    **{name: name for name in _SAME_MACROS},
+    **{f"train/DatasetConfig.{name}": macro for name, macro in _DATASET_MACROS.items()},
+    **{f"train_eval/DatasetConfig.{name}": f"train_eval/spec.DatasetConfig.{name}" for name in _DATASET_MACROS},
+    **{f"T5Config.{name}": f"encoder_decoder.T5Config.{name}" for name in _SAME_IN_CONFIG},
+    **{f"Adafactor.{name}": f"optimizers.Adafactor.{name}" for name in _SAME_IN_ADAFACTOR},
+    "train.total_steps": "TRAIN_STEPS",
+    "train.eval_steps": "EVAL_STEPS",
+    "train.eval_period": "EVAL_PERIOD",
+    "train.stats_period": "STATS_PERIOD",
+    "train.random_seed": "RANDOM_SEED",
+    "train/DatasetConfig.shuffle": "SHUFFLE_TRAIN_EXAMPLES",
+    "train/DatasetConfig.split": "train/spec.DatasetConfig.split",
+    "train_eval/DatasetConfig.split": "train_eval/spec.DatasetConfig.split",
+    "SaveCheckpointConfig.period": "CHECKPOINT_PERIOD",
+    "SaveCheckpointConfig.keep": "KEEP_CHECKPOINTS",
+    "Trainer.num_microbatches": "NUM_MICROBATCHES",
+    "EncoderDecoderModel.z_loss": "Z_LOSS",
+    "EncoderDecoderModel.label_smoothing": "LABEL_SMOOTHING",
+    "EncoderDecoderModel.loss_normalizing_factor": "LOSS_NORMALIZING_FACTOR",
+    "EncoderDecoderModel.predict_batch_with_aux.num_decodes": "decoding.DecodingConfig.num_decodes",
+    "T5Config.dropout_rate": "DROPOUT_RATE",
+    "T5Config.dtype": "DTYPE",
+    "T5Config.vocab_size": "VOCAB_SIZE",
+    "T5Config.scan_layers": "SCAN_LAYERS",
+    "T5Config.remat_policy": "REMAT_POLICY",
+    "Adafactor.beta1": "optimizers.Adafactor.momentum",
+    "Adafactor.weight_decay_rate": "optimizers.Adafactor.weight_decay",
+    "Adafactor.weight_decay_rate_lr_exponent": "optimizers.Adafactor.weight_decay_lr_exponent",
+    "Adafactor.global_norm_clip_threshold": "optimizers.Adafactor.max_gradient_norm",
+    **{
+        f"{_AXIS_RULES}.{name}": f"distributed.{_AXIS_RULES}.{name}"
+        for name in ("activation_partitioning_dims", "parameter_partitioning_dims")
+    },
+}
+
+# Why nobody needs to set a parameter here: the parameters. A star stands for all of a class.
+_REASONS: Mapping[str, str] = {
+    "the included files say it": (
+        "MODEL train.model train.train_dataset_cfg train.train_eval_dataset_cfg train.checkpoint_cfg train.partitioner "
+        "train.trainer_cls train.summarize_config_fn train.inference_evaluator_cls CheckpointConfig.* "
+        "EncoderDecoderModel.module EncoderDecoderModel.input_vocabulary EncoderDecoderModel.output_vocabulary "
+        "EncoderDecoderModel.optimizer_def Transformer.config"
+    ),
+    "RUN= of `make train`": "MODEL_DIR train.model_dir",
+    "the vocabulary is the task's": "VOCABULARY SentencePieceVocabulary.* ByteVocabulary.*",
+    "random numbers are those of the seed on every device": "USE_HARDWARE_RNG train.use_hardware_rng",
+    "the evaluator's examples are kept in memory": "EVALUATOR_USE_MEMORY_CACHE",
+    "`make eval` writes all predictions": "JSON_WRITE_N_RESULTS JSONLogger.*",
+    "every run is measured at its step 0": "train.run_eval_before_training",
+    "a loss that is not finite ends every run (SKIP_NONFINITE)": "train.actions TerminateOnNanAction.*",
+    "there is one way to pack": (
+        "train/DatasetConfig.use_custom_packing_ops train_eval/DatasetConfig.use_custom_packing_ops"
+    ),
+    "RANDOM_SEED decides the order of the data, too": "train/DatasetConfig.seed train_eval/DatasetConfig.seed",
+    "validation is not shuffled": "train_eval/DatasetConfig.shuffle",
+    "metrics of tasks are computed on the validation dataset": "infer_eval/DatasetConfig.*",
+    "metrics go to metrics.jsonl and TensorBoard": "Evaluator.*",
+    "the position in the data is always kept": "SaveCheckpointConfig.save_dataset",
+    "parameters are kept in float32": "SaveCheckpointConfig.dtype RestoreCheckpointConfig.dtype",
+    "INITIAL_CHECKPOINT names the step": "RestoreCheckpointConfig.mode",
+    "SCHEDULE": "Trainer.learning_rate_fn",
+    "norms of weights and gradients are recorded with the steps": "Trainer.weight_metrics_computer",
+    "for arrays of two axes T5X's rules are those of the sizes": "Adafactor.logical_factor_rules",
+}
+UNNEEDED: Mapping[str, str] = {key: why for why, keys in _REASONS.items() for key in keys.split()}
+
+PARTITIONERS = ("PjitPartitioner", "ModelBasedPjitPartitioner")
+FACTORS = {  # T5X's factors of the learning rate: our schedule, and whether it warms up linearly
+    "constant * rsqrt_decay": ("@schedules.InverseSquareRoot()", False),
+    "constant * linear_warmup * rsqrt_decay": ("@schedules.InverseSquareRoot()", True),
+    "constant": ("@schedules.Constant()", False),
+    "constant * linear_warmup": ("@schedules.Constant()", True),
+}
+ROWS = {"t5_1_1": 32128, "byt5": 384}  # of the embedding, as gin/models/ has them
+REMAT = {"none": "none", "minimal": "dots", "full": "full"}
+IMPORTS = {  # what a file imports, by the first part of a parameter's name
+    "encoder_decoder": "from t5xpg.models import encoder_decoder",
+    "spec": "from t5xpg.data import spec",
+    "decoding": "from t5xpg.models import decoding",
+    "distributed": "from t5xpg import distributed",
+    "optimizers": "from t5xpg.optim import optimizers",
+    "schedules": "from t5xpg.optim import schedules",
+}

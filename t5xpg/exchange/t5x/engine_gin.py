@@ -1,0 +1,136 @@
+"""An experiment as T5X's gin file: the macros that gin/engines/t5x.gin reads, and what T5X cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.t5x.networks import SCALABLE, network_gin, network_of
+from t5xpg.experiment import Experiment
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.losses import LossConfig
+from t5xpg.optim.optimizers import Adafactor
+from t5xpg.optim.schedules import Constant, InverseSquareRoot
+
+EVAL_STEPS = 20  # where an experiment validates on all of the split, which T5X cannot
+_ADAFACTOR = (
+    "decay_rate", "multiply_by_parameter_scale", "clipping_threshold", "epsilon1", "epsilon2", "min_dim_size_to_factor",
+    "factored", "momentum", "step_offset", "weight_decay", "weight_decay_lr_exponent", "max_gradient_norm",
+)  # fmt: skip
+
+
+def experiment_gin(experiment: Experiment, name: str, model_dir: Path, initial: Path | None) -> str:
+    """The text of the file that T5X parses before gin/engines/t5x.gin.
+
+    model_dir: where T5X writes. initial: a checkpoint of T5X to start from. Raises UserError with everything that T5X
+    does not have, at once.
+    """
+    if problems := list(unsupported(experiment)):
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise UserError(f"T5X cannot train {name} as it is:\n{listed}")
+    macros = macros_of(experiment) | {
+        "MODEL_DIR": str(model_dir),
+        "INITIAL_CHECKPOINT_PATH": [] if initial is None else str(initial),
+    }
+    lines = [
+        f"# {name} for T5X: the macros of gin/engines/t5x.gin.",
+        "from __gin__ import dynamic_registration",
+        "",
+        *network_gin(experiment.model),
+        "",
+        *(f"{macro} = {value!r}" for macro, value in macros.items()),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def macros_of(experiment: Experiment) -> dict[str, Any]:
+    """{"TRAIN_STEPS": 100, …} of an experiment that T5X can train."""
+    train, loss, optimizer = experiment.train_dataset, experiment.loss, experiment.optimizer
+    assert isinstance(loss, LossConfig)
+    assert isinstance(optimizer, Adafactor)
+    factors, rate, warmup = _schedule(optimizer.learning_rate)
+    return {
+        "MIXTURE_OR_TASK_NAME": train.mixture_or_task_name,
+        "TASK_FEATURE_LENGTHS": dict(train.task_feature_lengths),
+        "TRAIN_SPLIT": train.split,
+        "EVAL_SPLIT": experiment.eval_dataset.split,
+        "BATCH_SIZE": train.batch_size,
+        "SHUFFLE_TRAIN_EXAMPLES": train.shuffle,
+        "USE_CACHED_TASKS": train.use_cached,
+        "PACK": train.pack,
+        "RANDOM_SEED": experiment.random_seed,
+        "TRAIN_STEPS": experiment.total_steps,
+        "EVAL_STEPS": experiment.eval_dataset.max_batches or EVAL_STEPS,
+        "EVAL_PERIOD": experiment.eval_period,
+        "STATS_PERIOD": experiment.stats_period,
+        "CHECKPOINT_PERIOD": experiment.checkpoints.period,
+        "KEEP_CHECKPOINTS": experiment.checkpoints.keep,
+        "NUM_MICROBATCHES": experiment.num_microbatches,
+        "MODEL_PARALLEL": experiment.mesh.model,
+        "DROPOUT_RATE": experiment.model.config.dropout_rate,
+        "Z_LOSS": loss.z_loss,
+        "LABEL_SMOOTHING": loss.label_smoothing,
+        "LOSS_NORMALIZING_FACTOR": loss.loss_normalizing_factor,
+        "FACTORS": factors,
+        "LEARNING_RATE": rate,
+        "WARMUP_STEPS": warmup,
+        **{setting.upper(): getattr(optimizer, setting) for setting in _ADAFACTOR},
+    }
+
+
+def unsupported(experiment: Experiment) -> Iterator[str]:
+    """What of an experiment T5X does not have, or has in another way, with what to set instead."""
+    model, optimizer = experiment.model, experiment.optimizer
+    try:
+        network = network_of(model)
+    except UserError as error:
+        yield str(error)
+    else:
+        if not isinstance(model, EncoderDecoderModel) or type(model).__name__ != EncoderDecoderModel.__name__:
+            yield f"{type(model).__name__}: only encoder-decoders are driven through T5X."
+        elif network == SCALABLE and model.config.float32_attention_logits:
+            yield "float32_attention_logits: T5X's network with tables of positions in every layer has no such setting."
+    if not isinstance(optimizer, Adafactor):
+        yield (
+            f"{type(optimizer).__name__}: T5X trains with its Adafactor here. "
+            'GIN="--gin_file=gin/optimizers/adafactor.gin" takes it.'
+        )
+    else:
+        try:
+            _schedule(optimizer.learning_rate)
+        except UserError as error:
+            yield str(error)
+        if optimizer.step_offset and network_of(model) == SCALABLE:
+            yield "step_offset: not with tables of positions in every layer."
+    if experiment.initial is not None:
+        yield "INITIAL_CHECKPOINT: T5X starts from a checkpoint of its own; name one with INITIAL=path."
+    if experiment.infer_eval_period is not None:
+        yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
+    if experiment.skip_nonfinite:
+        yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
+    train = experiment.train_dataset
+    if train.feature_converter not in (None, "EncDecFeatureConverter"):
+        yield f"FEATURE_CONVERTER={train.feature_converter}: T5X's encoder-decoders take EncDecFeatureConverter."
+    if train.num_virtual_shards != 1:
+        yield "NUM_VIRTUAL_SHARDS: T5X reads one shard for each process; set it to 1."
+    periods = {"EVAL_PERIOD": experiment.eval_period, "CHECKPOINT_PERIOD": experiment.checkpoints.period}
+    least = min(periods.values())
+    for name, period in periods.items():
+        if period % least:
+            yield f"{name}={period}: for T5X it must be a multiple of {least}."
+
+
+def _schedule(schedule: Any) -> tuple[str, float, int]:
+    """T5X's factors, base rate and warmup steps. Raises UserError for a schedule that T5X has not."""
+    if isinstance(schedule, InverseSquareRoot):
+        warmup = "constant * linear_warmup * rsqrt_decay" if schedule.linear_warmup else "constant * rsqrt_decay"
+        return warmup, schedule.base_learning_rate, schedule.warmup_steps
+    if isinstance(schedule, Constant):
+        factors = "constant * linear_warmup" if schedule.warmup_steps else "constant"
+        return factors, schedule.value, max(1, schedule.warmup_steps)
+    raise UserError(
+        f"{type(schedule).__name__}: T5X has no such schedule. SCHEDULE=@schedules.InverseSquareRoot() and "
+        "@schedules.Constant() are in both."
+    )

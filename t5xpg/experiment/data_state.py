@@ -1,0 +1,164 @@
+"""What there is of what a stream reads: export, vocabularies, cache. The one answer of training, checks and the rest.
+
+Nothing is made here; `prepare` does that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import command as caching
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.tasks import task_names
+from t5xpg.data.text.datasets import built_in
+from t5xpg.data.text.labelled import TEXT
+from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
+from t5xpg.data.vocab.record import check_model_of, find_vocabularies, read_record
+from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
+
+
+@dataclass(frozen=True)
+class DataState:
+    """What there is of what a stream reads, and what `prepare` does about the rest.
+
+    row: what the table has of the task; None for tasks of users, of whose text nothing is known without TensorFlow.
+    data, vocabularies: the exports and vocabularies that have to be there. missing: the commands that `prepare` runs
+    first. problems: why it refuses, each with what to type.
+    """
+
+    row: task_names.Row | None
+    data: tuple[Data, ...]
+    vocabularies: tuple[Vocabulary, ...]
+    missing: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether the stream can be read as it is."""
+        return not self.missing and not self.problems
+
+
+def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: bool = False) -> DataState:
+    """What there is of what `config` reads. needed: what its experiment says that it needs.
+
+    compare: whether a cache is compared with all that its task is now, for which TensorFlow is started where something
+    has changed since the last time. Otherwise its files are looked at, and its text.
+    """
+    task, folder = config.mixture_or_task_name, paths.data_directory()
+    row = row_of(task, needed)
+    exports, made = find_manifests(folder), find_vocabularies(folder)
+    stated = {need.dataset: need for need in needed if isinstance(need, Data)}
+    # a task of a user may read all that its experiment needs
+    trained = [need for need in needed if isinstance(need, Vocabulary) and (row is None or _reads(task, need))]
+    names = list(stated) if row is None else [row.dataset] if row.dataset else []
+    names += [need.dataset for need in trained if need.name_in_tasks not in made]
+    data = [stated.get(name, Data(name)) for name in dict.fromkeys(names)]
+    missing: list[str] = []
+    problems: list[str] = []
+    for need in data:
+        with _noted(problems):
+            if need.dataset in exports:
+                check_export(need.dataset)
+            else:
+                missing.append(need.command)
+                need.check()
+    for each in trained:
+        with _noted(problems):
+            if each.name_in_tasks in made:
+                each.check_made(read_record(made[each.name_in_tasks]))
+            else:
+                missing.append(each.command)
+                each.check()
+    if row is not None:
+        with _noted(problems):
+            if not isinstance(row.vocabulary, PlannedIds):
+                check_model_of(row.vocabulary)
+            cache = paths.cache_directory() / row.cached_as
+            if config.use_cached and not (cache / caching.COMPLETED).is_file():
+                missing.append(task_names.cache_command(task))
+            elif config.use_cached and not problems:  # a cache can only be compared with a text that is whole
+                if row.dataset in exports:
+                    text = read_manifest(exports[row.dataset]).identity
+                    problems += filter(None, [caching.problem(cache, text, task_names.cache_command(task, force=True))])
+                if compare and not missing and not problems:
+                    compare_caches(config)
+    return DataState(row, tuple(data), tuple(trained), tuple(missing), tuple(dict.fromkeys(problems)))
+
+
+def compare_caches(config: DatasetConfig) -> None:
+    """Raise UserError, as `prepare` does, where caches that there are were made from something else than there is now.
+
+    Starts TensorFlow, unless all is as it was when that was last seen.
+    """
+    row = row_of(config.mixture_or_task_name)
+    with contextlib.suppress(caching.MissingTextError):  # it is exported first
+        caching.cache_task(
+            config.mixture_or_task_name,
+            cache_dir=paths.cache_directory(),
+            data_dir=paths.data_directory(),
+            module_import=config.module_import,
+            only_missing=others_may_cache(row),
+            compare_only=True,
+            log=lambda line: None,
+        )
+
+
+def others_may_cache(row: task_names.Row | None) -> bool:
+    """Whether a cache that others made with SeqIO is used: of tasks of our table, of our text, it is not."""
+    return row is None or row.dataset is None
+
+
+def check_export(dataset: str) -> Manifest:
+    """The record of an export. Raises UserError where its text is not as it was exported."""
+    folder = paths.data_directory() / dataset
+    manifest = read_manifest(folder)
+    manifest.check_files(folder)
+    return manifest
+
+
+@contextlib.contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """Keep the message of a UserError, and go on."""
+    try:
+        yield
+    except UserError as error:
+        problems.append(str(error))
+
+
+def _reads(task: str, need: Vocabulary) -> bool:
+    return task.endswith(f"_{need.name_in_tasks}")
+
+
+def row_of(task: str, needed: Sequence[Need] = ()) -> task_names.Row | None:
+    """What the table has of a task; None for tasks of users."""
+    fields, entries = dataset_fields(needed), vocabularies(needed)
+    dataset = task_names.dataset_of(task, fields, entries)
+    if dataset is None:
+        return next((row for row in task_names.tfds_rows(entries) if row.name == task), None)
+    row = task_names.row_of(task, dataset, entries)
+    return row if row.is_of(fields[dataset]) else None
+
+
+def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
+    """The fields of the rows of the datasets that are known by name, of the exports, and of those that are needed."""
+    fields = {name: dataset.fields for name, dataset in built_in().items()}
+    fields |= {need.dataset: need.field_names for need in needed if isinstance(need, Data)}
+    for name, folder in find_manifests(paths.data_directory()).items():
+        fields.setdefault(name, TEXT)
+        with contextlib.suppress(UserError):  # said where it is read
+            fields[name] = read_manifest(folder).fields
+    return fields
+
+
+def vocabularies(needed: Sequence[Need] = ()) -> list[task_names.NamedVocabulary]:
+    """The vocabularies of the table, and those that are needed and not there yet."""
+    folder = paths.data_directory()
+    found, made = list(task_names.vocabularies(folder)), find_vocabularies(folder)
+    for need in needed:
+        if isinstance(need, Vocabulary) and need.name_in_tasks not in made:
+            found += task_names.entries_of(need.name_in_tasks, need.planned())
+    return found

@@ -1,0 +1,182 @@
+"""What an experiment says that it needs where the name of its task does not say enough: exports and vocabularies.
+
+The fields are the options of `make data` and `make vocab` in small letters; None stands for what those take by default:
+
+    NEEDS = (@needs.Data(), @needs.Vocabulary())
+    needs.Data:
+      dataset = 'norwegian'
+      max_mb = 20000
+    needs.Vocabulary:
+      dataset = 'norwegian'
+      size = 32000
+
+They decide nothing that a run computes: its identity holds the digests of the text and of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.text import export, labelled, local_files
+from t5xpg.data.text.labelled import TEXT
+from t5xpg.data.text.sources import HuggingFace
+from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.record import VocabularyRecord
+from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
+from t5xpg.data.vocab.training import VocabularySettings
+from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
+
+
+@dataclass(frozen=True)
+class Data:
+    """An export. files: of the user, by split, as in `FILES=`. published: where those files can be had."""
+
+    dataset: str
+    fields: str | None = None
+    files: Mapping[str, str] | None = None
+    hub: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    limit: int | None = None
+    max_mb: float | None = None
+    published: str | None = None
+
+    @property
+    def command(self) -> str:
+        """What makes it, as one types it."""
+        return self._command(self._files)
+
+    def _command(self, files: str | None) -> str:
+        names = ("dataset", "fields", "files", "hub", "config", "revision", "limit", "max_mb")
+        return _typed("make data", {name: getattr(self, name) for name in names} | {"files": files})
+
+    @property
+    def _files(self) -> str | None:
+        return None if self.files is None else " ".join(f"{split}={files}" for split, files in self.files.items())
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """What a row of the export holds."""
+        return TEXT if self.fields is None else tuple(labelled.parse_fields(self.fields))
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of `export.export_dataset`. Raises UserError, with what to type, where a file is not there."""
+        try:
+            files = None if self._files is None else local_files.parse_files(self._files)
+        except UserError as error:
+            published = f" They are published: {self.published}." if self.published else ""
+            yours = self._command(" ".join(f"{split}=…" for split in self.files or ()))
+            raise UserError(
+                f"{self.dataset} is made of your files: {str(error).removeprefix('FILES: ')}.{published} With files of "
+                f"other names, type: {yours}"
+            ) from None
+        return {
+            "files": files,
+            "fields": None if self.fields is None else labelled.parse_fields(self.fields),
+            "hub": None if self.hub is None else HuggingFace(self.hub, self.config, self.revision, streamed=True),
+            "limit": self.limit,
+            "max_bytes": None if self.max_mb is None else round(self.max_mb * 1e6),
+        }
+
+    def check(self) -> None:
+        """Raise UserError, with what to type, for what keeps it from being made and is known before a text is read."""
+        export.check_source(self.dataset, **self.options())
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A vocabulary that is trained on an export, or with `tokenizer` copied from a file, published at that address."""
+
+    dataset: str
+    size: int | None = None
+    extra_ids: int | None = None
+    model: str | None = None
+    character_coverage: float | None = None
+    byte_fallback: bool | None = None
+    normalization: str | None = None
+    tokenizer: str | None = None
+    eos_token: str | None = None
+    pad_token: str | None = None
+    name: str | None = None
+    published: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is not None and self.name is None:
+            raise UserError("needs.Vocabulary.tokenizer needs a name: what the vocabulary is called in names of tasks.")
+        self.settings  # noqa: B018  raises UserError for those that cannot be
+
+    @property
+    def settings(self) -> VocabularySettings:
+        """What decides a trained one."""
+        names = ("size", "extra_ids", "model", "character_coverage", "byte_fallback", "normalization")
+        return VocabularySettings(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
+
+    @property
+    def copied(self) -> dict[str, Any]:
+        """What decides a copied one, besides its file."""
+        return {"extra_ids": self.extra_ids, "eos_token": self.eos_token, "pad_token": self.pad_token}
+
+    @property
+    def name_in_tasks(self) -> str:
+        """What the names of its tasks end in."""
+        return f"{self.dataset}_{self.name or self.settings.name}"
+
+    @property
+    def command(self) -> str:
+        """What makes it, as one types it."""
+        given = {"vocab" if name == "name" else name: value for name, value in vars(self).items()}
+        return _typed("make vocab", {name: value for name, value in given.items() if name != "published"})
+
+    def check(self) -> None:
+        """Raise UserError, with what to type, where it cannot be made: its file has to be fetched first."""
+        if self.tokenizer is not None and not Path(self.tokenizer).is_file():
+            fetch = f" To fetch it, type: curl -L -o {self.tokenizer} {self.published}" if self.published else ""
+            raise UserError(
+                f"The vocabulary {self.name_in_tasks} is copied from a file: there is no file {self.tokenizer}.{fetch}"
+            )
+
+    def check_made(self, record: VocabularyRecord) -> None:
+        """Raise UserError, with what to type, where the vocabulary of this name was made with other settings."""
+        made, needed = record.settings, self.settings.to_json() if self.tokenizer is None else self.copied
+        if names := sorted(name for name in {*made, *needed} if made.get(name) != needed.get(name)):
+            listed = ", ".join(f"{name} {made.get(name)}, needed {needed.get(name)}" for name in names)
+            raise UserError(
+                f"The vocabulary {self.name_in_tasks} was made with other settings than this experiment needs: "
+                f"{listed}. To make it again, type: {self.command} FORCE=1"
+            )
+
+    def planned(self) -> PlannedIds:
+        """What is known of its ids before it is made."""
+        sentinels, pieces = self.settings.extra_ids, self.settings.size
+        if self.tokenizer is not None and Path(self.tokenizer).is_file():
+            found = vocabulary_of_file(Path(self.tokenizer), **self.copied)
+            sentinels, pieces = found.num_sentinels, found.size - found.num_sentinels
+        elif self.tokenizer is not None:
+            pieces = 0
+        return PlannedIds(SENTENCEPIECE, sentinels, model_file=self.name_in_tasks, pieces=pieces)
+
+
+@dataclass(frozen=True)
+class PlannedIds(Ids):
+    """The ids of a vocabulary that is not there yet: at most so many pieces (0: not known), and the extra ids."""
+
+    pieces: int = 0
+
+    @property
+    def _tokens(self) -> int:
+        return self.pieces
+
+
+Need = Data | Vocabulary
+
+
+def _typed(program: str, options: Mapping[str, Any]) -> str:
+    """A command of Make with its options; those that are None or False are left out."""
+    given = {name: 1 if value is True else value for name, value in options.items() if value not in (None, False)}
+    words = [f'"{value}"' if " " in str(value) else shlex.quote(str(value)) for value in given.values()]
+    return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(given, words, strict=True))])

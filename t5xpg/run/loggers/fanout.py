@@ -1,0 +1,206 @@
+"""Where a run's records go besides its JSON lines: TensorBoard, and one thread for each logger of the experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.files import read_json, write_json
+from t5xpg.base.metric_values import MetricValue
+from t5xpg.run.loggers import Logger, StartedRun
+from t5xpg.run.records import TensorBoardWriter, Unwritten, read_jsonl, to_json_number
+
+Values = dict[str, MetricValue]
+Record = tuple[int, Values]  # a step, and all that was measured at it
+QUEUE_SIZE = 10_000  # steps that may wait for a logger; one that is further behind is given up
+FINISH_SECONDS = 60.0  # for which the end of a run waits for a logger
+NOTICE_SECONDS = 2.0  # of waiting, after which the user reads why
+_NOT_VALUES = ("step", "split", "time", "task")  # keys of a record beside its values
+_SKIPPED = "skipped"  # the split of updates that were passed over, which loggers do not get
+
+
+class LastLoggedStep:
+    """A logger's file in the run directory: `step`, the last one it took (-1 before the first), and `id` of the run."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        try:
+            found = read_json(file)
+            self.id, self.step = str(found["id"]), int(found["step"])
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+        ):  # the first start, or a damaged file: a new run for the logger
+            self.id = secrets.token_hex(4)
+            self.set(-1)
+
+    def set(self, step: int) -> None:
+        """Write that the logger has everything up to `step`."""
+        self.step = step
+        write_json(self._file, {"id": self.id, "step": step})
+
+
+class LoggerThread:
+    """One logger of one run, called in a thread of its own. `record` returns at once, `close` within its time limit."""
+
+    def __init__(
+        self,
+        logger: Logger,
+        run: StartedRun,
+        last: LastLoggedStep,
+        earlier: Iterable[Record],
+        show: Callable[[str], None],
+    ) -> None:
+        """earlier: records of earlier processes; the logger gets those behind `last`. show: prints a line."""
+        self.name = type(logger).__name__
+        self._logger, self._run, self._last, self._earlier, self._show = logger, run, last, earlier, show
+        self._queue: queue.Queue[Record | None] = queue.Queue(QUEUE_SIZE)
+        self._failed = False
+        self._thread = threading.Thread(target=self._work, name=f"logger {self.name}", daemon=True)
+        self._thread.start()
+
+    def record(self, record: Record) -> None:
+        """Hand over a step with all of its values."""
+        self._put(record)
+
+    def close(self) -> None:
+        """Wait until the logger has everything, for at most FINISH_SECONDS."""
+        self._put(None)
+        if self._failed:
+            return
+        self._thread.join(NOTICE_SECONDS)
+        if self._thread.is_alive():
+            self._show(f"{self.name}: taking what is left of the records, for at most {FINISH_SECONDS:,.0f} s")
+            self._thread.join(FINISH_SECONDS - NOTICE_SECONDS)
+        if self._thread.is_alive():
+            self._fail(f"it did not take them in {FINISH_SECONDS:,.0f} s")
+
+    def _put(self, record: Record | None) -> None:
+        if not self._failed:
+            try:
+                self._queue.put_nowait(record)
+            except queue.Full:
+                self._fail(f"it is {self._queue.maxsize:,} records behind")
+
+    def _work(self) -> None:
+        try:
+            known = self._logger.start(self._run)
+            if known is not None:
+                self._last.set(known)
+            for record in self._earlier:
+                self._log(record)
+            while not self._failed and (waiting := self._queue.get()) is not None:
+                self._log(waiting)
+            self._logger.finish()
+        except (Exception, SystemExit) as error:  # a logger must not end the run, whatever it does
+            first = (str(error).splitlines() or [""])[0]
+            self._fail(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+    def _log(self, record: Record) -> None:
+        step, values = record
+        if step > self._last.step:
+            self._logger.record(step, values)
+            self._last.set(step)
+
+    def _fail(self, why: str) -> None:
+        if self._failed:
+            return
+        self._failed = True
+        after = f"after step {self._last.step:,}" if self._last.step >= 0 else "before the first record"
+        self._show(
+            f"warning: the logger {self.name} ended {after} ({why}). The run goes on without it; the next start of the "
+            "run, if there is one, tells it what it missed."
+        )
+
+
+class LoggerFanout:
+    """Has the methods of a `TensorBoardWriter`. Loggers get a step when all of its values are known."""
+
+    def __init__(self, tensorboard: TensorBoardWriter | Unwritten, threads: Sequence[LoggerThread] = ()) -> None:
+        self._tensorboard = tensorboard
+        self._threads = threads
+        self._step = -1
+        self._values: Values = {}
+
+    def scalars(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
+        """Record numbers as `prefix/name`."""
+        self._tensorboard.scalars(step, values, prefix)
+        self._gather(step, values, prefix)
+
+    def values(self, step: int, values: Mapping[str, MetricValue], prefix: str) -> None:
+        """Record metrics of tasks, which can be more than numbers, as `prefix/name`."""
+        self._tensorboard.values(step, values, prefix)
+        self._gather(step, values, prefix)
+
+    def flush(self) -> None:
+        """Hand what TensorBoard got to the system."""
+        self._tensorboard.flush()
+
+    def complete(self) -> None:
+        """Hand the last step to the loggers: it gets no more values. Without this, the next start of the run does."""
+        if self._values:
+            for thread in self._threads:
+                thread.record((self._step, self._values))
+            self._values = {}
+
+    def close(self) -> None:
+        """Close TensorBoard's files, and wait for the loggers."""
+        self._tensorboard.close()
+        for thread in self._threads:
+            thread.close()
+
+    def _gather(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
+        if self._threads:
+            if step != self._step:
+                self.complete()
+                self._step = step
+            self._values |= prefixed(prefix, values)
+
+
+def start_threads(
+    loggers: Sequence[Logger], run: StartedRun, metrics: Path, timing: Path, show: Callable[[str], None]
+) -> list[LoggerThread]:
+    """Start a thread for each logger, which first gets what it lacks of the records in `metrics` and `timing`.
+
+    run: its id is replaced by that of each logger's own file. show: prints a line to the user.
+    """
+    threads = []
+    for number, logger in enumerate(loggers):
+        name = type(logger).__name__
+        same = sum(type(other).__name__ == name for other in loggers[:number])
+        last = LastLoggedStep(run.folder / f"{name}{f'_{same}' if same else ''}.json")
+        earlier = recorded_values(metrics, timing, run.step) if run.step else ()
+        threads.append(LoggerThread(logger, dataclasses.replace(run, id=last.id), last, earlier, show))
+    return threads
+
+
+def recorded_values(metrics: Path, timing: Path, until: int) -> Iterator[Record]:
+    """Steps up to `until` with their values, as loggers got them when they were measured.
+
+    Pictures and histograms are left out: the records hold no more than a description of them.
+    """
+    records = [(record["step"], record) for file in (metrics, timing) for record in read_jsonl(file)]
+    kept = [one for one in records if one[0] <= until and one[1].get("split") != _SKIPPED]
+    for step, group in groupby(sorted(kept, key=itemgetter(0)), key=itemgetter(0)):
+        found: Values = {}
+        for _, record in group:
+            task = record.get("task")
+            prefix = record.get("split", "timing") + ("" if task is None else f"/{task}")
+            values = record.get("metrics", record)
+            found |= prefixed(prefix, {name: value for name, value in values.items() if name not in _NOT_VALUES})
+        yield step, found
+
+
+def prefixed(prefix: str, values: Mapping[str, Any]) -> Values:
+    """Values as `prefix/name`: numbers, and the kinds of `metric_values`; all others are left out."""
+    found = {f"{prefix}/{name}": to_json_number(value) for name, value in values.items()}
+    return {name: value for name, value in found.items() if isinstance(value, MetricValue) and value is not None}

@@ -1,0 +1,68 @@
+"""A checkpoint that TensorFlow wrote, and what is said of damaged ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
+from tests.t5x_goldens import unpack
+
+PREFIX = "model.ckpt-5"
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    return unpack("mesh_tensorflow", tmp_path) / PREFIX
+
+
+def change(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0xFF
+    file.write_bytes(bytes(data))
+
+
+def test_variables_have_their_shapes(prefix: Path) -> None:
+    """Their numbers are compared with T5X's reading in tests/exchange/t5x/test_params.py."""
+    found = TensorFlowCheckpoint(prefix)
+    assert "shared/embedding" in found.shapes
+    for name, shape in found.shapes.items():
+        array = found.read(name)
+        assert (array.shape, array.dtype.kind) == (shape, "i" if name == "global_step" else "f")
+
+
+def test_texts_are_refused(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / PREFIX), tensor_names=["name", "half"], shape_and_slices=["", ""],
+        tensors=[tf.constant("a text"), tf.constant([0.5, 2.0], tf.bfloat16)],
+    )  # fmt: skip
+    found = TensorFlowCheckpoint(tmp_path / PREFIX)
+    assert np.array_equal(found.read("half").astype(np.float32), [0.5, 2.0])
+    with pytest.raises(UserError, match=f"name in .*{PREFIX} holds texts: expected numbers"):
+        found.read("name")
+
+
+def test_damage_is_said(prefix: Path) -> None:
+    index, data = prefix.with_name(f"{PREFIX}.index"), prefix.with_name(f"{PREFIX}.data-00000-of-00001")
+    change(data, 100)
+    found = TensorFlowCheckpoint(prefix)
+    with pytest.raises(UserError, match=rf"in .*{PREFIX} is damaged or not whole \(.*Checksum does not match"):
+        [found.read(name) for name in found.shapes]
+    data.rename(prefix.with_name(f"{PREFIX}.data-00001-of-00002"))
+    with pytest.raises(UserError, match=rf"lacks {PREFIX}.data-00000-of-00002. Copy or download the data files, too"):
+        TensorFlowCheckpoint(prefix)
+    prefix.with_name(f"{PREFIX}.data-00001-of-00002").rename(data)
+    change(index, 50)
+    with pytest.raises(UserError, match=r"is no index of a TensorFlow checkpoint, or not whole \(.*checksum mismatch"):
+        TensorFlowCheckpoint(prefix)
+    index.write_bytes(index.read_bytes()[:-3])
+    with pytest.raises(UserError, match=r"is no index of a TensorFlow checkpoint, or not whole \(not an sstable"):
+        TensorFlowCheckpoint(prefix)
+    index.unlink()
+    with pytest.raises(UserError, match=rf"There is no .*{PREFIX}.index"):
+        TensorFlowCheckpoint(prefix)

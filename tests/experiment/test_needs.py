@@ -1,0 +1,180 @@
+"""What an experiment says that it needs: made where that can be, one line with what to type where it cannot."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
+from t5xpg.check import checks
+from t5xpg.check.plan import devices
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.vocab.record import find_vocabularies, read_record
+from t5xpg.experiment import config, data_state, needs, prepare
+from t5xpg.experiment.identity import deciding_settings
+from tests.experiment.test_config import write_gin
+from tests.workplace import sentences
+
+# One line of each experiment whose text or vocabulary is made of a file that its user has to fetch.
+OF_FILES = {
+    "t5_1_1_base_c4": r"there is no file spiece\.model\. To fetch it, type: curl -L -o spiece\.model https://\S+$",
+    "translate_ende": (
+        r"there is no file multi30k/train\.en\.gz\. They are published: https://github\.com/multi30k/dataset, .* type: "
+        r'make data DATASET=multi30k FIELDS=en,de FILES="train=… validation=… test=…"$'
+    ),
+    "norwegian_t5_tiny": (  # where this machine's programs bring no Norwegian
+        r"there is no file \S+/\*\.mo\. .* type: make data DATASET=norwegian_messages FILES=\"train=…\"$"
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty workplace, as that of a fresh clone; the folder that commands are typed in."""
+    for name in ("DATA", "CACHE", "RUNS"):
+        monkeypatch.setenv(f"T5XPG_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.setattr("t5xpg.check.data.DataService", None)  # TensorFlow is not started
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin")))
+def test_every_experiment_can_be_trained_or_names_the_one_missing_file(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = checks.check(name, [], [], None, devices.find("h200"))
+    problems = re.findall(r"^\w+ +NO +(.*)$", capsys.readouterr().out, re.MULTILINE)
+    if code:
+        (problem,) = problems
+        assert re.search(OF_FILES[name], problem), problem
+    else:
+        assert problems == []
+        assert name == "norwegian_t5_tiny" or name not in OF_FILES
+
+
+PAIRS = """
+from t5xpg.experiment import needs
+include 'gin/objectives/none.gin'
+NEEDS = (@needs.Data(), @needs.Vocabulary())
+needs.Data:
+  dataset = 'pairs'
+  fields = 'en,de'
+  files = {'train': 'train.en train.de', 'validation': 'validation.en validation.de'}
+needs.Vocabulary:
+  dataset = 'pairs'
+  size = 60
+"""
+TASK = "MIXTURE_OR_TASK_NAME=pairs_translate_en_de_pairs_unigram_60"
+STREAM = DatasetConfig(TASK.partition("=")[2], {"inputs": 64, "targets": 32}, use_cached=False)
+
+
+def write_files(place: Path) -> None:
+    for split, seed in (("train", 1), ("validation", 2)):
+        for language in ("en", "de"):
+            (place / f"{split}.{language}").write_text(sentences(20, seed))
+
+
+def test_files_and_a_vocabulary_are_made_into_what_the_task_reads(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_gin(place, more=PAIRS)
+    command = (
+        'make data DATASET=pairs FIELDS=en,de FILES="train=train.en train.de validation=validation.en validation.de"'
+    )
+    assert checks.check(file, [TASK], [], None) == 1
+    assert (
+        "pairs is made of your files: there is no file train.en. With files of other names" in capsys.readouterr().out
+    )
+    write_files(place)
+    assert checks.check(file, [TASK], [], None) == 0
+    printed = capsys.readouterr().out
+    first = f"first what is missing: {command}, make vocab DATASET=pairs SIZE=60, make cache"
+    assert first in printed
+    assert "at most 160 of the vocabulary, 384 of the model" in printed
+    needed = config.load(file, [TASK]).experiment.needs
+    found = prepare.prepare(STREAM, needed)
+    assert (found.data["dataset"], set(found.data["sha256"])) == ("pairs", {"train", "validation"})
+    assert list(find_vocabularies(place / "data")) == ["pairs_unigram_60"]
+    assert data_state.state_of(STREAM, needed).ready
+    assert prepare.prepare(STREAM) == found, "what is there needs not be stated"
+    # of another task nothing of it is asked
+    assert not data_state.state_of(DatasetConfig("pydocs_lm", {}), needed).vocabularies
+
+
+def test_a_vocabulary_of_other_settings_is_refused(place: Path) -> None:
+    write_files(place)
+    data = needs.Data("pairs", "en,de", {split: f"{split}.en {split}.de" for split in ("train", "validation")})
+    prepare.prepare(STREAM, (data, needs.Vocabulary("pairs", 60)))
+    other = (data, needs.Vocabulary("pairs", 60, character_coverage=1.0))
+    said = r"character_coverage 0\.9995, needed 1\.0\. To make .* make vocab .* CHARACTER_COVERAGE=1\.0 FORCE=1$"
+    with pytest.raises(UserError, match=said) as error:
+        prepare.prepare(STREAM, other)
+    assert data_state.state_of(STREAM, other).problems == (str(error.value),)
+
+
+def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
+    write_files(place)
+    data = needs.Data("mine", files={split: f"{split}.en" for split in ("train", "validation")})
+    vocabulary = needs.Vocabulary("mine", tokenizer="their.model", name="theirs")
+    stream = DatasetConfig("mine_lm_mine_theirs", {"targets": 64}, use_cached=False)
+    state = data_state.state_of(stream, (data, vocabulary))
+    assert state.missing == (data.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
+    assert state.problems == ("The vocabulary mine_theirs is copied from a file: there is no file their.model.",)
+    prepare.prepare(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (data,))
+    prepare.train_vocabulary("mine", needs.Vocabulary("mine", 60).settings)
+    (place / "data" / "mine" / "vocabularies" / "unigram_60" / "sentencepiece.model").rename(place / "their.model")
+    assert data_state.state_of(stream, (data, vocabulary)).row.vocabulary.size <= 160
+    prepare.prepare(stream, (data, vocabulary))
+    record = read_record(find_vocabularies(place / "data")["mine_theirs"])
+    assert record.source["kind"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("needs.Data.max_mb=None",), "Say how much of it to take: make data DATASET=norwegian MAX_MB=1000"),
+        (("needs.Vocabulary.model=unigrm",), "MODEL=unigrm is not known. Did you mean unigram"),
+        (("needs.Vocabulary.sizes=3",), "named 'sizes'. Did you mean size"),
+        (
+            ("needs.Vocabulary.size=40000",),
+            "no task or mixture named norwegian_span_corruption_norwegian_unigram_32000",
+        ),
+        (("NEEDS=('norwegian',)",), "NEEDS holds 'norwegian': expected a tuple, as (@needs.Data()"),
+    ],
+)
+def test_mistakes(overrides: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.check("norwegian_t5", overrides, [], None, devices.find("h200")) == 1
+    assert message in capsys.readouterr().out
+
+
+def test_needs_make_no_other_run() -> None:
+    experiment = config.load("norwegian_t5").experiment
+    assert [type(need).__name__ for need in experiment.needs] == ["Data", "Vocabulary"]
+    assert not [name for name in deciding_settings(experiment) if name.startswith("needs")]
+
+
+def test_a_stale_cache_is_one_for_the_check_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cache whose files and text are as they were, of a task that was another one."""
+    write_files(place)
+    data = needs.Data("mine", files={split: f"{split}.en" for split in ("train", "validation")})
+    stream = DatasetConfig("mine_span_corruption", {"inputs": 64, "targets": 32})
+    prepare.prepare(stream, (data,))
+    file = write_gin(place)
+    assert checks.check(file, ["MIXTURE_OR_TASK_NAME=mine_span_corruption"], [], None) == 0
+    identity = place / "cache" / "mine_span_corruption" / "t5xpg_identity.json"
+    record = read_json(identity)
+    record["definition"]["features"]["targets"]["add_eos"] = "another"
+    write_json(identity, record)
+    for known in (place / "cache" / ".t5xpg").glob("known-*"):
+        known.unlink()  # as where something changed that the task is made of
+    assert data_state.state_of(stream).ready, "without TensorFlow nothing is to be seen"
+    with pytest.raises(UserError, match="was made from something else than the task is now") as error:
+        prepare.prepare(stream)
+    assert data_state.state_of(stream, compare=True).problems == (str(error.value),)
+    capsys.readouterr()
+    assert checks.check(file, ["MIXTURE_OR_TASK_NAME=mine_span_corruption"], [], None) == 1
+    assert "make cache TASK=mine_span_corruption FORCE=1" in capsys.readouterr().out

@@ -1,0 +1,188 @@
+"""A logger gets each step once, whole and in order; whatever it does, the run goes on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t5xpg.base.metric_values import Histogram
+from t5xpg.run.loggers import Logger, StartedRun, fanout
+from t5xpg.run.loggers.fanout import LastLoggedStep, LoggerFanout, LoggerThread, prefixed, recorded_values
+
+METRICS = [
+    {"step": 0, "split": "validation", "loss": 5.0},
+    {"step": 2, "split": "train", "loss": 4.0, "accuracy": None},
+    {"step": 2, "split": "skipped", "parameters": ["a"]},
+    {"step": 4, "split": "train", "loss": 3.0},
+    {"step": 4, "split": "validation", "task": "one", "loss": 2.5},
+    {"step": 4, "split": "infer_eval", "task": "one", "examples": 8, "metrics": {"bleu": 1.5, "h": {"histogram": {}}}},
+    {"step": 6, "split": "train", "loss": 2.0},
+]
+TIMING = [{"step": 2, "time": 1.0, "seconds_per_step": 0.1}, {"step": 4, "time": 2.0, "seconds_per_step": 0.2}]
+LOGGED = [
+    (0, {"validation/loss": 5.0}),
+    (2, {"train/loss": 4.0, "timing/seconds_per_step": 0.1}),
+    (4, {"train/loss": 3.0, "validation/one/loss": 2.5, "infer_eval/one/bleu": 1.5, "timing/seconds_per_step": 0.2}),
+]
+
+
+def test_values_of_a_runs_files(tmp_path: Path) -> None:
+    for name, records in (("metrics", METRICS), ("timing", TIMING)):
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert list(recorded_values(tmp_path / "metrics", tmp_path / "timing", 4)) == LOGGED
+
+
+def test_values_that_loggers_take() -> None:
+    histogram = Histogram(np.arange(3.0))
+    values = {"a": np.float32(0.5), "b": "text", "c": None, "d": histogram, "e": [1], "f": True}
+    assert prefixed("x", values) == {"x/a": 0.5, "x/b": "text", "x/d": histogram, "x/f": True}
+
+
+class Calls:
+    """In the place of TensorBoard and of a thread."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def scalars(self, step: int, values: Any, prefix: str) -> None:
+        self.seen.append((step, prefix))
+
+    values = scalars
+
+    def record(self, record: Any) -> None:
+        self.seen.append(record)
+
+    def close(self) -> None:
+        self.seen.append("closed")
+
+
+def test_a_step_is_logged_when_all_of_it_is_known() -> None:
+    tensorboard, thread = Calls(), Calls()
+    records = LoggerFanout(tensorboard, [thread])  # type: ignore[arg-type, list-item]
+    records.scalars(0, {"loss": 5.0}, "validation")
+    records.scalars(2, {"loss": 4.0}, "train")
+    records.scalars(2, {"seconds_per_step": 0.1}, "timing")
+    assert thread.seen == LOGGED[:1]
+    records.complete()
+    records.complete()
+    assert thread.seen == LOGGED[:2]
+    records.values(4, {"bleu": 1.5}, "infer_eval/one")
+    records.close()
+    assert thread.seen == [*LOGGED[:2], "closed"], "the next start logs a step that was cut short"
+    assert [step for step, _ in tensorboard.seen[:-1]] == [0, 2, 2, 4]
+
+
+class Remembering(Logger):
+    """Keeps its steps. fails_at: a step that raises. knows: the last step that it says it has."""
+
+    def __init__(self, fails_at: int | None = None, knows: int | None = None) -> None:
+        self.steps: list[int] = []
+        self.ids: list[str] = []
+        self.finished = 0
+        self._fails_at, self._knows = fails_at, knows
+
+    def start(self, run: StartedRun) -> int | None:
+        self.ids.append(run.id)
+        return self._knows
+
+    def record(self, step: int, values: Mapping[str, Any]) -> None:
+        if step == self._fails_at:
+            raise OSError("the network is gone\nand more that nobody wants to read")
+        assert values == {"train/loss": step / 2}
+        self.steps.append(step)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+class Hanging(Logger):
+    """Waits in `start` until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def start(self, run: StartedRun) -> int | None:
+        self.released.wait()
+        return None
+
+
+@pytest.fixture
+def printed() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def log(tmp_path: Path, printed: list[str]) -> Callable[..., None]:
+    """One process of a run: the steps that earlier ones recorded, and its own."""
+
+    def process(logger: Logger, steps: range, earlier: range = range(0)) -> None:
+        last = LastLoggedStep(tmp_path / "logger.json")
+        run = StartedRun("small", last.id, tmp_path, tmp_path, 0, {}, "", {})
+        records = [(step, {"train/loss": step / 2}) for step in (*earlier, *steps)]
+        thread = LoggerThread(logger, run, last, records[: len(earlier)], printed.append)
+        for record in records[len(earlier) :]:
+            thread.record(record)
+        thread.close()
+
+    return process
+
+
+def test_each_step_is_logged_once_over_several_starts(log: Callable[..., None], printed: list[str]) -> None:
+    logger = Remembering()
+    log(logger, range(6))
+    log(logger, range(4, 9), earlier=range(4))  # it goes on from an earlier checkpoint
+    log(logger, range(11, 12), earlier=range(11))  # a process was killed before it logged steps 9 and 10
+    assert logger.steps == list(range(12))
+    assert logger.finished == 3
+    assert len(set(logger.ids)) == 1
+    assert printed == []
+
+
+@pytest.mark.parametrize(("knows", "logged"), [(-1, [0, 1, 2, 3]), (1, [2, 3])])
+def test_a_logger_that_knows_what_it_has_is_believed(log: Callable[..., None], knows: int, logged: list[int]) -> None:
+    log(Remembering(), range(3))
+    logger = Remembering(knows=knows)
+    log(logger, range(3, 4), earlier=range(3))
+    assert logger.steps == logged
+
+
+def test_a_logger_that_fails_is_one_warning(log: Callable[..., None], printed: list[str]) -> None:
+    logger = Remembering(fails_at=2)
+    log(logger, range(5))
+    assert logger.steps == [0, 1]
+    assert printed == [
+        "warning: the logger Remembering ended after step 1 (OSError: the network is gone). The run goes on without "
+        "it; the next start of the run, if there is one, tells it what it missed."
+    ]
+    again = Remembering()
+    log(again, range(0), earlier=range(5))
+    assert again.steps == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [("FINISH_SECONDS", 0.05, "it did not take them in 0 s"), ("QUEUE_SIZE", 3, "it is 3 records behind")],
+)
+def test_a_logger_that_hangs_is_left_behind(
+    name: str, value: Any, why: str, log: Callable[..., None], printed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "NOTICE_SECONDS", 0.01)
+    monkeypatch.setattr(fanout, name, value)
+    logger = Hanging()
+    log(logger, range(9))
+    assert f"Hanging ended before the first record ({why})" in printed[-1]
+    assert sum("warning" in line for line in printed) == 1
+    logger.released.set()
+
+
+def test_a_file_that_cannot_be_read_is_a_new_start(tmp_path: Path) -> None:
+    (tmp_path / "logger.json").write_text("{")
+    last = LastLoggedStep(tmp_path / "logger.json")
+    assert last.step == -1
+    assert LastLoggedStep(tmp_path / "logger.json").id == last.id
