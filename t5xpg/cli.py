@@ -224,11 +224,12 @@ def _cache(options: Namespace) -> None:
 def _check(options: Namespace) -> int:
     from t5xpg.check import checks
     from t5xpg.experiment import config
-    from t5xpg.study import matrix
+    from t5xpg.study.matrix import Matrix
 
-    if matrix.is_matrix(options.experiment):
+    if Matrix.is_planned(options.experiment):
         _without_overrides(options, _FIXED_IN_STUDY)
-        return matrix.check(options.experiment, _run_directory(options, config.find_experiment(options.experiment)[0]))
+        folder = _run_directory(options, config.find_experiment(options.experiment)[0])
+        return Matrix(options.experiment, folder).check()
     overrides, gin_files = _overrides(options)
     device = None
     if options.mesh or options.device or options.devices:
@@ -375,13 +376,12 @@ def _convert_gin(options: Namespace) -> None:
 def _report(options: Namespace) -> None:
     from t5xpg.run import report
     from t5xpg.run.directory import RunDirectory
-    from t5xpg.study import matrix, sweep
+    from t5xpg.study import kinds
 
     loaded, run = _load_with_run(options)
-    if matrix.is_matrix(options.experiment):
-        matrix.publish(options.experiment, _run_directory(options, loaded.name))
-    elif sweep.is_sweep(options.experiment):
-        sweep.publish(options.experiment, _run_directory(options, loaded.name))
+    study = kinds.study_of(options.experiment, _run_directory(options, loaded.name))
+    if study is not None:
+        study.publish()
     else:
         report.publish(RunDirectory(run), loaded.gin_file.parent)
 
@@ -399,19 +399,14 @@ _FIXED_IN_STUDY = "What is trained stands in sweep.toml or matrix.toml: change i
 
 def _sweep(options: Namespace) -> int:
     from t5xpg.experiment import config
-    from t5xpg.study import matrix, sweep
+    from t5xpg.study import kinds
 
     _without_overrides(options, _FIXED_IN_STUDY)
-    folder = _run_directory(options, config.find_experiment(options.experiment)[0])
-    if matrix.is_matrix(options.experiment):
-        if options.times:
-            raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
-        return matrix.train(options.experiment, folder, jobs=options.jobs, only=options.cells or "*")
-    if options.cells:
-        raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
-    if options.times:
-        return sweep.time_steps(options.experiment, folder)
-    return sweep.sweep(options.experiment, folder, jobs=options.jobs)
+    name, _ = config.find_experiment(options.experiment)
+    study = kinds.study_of(options.experiment, _run_directory(options, name))
+    if study is None:
+        raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): train it with make train EXP={name}")
+    return study.time_steps() if options.times else study.train(jobs=options.jobs, cells=options.cells)
 
 
 def _prove_resume(options: Namespace) -> int:

@@ -57,7 +57,7 @@ def host() -> dict[str, Any]:
 def cpu_model() -> str | None:
     """The processor's name as the system gives it."""
     if sys.platform == "darwin":
-        return _output(["sysctl", "-n", "machdep.cpu.brand_string"])
+        return output_of(["sysctl", "-n", "machdep.cpu.brand_string"])
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -93,12 +93,12 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
         return {"commit": revision.rstrip("+"), "clean": not revision.endswith("+")}
     root = Path(t5xpg.__file__).resolve().parent.parent if folder is None else folder
-    if _output(["git", "-C", str(root), "ls-files", "--error-unmatch", "t5xpg/__init__.py"]) is None:
+    if output_of(["git", "-C", str(root), "ls-files", "--error-unmatch", "t5xpg/__init__.py"]) is None:
         return None
-    commit = _output(["git", "-C", str(root), "rev-parse", "HEAD"])
+    commit = output_of(["git", "-C", str(root), "rev-parse", "HEAD"])
     if commit is None:  # a repository without a commit
         return None
-    changes = _output(["git", "-C", str(root), "status", "--porcelain"])
+    changes = output_of(["git", "-C", str(root), "status", "--porcelain"])
     return {"commit": commit, "clean": changes == ""}
 
 
@@ -121,7 +121,7 @@ def _memory_bytes() -> int | None:
         return None
 
 
-def _output(command: list[str]) -> str | None:
+def output_of(command: Sequence[str]) -> str | None:
     """What a command printed, stripped; None where it is missing or fails."""
     # inside a git hook, variables such as GIT_DIR point at the hook's repository
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

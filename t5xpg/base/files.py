@@ -181,12 +181,17 @@ def remove_abandoned(folder: Path) -> list[str]:
         target = folder / match["name"]
         if match["kind"] == _REPLACED and not target.exists() and (path / match["name"]).exists():
             os.replace(path / match["name"], target)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path, ignore_errors=True)
         removed.append(path.name)
     return removed
+
+
+def remove(path: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a file, a link or a whole folder, where it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=ignore_errors)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _host() -> str:

@@ -1,91 +1,139 @@
-"""What the final runs of a sweep are measured on besides their own validation: the tasks of [judged] in sweep.toml.
+"""What trained runs are measured on besides their own validation.
 
-Recipes that are trained on different tasks compare in nothing else: the loss on a run's own task says how hard that is.
+Of a sweep: the tasks of [judged] in sweep.toml, and how much text the runs have read. Recipes that are trained on
+different tasks compare in nothing else: the loss on a run's own task says how hard that is, and a step of one task
+reads more text than a step of another, though the rows are as many and as long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
-from t5xpg.data.spec import DatasetConfig
+from t5xpg.base.files import read_json, write_json
+from t5xpg.base.progress import Progress
+from t5xpg.data.batch import Batch, BatchLayout, hash_batch, layout_of
 from t5xpg.data.stream.client import DataService
-from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.trained_model import vocabulary_differences
-from t5xpg.experiment import Experiment, config, data_state, prepare
-from t5xpg.run.directory import RunDirectory
-from t5xpg.study import text_read
-from t5xpg.study.plan import Run
-from t5xpg.study.runs import outcome
+from t5xpg.experiment import Experiment, data_state, prepare
+from t5xpg.experiment.identity import data_config
+from t5xpg.run.batch_trail import read_trail
+from t5xpg.study.runs import Run, outcome
 
 
-def require_tasks(experiment: str, runs: Sequence[Run], tasks: Sequence[str], folder: Path) -> None:
+def fed_hashes(run: Run) -> list[str]:
+    """The hashes of the batches that a run was trained on, in order."""
+    directory = run.directory
+    return read_trail(directory.batches)[: outcome(run).step] if directory.batches.exists() else []
+
+
+def fed_batches(run: Run, service: DataService) -> Iterator[Batch]:
+    """The batches that a run was trained on, made again.
+
+    Raises UserError where the data are no longer those of then, as the hashes of the batches tell.
+    """
+    train = data_config(run.experiment.train_dataset, run.experiment.random_seed)
+    hashes = fed_hashes(run)
+    with contextlib.closing(service.open(train)) as stream:
+        for batch, hashed in zip(itertools.islice(stream, len(hashes)), hashes, strict=True):
+            if hash_batch(batch, train.num_virtual_shards) != hashed:
+                raise other_batches(run)
+            yield batch
+
+
+def other_batches(run: Run) -> UserError:
+    """What is said where a run's batches cannot be made again."""
+    return UserError(
+        f"{run.path} was trained on other batches than {run.experiment.train_dataset.mixture_or_task_name} gives now: "
+        "its text cannot be counted. Delete that folder to train it again."
+    )
+
+
+def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
     """Raise UserError where a run could not be measured on a task: before it is trained, and not hours later.
 
     Exports and caches are made where they are missing. Runs that were measured on every task are not looked at again.
     """
-    waiting = [run for run in runs if any(of(run, task, folder) is None for task in tasks)]
     own: dict[str, Experiment] = {}
-    for run in waiting:
-        loaded = _experiment(experiment, run)
-        own.setdefault(loaded.train_dataset.mixture_or_task_name, loaded)
-    judged = {
-        (name, task): evaluation.of_task(loaded.eval_dataset, task) for name, loaded in own.items() for task in tasks
-    }
+    for run in runs:
+        if any(measured_on(run, task) is None for task in tasks):
+            own.setdefault(run.experiment.train_dataset.mixture_or_task_name, run.experiment)
     if not own:
         return
-    for dataset in (*(loaded.train_dataset for loaded in own.values()), *judged.values()):
+    judged = [(name, evaluation.of_task(one.eval_dataset, task)) for name, one in own.items() for task in tasks]
+    for dataset in (*(one.train_dataset for one in own.values()), *(dataset for _, dataset in judged)):
         state = data_state.state_of(dataset)
         if state.missing or state.row is None:
             prepare.prepare(dataset)
     with DataService() as service:
-        ids = {name: service.describe(loaded.train_dataset).vocabulary for name, loaded in own.items()}
-        for (name, _), dataset in judged.items():
-            _require_ids(service, dataset, name, ids[name])
+        for name, dataset in judged:
+            trained = service.describe(own[name].train_dataset).vocabulary
+            if differences := vocabulary_differences(service.describe(dataset).vocabulary, trained.to_json(), "run"):
+                raise UserError(
+                    f"[judged] tasks: {dataset.mixture_or_task_name} has another vocabulary than {name}, which a "
+                    f"recipe is trained on: {differences}. Choose tasks of one vocabulary."
+                )
 
 
-def _require_ids(service: DataService, dataset: DatasetConfig, trained_on: str, trained: Vocabulary) -> None:
-    task = dataset.mixture_or_task_name
-    differences = vocabulary_differences(service.describe(dataset).vocabulary, trained.to_json(), "run")
-    if differences:
-        raise UserError(
-            f"[judged] tasks: {task} has another vocabulary than {trained_on}, which a recipe is trained on: "
-            f"{differences}. Choose tasks of one vocabulary."
-        )
-
-
-def measure(experiment: str, runs: Iterable[Run], tasks: Sequence[str], folder: Path) -> None:
+def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
     """Measure the runs that are done on the tasks that they were not measured on, and count what they read."""
-    for run in runs:
-        found = outcome(run, folder)
-        if found.diverged or not found.done(run):
+    for run in runs if tasks else ():
+        if outcome(run).last is None:
             continue
         for task in tasks:
-            if of(run, task, folder) is None:
-                evaluation.evaluate(_loaded(experiment, run), folder / run.folder, task=task)
-        if text_read.of(run, folder) is None:
-            text_read.count(_experiment(experiment, run), run, folder)
+            if measured_on(run, task) is None:
+                evaluation.evaluate(run.loaded, run.path, task=task)
+        if text_bytes(run) is None:
+            count_text(run)
 
 
-def of(run: Run, task: str, folder: Path) -> Mapping[str, Any] | None:
+def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
     """What was measured of a run's last step on a task, as `evaluation.evaluate` writes it; None where nothing was."""
-    directory = RunDirectory(folder / run.folder)
-    at = outcome(run, folder).step
-    own = directory.evaluation_json  # where the task is that of the run's validation
-    for file in (directory.evaluation / task / own.name, own):
+    own = run.directory.evaluation_json  # where the task is that of the run's validation
+    for file in (run.directory.evaluation / task / own.name, own):
         found: Mapping[str, Any] = read_json(file) if file.exists() else {}
-        if found.get("task") == task and found.get("step") == at:
+        if found.get("task") == task and found.get("step") == outcome(run).step:
             return found
     return None
 
 
-def _loaded(experiment: str, run: Run) -> config.LoadedConfig:
-    return config.load(experiment, *config.split_overrides(" ".join(run.overrides)))
+def count_text(run: Run) -> None:
+    """Count the bytes of text in the batches of a run once more from the batches; kept beside its folder.
+
+    A run writes down its target tokens; of the text that the inputs hold, its records say nothing.
+    """
+    train = run.experiment.train_dataset
+    layout, batches, total = layout_of(train.converter), 0, 0
+    with Progress("text read", outcome(run).step, "batches") as progress, DataService() as service:
+        token_bytes = service.describe(train).vocabulary.token_bytes()
+        for batch in fed_batches(run, service):
+            total += bytes_of(batch, layout, token_bytes)
+            batches += 1
+            progress.advance(1)
+    write_json(run.file_beside("text.json"), {"batches": batches, "text_bytes": total})
 
 
-def _experiment(experiment: str, run: Run) -> Experiment:
-    return _loaded(experiment, run).experiment
+def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
+    """The bytes that the tokens of a batch stand for: those of its targets, and of the inputs of a decoder's.
+
+    token_bytes: int [V], of every id. Where both have the same place, as in a masked language model, the text is in the
+    targets alone.
+    """
+    names = [layout.targets]
+    if layout.targets.startswith("decoder_") and "encoder_input_tokens" in batch:
+        names.append("encoder_input_tokens")
+    return sum(int(token_bytes[batch[name]].sum()) for name in names)
+
+
+def text_bytes(run: Run) -> int | None:
+    """What `count_text` has counted of the run as it is now; None where it has not."""
+    file = run.file_beside("text.json")
+    found = read_json(file) if file.exists() else {}
+    counted: int | None = found.get("text_bytes") if found.get("batches") == outcome(run).step else None
+    return counted

@@ -1,190 +1,95 @@
-"""The page of a sweep: the README's leaderboard and its pictures, made from leaderboard.json and from nothing else."""
+"""Writing the page of a study: the README's block and the pictures, made from its board and from nothing else."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from t5xpg.base.curves import COMPARED, Curve, draw
-from t5xpg.base.page import escape, table
-from t5xpg.base.progress import duration
-from t5xpg.study import judged_page
-from t5xpg.study.board import MEASURE
-from t5xpg.study.judged_sources import commits, hardware, libraries
+from t5xpg.base.files import read_json, replaced_together, write_text
+from t5xpg.base.page import escape, table, with_block
+from t5xpg.base.paths import shown
+from t5xpg.run.results import write_results
 
-BEGIN, END = "<!-- leaderboard:begin -->", "<!-- leaderboard:end -->"
-STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
-_UNKNOWN = "-"
+README_FILE = "README.md"
 
-Board = Mapping[str, Any]
-Entry = Mapping[str, Any]
+Board: TypeAlias = Mapping[str, Any]
 
 
-def block(board: Board) -> str:
-    """The block between its markers, markers included, without a line end after the last."""
-    sections = [
-        BEGIN,
-        "<!-- Written by `make report` from leaderboard.json. Do not edit. -->",
-        _progress(board),
-        *(f"![{escape(_caption(board))}]({file})" for file in pictures(board)),
-        _not_drawn(board),
-        *judged_page.sections(board),
-        _leaderboard(board),
-        _short(board),
-        "What was tried, once each:" if board["search"] else "",
-        _search(board),
-        _facts(board),
-        END,
-    ]
-    return "\n\n".join(section for section in sections if section)
+@dataclass(frozen=True)
+class Page:
+    """How a kind of board is shown.
 
-
-def pictures(board: Board) -> dict[str, str]:
-    """{file name: SVG}: the validation loss over steps and, where the time of a step was measured, over seconds.
-
-    Of several seeds the mean is drawn; of many recipes, those with the lowest losses at the end. Empty while no long
-    run is done, and where the recipes are validated on different tasks.
+    board_file: its JSON in the experiment's folder. marker: the block stands between comments with this name. sections:
+    the paragraphs of the block; empty ones are left out. pictures: {file name: SVG}.
     """
-    entries = _ranked(board)
-    if not entries or not judged_page.comparable(board):
-        return {}
-    title = f"{board['experiment']}: mean of {_seeds(entries)}"
-    label = f"validation loss{judged_page.on_task(board)}, nats per target byte"
-    counts = sorted({round(entry["target_tokens_per_step"]) for entry in entries})
-    tokens = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
-    steps = f"training step (optimiser updates; {tokens} target tokens each)"
-    drawn = {STEPS_FILE: draw(title, steps, label, list(_curves(entries, None)))}
-    times = board["step_times"]
-    if times is not None:
-        drawn[SECONDS_FILE] = draw(title, "seconds of training", label, list(_curves(entries, times["seconds"])))
-    return drawn
+
+    board_file: str
+    marker: str
+    sections: Callable[[Board], Iterable[str]]
+    pictures: Callable[[Board], Mapping[str, str]] = lambda board: {}
+
+    def block(self, board: Board) -> str:
+        """The block between its markers, markers included, without a line end after the last."""
+        begin, end = self._markers
+        written_by = f"<!-- Written by `make report` from {self.board_file}. Do not edit. -->"
+        return "\n\n".join(part for part in (begin, written_by, *self.sections(board), end) if part)
+
+    @property
+    def _markers(self) -> tuple[str, str]:
+        return f"<!-- {self.marker}:begin -->", f"<!-- {self.marker}:end -->"
+
+    def texts(self, home: Path, board: Board) -> dict[Path, str]:
+        """What the files of a page hold; `home` is the experiment's folder."""
+        readme = home / README_FILE
+        text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {board['experiment']}\n"
+        pictures = {home / name: svg for name, svg in self.pictures(board).items()}
+        return {readme: with_block(text, self.block(board), *self._markers, readme), **pictures}
+
+    def write(self, home: Path, board: Board) -> Path:
+        """Write the board and the page into the experiment's folder, all or nothing; the path of its README."""
+        kept, texts = home / self.board_file, self.texts(home, board)
+        with replaced_together(kept, *texts):
+            write_results(kept, board)
+            for path, text in texts.items():
+                write_text(path, text)
+        for path in (*texts, kept):
+            print(f"report: {shown(path)}", flush=True)
+        return home / README_FILE
+
+    def differences(self, home: Path) -> list[str]:
+        """What differs between an experiment's board and the page made from it; empty where all is in order."""
+        texts = self.texts(home, read_json(home / self.board_file))
+        return [
+            f"{path} is not as it is made from {home / self.board_file}"
+            for path, text in texts.items()
+            if not path.exists() or path.read_text(encoding="utf-8") != text
+        ]
 
 
-def _ranked(board: Board) -> list[Entry]:
-    """The recipes with a long run, the lowest loss first."""
-    done = [entry for entry in board["final"] if entry["mean_loss"] is not None]
-    return sorted(done, key=lambda entry: entry["mean_loss"])
-
-
-def _curves(entries: Sequence[Entry], seconds: Mapping[str, float] | None) -> Iterator[Curve]:
-    for kind, entry in zip(COMPARED, entries, strict=False):
-        curves = list(entry["curves"].values())
-        steps = [step for step in curves[0]["step"] if step > 0 and all(step in one["step"] for one in curves)]
-        values = [[one[MEASURE][one["step"].index(step)] for one in curves] for step in steps]
-        means = [None if None in at else statistics.mean(at) for at in values]
-        factor = 1.0 if seconds is None else seconds[entry["recipe"]]
-        yield Curve(entry["recipe"], kind, [step * factor for step in steps], means)
-
-
-def _progress(board: Board) -> str:
+def progress(board: Board, runs: str, missing: str) -> str:
+    """How many runs are done, unless all are. runs: what they are called. missing: what is shown of the others."""
     if board["runs_done"] == board["runs"]:
         return ""
-    return f"{board['runs_done']} of {board['runs']} runs are done; what is missing is left out."
+    return f"{board['runs_done']} of {board['runs']} {runs} are done; {missing}."
 
 
-def _not_drawn(board: Board) -> str:
-    if not judged_page.comparable(board):
-        return "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn."
-    left = _ranked(board)[len(COMPARED) :]
-    return f"Not in the pictures: {', '.join(entry['recipe'] for entry in left)}." if left else ""
+def batch_shape(trained: Mapping[str, Any], packed: str) -> str:
+    """The rows and lengths of training batches. packed: what is added where rows hold several examples."""
+    lengths = "/".join(str(length) for length in trained["lengths"].values())
+    return f"{trained['rows']} x {lengths}{packed if trained['packed'] else ''}"
 
 
-def _caption(board: Board) -> str:
-    ends = [f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in _ranked(board)]
-    where, steps = judged_page.on_task(board), board["reference"]["steps"]
-    return f"Validation loss{where} in nats per target byte after {steps:,} steps: {', '.join(ends)}"
-
-
-def _leaderboard(board: Board) -> str:
-    rows = []
-    for entry in _ranked(board):
-        rows.append(
-            [
-                escape(entry["title"]),
-                _settings(entry),
-                str(len(entry["seeds"])),
-                _loss(entry),
-                *_reached(board, entry),
-                _milliseconds(board, entry["recipe"]),
-            ]
-        )
-    reference = board["reference"]
-    header = ["recipe", "settings", "seeds", f"loss after {reference['steps']:,} steps", "steps to the reference"]
-    return table([*header, "target tokens", "time", "a step"], rows, numbers_from=2) if rows else ""
-
-
-def _short(board: Board) -> str:
-    entry = board["short"]
-    if entry is None or entry["mean_loss"] is None:
-        return ""
-    reference = board["reference"]
-    text = f"{escape(entry['title'])}, with a schedule of {entry['steps']:,} steps, ends at {_loss(entry)} "
-    text += f"({_seeds([entry])})"
-    if reference["loss"] is not None:
-        text += f"; the reference, {reference['recipe']}, at {reference['loss']:.3f} after {reference['steps']:,}"
-    return text + "."
-
-
-def _search(board: Board) -> str:
-    rows = []
-    for tried in board["search"]:
-        loss = f"not finite after step {tried['diverged_at']:,}" if tried["diverged_at"] is not None else _UNKNOWN
-        loss = loss if tried["loss"] is None else f"{tried['loss']:.3f}"
-        name, settings = tried["recipe"], f"`{tried['candidate']}`"
-        rows.append([name, settings, f"{tried['steps']:,}", f"**{loss}**" if tried["chosen"] else loss])
-    return table(["recipe", "settings", "steps", "loss"], rows, numbers_from=2) if rows else ""
-
-
-def _facts(board: Board) -> str:
-    sources, times = board["sources"], board["step_times"]
-    where = judged_page.on_task(board)
-    rows = [["loss", escape(f"validation{where}, nats per target byte; mean and range over seeds")]]
-    reached = f"to the reference, mean over seeds; {_UNKNOWN} where not every seed comes to it"
-    rows.append(["steps, tokens, time", reached])
-    if board["reference"]["loss"] is not None and judged_page.comparable(board):
-        reference = board["reference"]
-        rows.append(["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {reference['steps']:,} steps"])
-    rows.append(["source", commits(sources)])
-    rows.append(["hardware of the runs", hardware(sources)])
-    if times is not None:
-        how = f"medians of {times['rounds']} turns of {times['steps']} updates, the recipes in alternation"
-        rows.append(
-            ["time of a step", escape(f"{how}, on {times['host']['cores']} cores; time to the reference from it")]
-        )
-    rows += [["versions", versions] for versions in libraries(sources)]
-    return table(["", ""], rows)
-
-
-def _settings(entry: Entry) -> str:
-    if entry["gin_file"] is None:
-        return f"`{entry['candidate']}`"
-    return f"[{escape(entry['gin_file'].rpartition('/')[2])}](../../{entry['gin_file']}), `{entry['candidate']}`"
-
-
-def _loss(entry: Entry) -> str:
-    losses = entry["loss"]
-    spread = f" ({min(losses):.3f} to {max(losses):.3f})" if len(losses) > 1 else ""
-    return f"{entry['mean_loss']:.3f}{spread}"
-
-
-def _reached(board: Board, entry: Entry) -> tuple[str, str, str]:
-    """Steps, target tokens and time to the reference's last loss: the mean over seeds."""
-    steps = entry["steps_to_reference"]
-    if not steps or None in steps:
-        return (_UNKNOWN, _UNKNOWN, _UNKNOWN)
-    mean = statistics.mean(steps)
-    tokens = f"{mean * entry['target_tokens_per_step']:,.0f}"
-    times = board["step_times"]
-    return f"{mean:,.0f}", tokens, _UNKNOWN if times is None else duration(mean * times["seconds"][entry["recipe"]])
-
-
-def _milliseconds(board: Board, recipe: str) -> str:
-    times = board["step_times"]
-    return _UNKNOWN if times is None else f"{1000 * times['seconds'][recipe]:,.0f} ms"
-
-
-def _seeds(entries: Sequence[Entry]) -> str:
-    counts = sorted({len(entry["seeds"]) for entry in entries})
-    text = " or ".join(map(str, counts))
-    return f"{text} {'seed' if counts == [1] else 'seeds'}"
+def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
+    """The table at the end of a block: rows of its own, and where the runs come from, as `board.sources` has it."""
+    cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
+    versions = (
+        ", ".join(f"{name} {version}" for name, version in one.items() if version) for one in sources["versions"]
+    )
+    last = [
+        ["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"],
+        ["hardware", escape(f"{', '.join(sources['cpu'])}; {cores} each")],
+        *(["versions", escape(one)] for one in versions),
+    ]
+    return table(["", ""], [*rows, *last])

@@ -1,212 +1,143 @@
-"""What a sweep trains: sweep.toml in an experiment's folder, beside the gin file that all of its runs share.
+"""Reading the plan of many runs: a TOML file in an experiment's folder, checked by a pydantic model of its tables.
 
-[search]                          # every candidate of every recipe, once
-steps = 500
-seed = 0
-
-[final]                           # the best candidate of each recipe
-steps = 2000
-seeds = [0, 1, 2]
-reference = "adafactor"           # the recipe whose last loss the others are to reach
-
-[short]                           # optional: one recipe with a shorter schedule of its own
-recipe = "muon"
-steps = 800
-seeds = [0, 1, 2]
-
-[judged]                          # optional: what the long runs are measured on, besides their own validation
-tasks = ["pydocs_span_corruption", "pydocs_prefix_lm"]
-
-[recipes.muon]
-title = "Muon"
-gin_file = "gin/optimizers/muon.gin"                         # optional: of recipes that differ in bindings alone
-candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02"]    # bindings, separated by spaces
+What sweep.toml holds is modelled in `sweep`, what matrix.toml holds in `matrix`.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.paths import shown
 
-FILE_NAME = "sweep.toml"
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_SCHEMA: dict[str, dict[str, type]] = {
-    "search": {"steps": int, "seed": int},
-    "final": {"steps": int, "seeds": list, "reference": str},
-    "short": {"recipe": str, "steps": int, "seeds": list},
-    "judged": {"tasks": list},
-}
-_OPTIONAL = {"short", "judged", "gin_file"}
-_RECIPE: dict[str, type] = {"title": str, "gin_file": str, "candidates": list}
+_HEADER = re.compile(r"\s*(?P<opening>\[{1,2})\s*(?P<name>[^\[\]#]+?)\s*\]{1,2}\s*(#.*)?")
+_KEY = re.compile(r"\s*(?P<name>[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
+_BINDING = re.compile(r"[\w./]+=.+")
+
+# Where in a plan: keys of tables and numbers in lists, such as ("left_out", 1, "objectives", 0).
+Place: TypeAlias = Sequence[str | int]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What the runs of a sweep differ in: an optimiser with its settings, a task.
+class Table(BaseModel):
+    """A table of a plan. A key that is not a field is a mistake."""
 
-    gin_file: laid over the experiment's; None for nothing. candidates: bindings that are tried on top of it, such as
-    "LEARNING_RATE=0.02".
-    """
-
-    name: str
-    title: str
-    gin_file: str | None
-    candidates: tuple[str, ...]
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training run. stage: "search", "final" or "short"."""
+class Mistake(NamedTuple):
+    """What is wrong, and where. value: the text of a list that is meant, if it is one."""
 
-    stage: str
-    recipe: Recipe
-    candidate: str
-    steps: int
-    seed: int
-
-    @property
-    def overrides(self) -> list[str]:
-        """What is laid over the experiment's gin file, as `t5xpg train` takes it."""
-        bindings = [*self.candidate.split(), f"TRAIN_STEPS={self.steps}", f"RANDOM_SEED={self.seed}"]
-        files = [] if self.recipe.gin_file is None else [f"--gin_file={self.recipe.gin_file}"]
-        return [*files, *(f"--gin.{binding}" for binding in bindings)]
-
-    @property
-    def folder(self) -> str:
-        """Its folder in the sweep's: one name for one run, whatever else the plan holds."""
-        settings = re.sub(r"[^A-Za-z0-9_.=+-]+", ",", self.candidate)
-        return f"{self.recipe.name},{settings},steps={self.steps},seed={self.seed}"
+    place: Place
+    text: str
+    value: object = None
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A whole sweep. The best candidates are known when the search is done, so its later runs are made from them."""
+class Plan(Table):
+    """A whole plan."""
 
-    recipes: tuple[Recipe, ...]
-    search_steps: int
-    search_seed: int
-    final_steps: int
-    final_seeds: tuple[int, ...]
-    reference: str
-    short_recipe: str | None
-    short_steps: int
-    short_seeds: tuple[int, ...]
-    judged: tuple[str, ...] = ()
-
-    def search(self) -> list[Run]:
-        """Every candidate of every recipe; a recipe with one candidate has nothing to be searched for."""
-        return [
-            Run("search", recipe, candidate, self.search_steps, self.search_seed)
-            for recipe in self.recipes
-            if len(recipe.candidates) > 1
-            for candidate in recipe.candidates
-        ]
-
-    def final(self, best: Mapping[str, str]) -> list[Run]:
-        """The long runs, seed by seed. best: a candidate of each recipe that they are made with."""
-        runs = [
-            Run("final", recipe, best[recipe.name], self.final_steps, seed)
-            for recipe in self.recipes
-            for seed in self.final_seeds
-        ]
-        runs += [
-            Run("short", recipe, best[recipe.name], self.short_steps, seed)
-            for recipe in self.recipes
-            if recipe.name == self.short_recipe
-            for seed in self.short_seeds
-        ]
-        return sorted(runs, key=lambda run: run.seed)
+    def mistakes(self) -> Iterator[Mistake]:
+        """What is wrong between tables that are right in themselves."""
+        yield from ()
 
 
-def read(file: Path) -> Plan:
-    """The plan in a sweep.toml. Raises UserError that names the file and every mistake in it."""
+def _existing_gin_file(file: str) -> str:
+    if not any((folder / file).is_file() for folder in (Path(), paths.REPOSITORY)):
+        known = [str(path.relative_to(paths.REPOSITORY)) for path in paths.GIN.rglob("*.gin")]
+        raise ValueError(f"there is no gin file {file}.{nearest(file, known)}")
+    return file
+
+
+def _binding(text: str) -> str:
+    if not _BINDING.fullmatch(text):
+        raise ValueError(f"{text!r} binds nothing: NAME=value is needed.")
+    return text
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Text = Annotated[str, Field(min_length=1)]
+GinFile = Annotated[str, AfterValidator(_existing_gin_file)]
+Binding = Annotated[str, AfterValidator(_binding)]
+Steps = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+AtLeastOne = Field(min_length=1)
+
+_AnyPlan = TypeVar("_AnyPlan", bound=Plan)
+
+
+def read(file: Path, model: type[_AnyPlan]) -> _AnyPlan:
+    """The plan in a TOML file. Raises UserError that names the file and every mistake in it, with its line."""
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{file.parent} is no sweep: it has no {FILE_NAME}. One experiment is trained with make train EXP=…"
-        ) from None
+        text = file.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: {error}") from None
-    mistakes = _mistakes(values)
+    try:
+        plan = model.model_validate(values)
+        mistakes = list(plan.mistakes())
+    except ValidationError as error:
+        mistakes = [_mistake(model, each) for each in error.errors()]
     if mistakes:
-        raise UserError("\n  ".join([f"{file} is no plan of a sweep:", *mistakes]))
-    recipes = tuple(
-        Recipe(
-            name, recipe["title"], recipe.get("gin_file"), tuple(" ".join(one.split()) for one in recipe["candidates"])
-        )
-        for name, recipe in values["recipes"].items()
-    )
-    search, final, short = values["search"], values["final"], values.get("short", {})
-    return Plan(
-        recipes=recipes,
-        search_steps=search["steps"],
-        search_seed=search["seed"],
-        final_steps=final["steps"],
-        final_seeds=tuple(final["seeds"]),
-        reference=final["reference"],
-        short_recipe=short.get("recipe"),
-        short_steps=short.get("steps", 0),
-        short_seeds=tuple(short.get("seeds", ())),
-        judged=tuple(values.get("judged", {}).get("tasks", ())),
-    )
+        lines = [f"{shown(file)}, line {line_of(text, one.place, one.value)}: {one.text}" for one in mistakes]
+        several = [f"{len(lines)} mistakes in a plan:", *lines]
+        raise UserError(lines[0] if len(lines) == 1 else "\n  ".join(several))
+    return plan
 
 
-def _mistakes(values: Mapping[str, Any]) -> list[str]:
-    known = [*_SCHEMA, "recipes"]
-    found = [f"[{name}] is not known.{nearest(name, known)}" for name in values.keys() - set(known)]
-    recipes = values.get("recipes")
-    if not isinstance(recipes, dict) or not recipes:
-        return [*found, "[recipes.NAME] is missing: at least one recipe is needed."]
-    for name, recipe in recipes.items():
-        if not _NAME.fullmatch(name):
-            found.append(f"[recipes.{name}]: a name of small letters, digits and _ is needed.")
-        found += _table(f"recipes.{name}", recipe, _RECIPE)
-        candidates = recipe.get("candidates") if isinstance(recipe, dict) else None
-        if isinstance(candidates, list) and not (candidates and all(isinstance(one, str) for one in candidates)):
-            found.append(f'[recipes.{name}] candidates: a list of texts such as "LEARNING_RATE=0.02" is needed.')
-    for name, schema in _SCHEMA.items():
-        if name in values or name not in _OPTIONAL:
-            found += _table(name, values.get(name), schema)
-    for table, key in (("final", "reference"), ("short", "recipe")):
-        named = values.get(table, {}).get(key) if isinstance(values.get(table), dict) else None
-        if isinstance(named, str) and named not in recipes:
-            found.append(f"[{table}] {key} = {named!r} is no recipe.{nearest(named, list(recipes))}")
+def line_of(text: str, place: Place, value: object = None) -> int:
+    """The line of a TOML text, from 1, where a place stands; tomllib does not say it.
+
+    It is that of the value, quoted, or else of its key, or else of the table's header: the nearest that is found.
+    """
+    names = [part for part in place if isinstance(part, str)]
+    index = next((part for part in place if isinstance(part, int)), 0)
+    best, deepest, seen = 1, 0, 0
+    table: list[str] = []
+    here: list[str] = []
+    is_other = False  # one of several [[tables]] of a name, and not the one that is meant
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.fullmatch(line):
+            table = here = [part.strip(" \"'") for part in header["name"].split(".")]
+            is_list = header["opening"] == "[["
+            seen += is_list and here == names[: len(here)]
+            is_other = is_list and seen != index + 1
+        elif key := _KEY.match(line):
+            here = [*table, key["name"].strip("\"'")]
+        depth = len(here) + (value is not None and any(f"{quote}{value}{quote}" in line for quote in "\"'"))
+        if here == names[: len(here)] and not is_other and depth > deepest:
+            best, deepest = number, depth
+    return best
+
+
+def _mistake(model: type[Plan], error: ErrorDetails) -> Mistake:
+    """A mistake that pydantic found, with the table and the key as they stand in the file."""
+    place, kind, value = error["loc"], error["type"], error["input"]
+    if place[-1] == "[key]":  # the name of a table
+        place = place[:-1]
+    *tables, key = (part for part in place if isinstance(part, str))
+    where = f"[{'.'.join(tables)}] {key}" if tables else key
+    if kind == "missing":
+        return Mistake(place, f"{where} is missing.")
+    if kind == "extra_forbidden":
+        return Mistake(place, f"{where} is not known.{nearest(key, _table_at(model, place[:-1]).model_fields)}")
+    text = str(error["ctx"]["error"]) if kind == "value_error" else f"{error['msg']}, and it is {value!r}."
+    return Mistake(place, f"{where}: {text}", value if isinstance(value, str) else None)
+
+
+def _table_at(kind: Any, place: Place) -> type[Table]:
+    """The model of the table at a place."""
+    for key in place:
+        is_table = isinstance(kind, type) and issubclass(kind, Table)
+        kind = kind.model_fields[key].annotation if is_table else get_args(kind)[-1]  # of a dict or a list
+        if get_origin(kind) in (Union, types.UnionType):  # a table or None
+            kind = get_args(kind)[0]
+    found: type[Table] = kind
     return found
-
-
-def _table(name: str, value: Any, schema: Mapping[str, type]) -> list[str]:
-    if not isinstance(value, dict):
-        return [f"[{name}] is missing."]
-    found = [f"[{name}] {key} is not known.{nearest(key, list(schema))}" for key in value.keys() - schema.keys()]
-    for key, kind in schema.items():
-        one = value.get(key)
-        if one is None and key in _OPTIONAL:
-            continue
-        if type(one) is not kind:
-            found.append(f"[{name}] {key}: {_EXPECTED[kind]} is needed, and it is {one!r}.")
-        elif isinstance(one, int) and one < _LEAST[key]:
-            found.append(f"[{name}] {key} = {one} is too small.")
-        elif key == "seeds" and not _whole_numbers(one):
-            found.append(f"[{name}] seeds: a list of whole numbers is needed, and it is {one!r}.")
-        elif key == "tasks" and not _different_names(one):
-            found.append(f"[{name}] tasks: a list of names of tasks, each once, is needed, and it is {one!r}.")
-    return found
-
-
-def _whole_numbers(values: Any) -> bool:
-    return bool(values) and all(type(one) is int and one >= 0 for one in values)
-
-
-def _different_names(values: Any) -> bool:
-    return bool(values) and all(isinstance(one, str) and one for one in values) and len(set(values)) == len(values)
-
-
-_EXPECTED = {int: "a whole number", str: "a text", list: "a list"}
-_LEAST = {"steps": 1, "seed": 0}

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base import paths
+from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, write_json
+from t5xpg.base.files import json_object_if_any, remove, write_json
+from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
 from t5xpg.experiment import assembly, config, prepare
@@ -30,7 +28,6 @@ from t5xpg.train import initial_state, training
 # In the run directory: what it reproduces, from the beginning, and what came out, at the end.
 MARK_FILE = ".reproduction.json"
 OUTCOME_FILE = "reproduction.json"
-_WIDTHS = (48, 44, 44)  # of the table's columns, at most
 # What is compared with must hold; all else may be of a later version.
 _NEEDED = (
     "command", "steps", "identity", "versions", "hardware", "curves", "first", "final", "best_validation", "num_params",
@@ -75,7 +72,7 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
         evaluation.evaluate(loaded, path, step=None if evaluated == steps else "best")
     here = collect(directory, train_points=published["curves"]["train"]["step"])
     comparison = compare(published, here, steps=steps, changed_files=_changed_files(published.get("git"), loaded))
-    _tell(comparison, published, steps, file)
+    _print(comparison, published, steps, file)
     write_json(directory.path / OUTCOME_FILE, {**mark, "same": comparison.same, **_as_json(comparison)})
     print(f"kept in {shown(directory.path / OUTCOME_FILE)}", flush=True)
     return 0 if comparison.same else 1
@@ -168,8 +165,8 @@ def _begin(directory: RunDirectory, mark: Results) -> None:
         print(f"the finished reproduction in {shown(path)} makes room for this one")
         # What says that it is finished goes last: a kill in between leaves a folder that makes room again.
         for name in sorted(_own(directory) - {OUTCOME_FILE, MARK_FILE, ".lock"}):
-            _remove(path / name)
-        _remove(path / OUTCOME_FILE)
+            remove(path / name)
+        remove(path / OUTCOME_FILE)
     write_json(path / MARK_FILE, mark)
 
 
@@ -178,59 +175,39 @@ def _own(directory: RunDirectory) -> set[str]:
     return names | {MARK_FILE, OUTCOME_FILE, ".lock"}
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | None:
     """The files of the program and of the experiment that differ from the published commit; None if git cannot say."""
     if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # never an option of git's
         return None
-    root = paths.REPOSITORY
     within = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
-    command = ["git", "-C", str(root), "diff", "--name-only", git["commit"], "--", *within]
-    # inside a git hook, variables such as GIT_DIR point at the hook's repository
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=variables)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.splitlines() if done.returncode == 0 else None
+    command = ["git", "-C", str(paths.REPOSITORY), "diff", "--name-only", git["commit"], "--", *within]
+    found = environment.output_of(command)
+    return None if found is None else found.splitlines()
 
 
-def _tell(comparison: Comparison, published: Results, steps: int, file: Path) -> None:
+def _print(comparison: Comparison, published: Results, steps: int, file: Path) -> None:
     whole = "" if steps == published["steps"] else f" of {published['steps']:,}"
     print(f"\n{published['experiment']}, {steps:,}{whole} steps, and {shown(file)}:\n")
     _print_table(comparison.numbers)
     print()
     _print_table(comparison.conditions)
-    print()
-    changed = ", ".join(comparison.changed)
+    changed, largest = ", ".join(comparison.changed), comparison.largest
     if comparison.same and comparison.exact:
-        print("same: bit for bit what was published" + (f"; changed all the same: {changed}" if changed else ""))
+        verdict = "same: bit for bit what was published" + (f"; changed all the same: {changed}" if changed else "")
     elif comparison.same:
-        print(
-            f"same within {TOLERANCE:g}, on other hardware than was published: the largest difference is "
-            f"{comparison.largest:.2g}; changed: {changed}"
-        )
+        verdict = f"same within {TOLERANCE:g}, on other hardware than was published: the largest difference is "
+        verdict += f"{largest:.2g}; changed: {changed}"
     else:
-        largest = f", the largest difference is {comparison.largest:.2g}" if comparison.largest < float("inf") else ""
         allowed = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, as on other hardware"
-        print(
-            f"different: not {allowed} what was published{largest}; "
-            + (f"changed: {changed}" if changed else "nothing changed of what a run rests on")
-        )
+        verdict = f"different: not {allowed} what was published"
+        verdict += f", the largest difference is {largest:.2g}; " if largest < float("inf") else "; "
+        verdict += f"changed: {changed}" if changed else "nothing changed of what a run rests on"
+    print(f"\n{verdict}")
 
 
 def _print_table(rows: Sequence[Row]) -> None:
-    cells = [("", "published", "here", ""), *((row.what, row.published, row.here, row.verdict) for row in rows)]
-    widths = [min(max(len(line[column]) for line in cells), widest) for column, widest in enumerate(_WIDTHS)]
-    for line in cells:
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True))
-        print(text.rstrip(), flush=True)
+    for line in aligned(("", "published", "here", ""), [astuple(row) for row in rows]):
+        print(line, flush=True)
 
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:

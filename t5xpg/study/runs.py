@@ -1,23 +1,25 @@
-"""Runs of a plan as processes: which are done, and training those that are not, a few at a time."""
+"""The runs of a plan: what each is, how far it has come, and training those that are not done, a few at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
+from t5xpg.base.processes import start_logged
 from t5xpg.base.progress import Progress
-from t5xpg.experiment import config
+from t5xpg.experiment import Experiment, config
+from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric
@@ -25,24 +27,74 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
 _LOOK_SECONDS = 1.0
-_OUTPUT_LINES = 15
+_SHOWN_LINES = 15  # of the output of a process that failed
 
 
-class Run(Protocol):
-    """A run of a plan: of a sweep's, or of another's that is trained so.
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One training run of a plan.
 
-    stage: what it is, in a word. overrides: what is laid over the experiment's gin file, as `t5xpg train` takes it.
-    folder: its name among the runs of the plan.
+    path: its run directory, in the folder of all runs of the plan. stage: which part of the plan it belongs to, in a
+    word. labels: what it is in the plan, such as {"recipe": "muon", "seed": 0}. bindings, gin_files: what is laid over
+    the experiment, as `config.load` takes it.
     """
 
+    experiment_name: str
+    path: Path
+    stage: str
+    labels: Mapping[str, Any]
+    bindings: Sequence[str]
+    gin_files: Sequence[str] = ()
+
     @property
-    def stage(self) -> str: ...
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
     @property
-    def steps(self) -> int: ...
+    def name(self) -> str:
+        """That of its folder."""
+        return self.path.name
+
+    def file_beside(self, kind: str) -> Path:
+        """A file beside its folder, for what is found out about it: `<name>.<kind>`."""
+        return self.path.with_name(f"{self.name}.{kind}")
+
+    @cached_property
+    def examined(self) -> tuple[LoadedConfig | None, list[str]]:
+        """Its configuration, and the mistakes in it."""
+        return config.examine(self.experiment_name, self.bindings, self.gin_files)
+
     @property
-    def overrides(self) -> list[str]: ...
+    def loaded(self) -> LoadedConfig:
+        """Its configuration. Raises ConfigError for mistakes."""
+        loaded, mistakes = self.examined
+        if loaded is None or mistakes:
+            raise ConfigError(self.experiment_name, mistakes)
+        return loaded
+
     @property
-    def folder(self) -> str: ...
+    def experiment(self) -> Experiment:
+        return self.loaded.experiment
+
+    @property
+    def steps(self) -> int:
+        return self.experiment.total_steps
+
+    @property
+    def overrides(self) -> list[str]:
+        """What is laid over the experiment, as `t5xpg train` takes it."""
+        return [*(f"--gin_file={file}" for file in self.gin_files), *(f"--gin.{one}" for one in self.bindings)]
+
+    def recorded(self) -> dict[str, Any]:
+        """What makes the run the run it is, as its directory records it; empty where it was not started."""
+        identity: dict[str, Any] = self.directory.read()["identity"] if self.directory.exists() else {}
+        return identity
+
+    def check(self) -> None:
+        """Raise UserError where the plan has a mistake, or the folder holds a run with other settings."""
+        identity = run_identity(self.experiment, DataIdentity(data={}))
+        if self.directory.exists():
+            self.directory.check(self.loaded.name, {name: identity[name] for name in ("seed", "settings")})
 
 
 @dataclass(frozen=True)
@@ -50,107 +102,107 @@ class Outcome:
     """What a run's records say.
 
     step: the last update that counts. validation: its records, ascending by step. target_tokens: that it was trained
-    on. diverged: whether it ended at a loss that is not finite. ended: whether it ended early, without a better
-    evaluation.
+    on. diverged: whether it ended at a loss that is not finite. done: whether there is nothing left to train.
     """
 
     step: int
     validation: list[dict[str, Any]] = field(default_factory=list)
     target_tokens: int = 0
     diverged: bool = False
-    ended: bool = False
+    done: bool = False
 
-    def done(self, run: Run) -> bool:
-        """Whether there is nothing left to train."""
-        return self.diverged or self.ended or (bool(self.validation) and self.validation[-1]["step"] == run.steps)
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """The record of its end; None for a run that is not done, or whose loss is not finite."""
+        return self.validation[-1] if self.done and not self.diverged and self.validation else None
 
 
-def outcome(run: Run, folder: Path) -> Outcome:
-    """How far `run` has come in its folder of the plan's `folder`."""
-    directory = RunDirectory(folder / run.folder)
+def outcome(run: Run) -> Outcome:
+    """How far a run has come."""
+    directory = run.directory
     records = read_jsonl(directory.metrics_jsonl) if directory.metrics_jsonl.exists() else []
     validation = whole_split(records, "validation")
     step = max((record["step"] for record in records), default=0)
-    target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
     diverged = directory.nonfinite.is_dir() and any(directory.nonfinite.iterdir())
     selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
+    # a run can end early, when evaluations no longer become better
     ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
-    return Outcome(step, validation, target_tokens, diverged, ended)
+    whole = bool(validation) and validation[-1]["step"] == run.steps
+    target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
+    return Outcome(step, validation, target_tokens, diverged, diverged or ended or whole)
 
 
-def check(experiment: str, run: Run, folder: Path) -> None:
-    """Raise UserError where the plan's run has a mistake, or its folder holds a run with other settings."""
-    loaded = config.load(experiment, *config.split_overrides(" ".join(run.overrides)))
-    identity = run_identity(loaded.experiment, DataIdentity(data={}))
-    directory = RunDirectory(folder / run.folder)
-    if directory.exists():
-        directory.check(loaded.name, {name: identity[name] for name in ("seed", "settings")})
+def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: str) -> list[str]:
+    """The command that trains an experiment in the run directory `path`."""
+    return [sys.executable, "-m", "t5xpg", "train", experiment, *overrides, f"--run={path.absolute()}", *more]
 
 
-def train(experiment: str, wanted: Sequence[Run], folder: Path, *, jobs: int, label: str) -> None:
+def ended_message(what: str, code: int | None, log: Path) -> str:
+    """That a process has ended in a way that it should not have, with the end of its output."""
+    lines = [
+        f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:",
+        *last_lines(log, _SHOWN_LINES),
+    ]
+    return "\n  ".join(lines)
+
+
+def train(runs: Sequence[Run], *, jobs: int, label: str) -> None:
     """Train what is left of the runs, `jobs` at a time, each on its share of the cores, below a progress line.
 
     A run that an earlier call began goes on where it stopped. An interruption lets each save its step first. Raises
     UserError where a run fails; one whose loss is not finite has an outcome like any other.
     """
-    states = [(run, outcome(run, folder)) for run in wanted]
-    waiting = [run for run, state in states if not state.done(run)]
+    states = [(run, outcome(run)) for run in runs]
+    waiting = [run for run, state in states if not state.done]
     if not waiting:
         return
-    done = sum(run.steps if state.done(run) else state.step for run, state in states)
-    with Progress(label, sum(run.steps for run in wanted), "steps", initial=done) as progress:
-        _train(experiment, waiting, folder, jobs, progress)
-
-
-def _train(experiment: str, waiting: list[Run], folder: Path, jobs: int, progress: Progress) -> None:
-    shares = list(_shares(jobs))
+    done = sum(run.steps if state.done else state.step for run, state in states)
     running: dict[int, _Process] = {}
-    try:
-        while waiting or running:
-            for number in range(jobs):
-                if number not in running and waiting:
-                    run = waiting.pop(0)
-                    running[number] = _Process(experiment, run, folder, shares[number], progress)
-            time.sleep(_LOOK_SECONDS)
-            for number, process in list(running.items()):
-                if process.ended():
-                    del running[number]
-    finally:
-        for process in running.values():
-            process.stop()
+    shares = _shares(jobs)
+    with Progress(label, sum(run.steps for run in runs), "steps", initial=done) as progress:
+        try:
+            while waiting or running:
+                for number in range(jobs):
+                    if number not in running and waiting:
+                        running[number] = _Process(waiting.pop(0), shares[number], progress)
+                time.sleep(_LOOK_SECONDS)
+                for number, process in list(running.items()):
+                    if process.ended():
+                        del running[number]
+        finally:
+            for process in running.values():
+                process.stop()
 
 
 class _Process:
     """One run under way."""
 
-    def __init__(self, experiment: str, run: Run, folder: Path, cores: set[int] | None, progress: Progress) -> None:
-        self._run, self._folder, self._progress = run, folder, progress
-        self._path = folder / run.folder
-        self._path.mkdir(parents=True, exist_ok=True)
-        self._log = folder / f"{run.folder}.log"
-        self._step = outcome(run, folder).step
-        command = [sys.executable, "-m", "t5xpg", "train", experiment, *run.overrides, f"--run={self._path.absolute()}"]
+    def __init__(self, run: Run, cores: set[int] | None, progress: Progress) -> None:
+        self._run, self._progress = run, progress
+        self._log = run.file_beside("log")
+        self._step = outcome(run).step
+        run.path.mkdir(parents=True, exist_ok=True)
+        command = train_command(run.experiment_name, run.overrides, run.path)
         # a session of its own: Ctrl-C is passed on once, by `stop`
-        with self._log.open("ab") as output, _on_cores(cores):
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        self._process = start_logged(command, self._log, start_new_session=True)
+        if cores is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(self._process.pid, cores)
 
     def ended(self) -> bool:
         """Whether the process has ended; shows how far it is. Raises UserError where it failed."""
         code = self._process.poll()
-        now = outcome(self._run, self._folder)
+        now = outcome(self._run)
         loss = f"  {now.validation[-1]['nats_per_byte']:.3f} nats a byte" if now.validation else ""
-        self._progress.advance(max(0, now.step - self._step), f"{self._run.folder}{loss}")
+        self._progress.advance(max(0, now.step - self._step), f"{self._run.name}{loss}")
         self._step = max(self._step, now.step)
         if code is None:
             return False
-        if (code and not now.diverged) or not now.done(self._run):
-            lines = last_lines(self._log, _OUTPUT_LINES)
-            raise UserError("\n  ".join([f"{self._run.folder} ended with {code}; {shown(self._log)} says:", *lines]))
+        if (code and not now.diverged) or not now.done:
+            raise UserError(ended_message(self._run.name, code, self._log))
         end = f"not finite after step {now.step:,}" if now.diverged else f"{now.step:,} steps{loss}"
         self._progress.advance(self._run.steps - self._step)  # steps that a diverged run leaves out
-        self._progress.print(f"{self._run.stage}: {self._run.folder}: {end}")
+        self._progress.print(f"{self._run.stage}: {self._run.name}: {end}")
         return True
 
     def stop(self) -> None:
@@ -160,25 +212,9 @@ class _Process:
         self._process.wait()
 
 
-def _shares(jobs: int) -> Iterator[set[int] | None]:
+def _shares(jobs: int) -> list[set[int] | None]:
     """The cores of each job; None where the system does not let us choose, or one job has them all."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
-        yield from [None] * jobs
-        return
+        return [None] * jobs
     cores = sorted(os.sched_getaffinity(0))
-    for number in range(jobs):
-        yield set(cores[number::jobs]) or set(cores)
-
-
-@contextlib.contextmanager
-def _on_cores(cores: set[int] | None) -> Iterator[None]:
-    """Processes that are started in the block run on these cores."""
-    if cores is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+    return [set(cores[number::jobs]) or set(cores) for number in range(jobs)]

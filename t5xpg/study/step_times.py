@@ -16,22 +16,19 @@ import numpy as np
 from t5xpg.base import environment
 from t5xpg.base.progress import Progress
 from t5xpg.check.estimate import made_up
-from t5xpg.experiment import assembly, config
-from t5xpg.study.plan import Plan, Run
+from t5xpg.experiment import Experiment, assembly
+from t5xpg.study.runs import Run
 
 ROUNDS, STEPS = 7, 6  # turns of each recipe, and updates in a turn of which the first warms up
 
 
-def measure(experiment: str, plan: Plan, best: Mapping[str, str]) -> dict[str, Any]:
+def measure(runs: Mapping[str, Run]) -> dict[str, Any]:
     """{"seconds": {recipe: median seconds of an update}, "fastest": …, "rounds", "steps", "host", "versions"}.
 
-    best: the candidate of each recipe. The updates are on made-up batches; nothing else may run meanwhile.
+    runs: one of each recipe. The updates are on made-up batches; nothing else may run meanwhile.
     """
-    turns = {}
-    runs = [Run("final", recipe, best[recipe.name], plan.final_steps, 0) for recipe in plan.recipes]
     with Progress("times of a step", ROUNDS * len(runs), "turns") as progress:
-        for run in runs:
-            turns[run.recipe.name] = _Turn(experiment, run)
+        turns = {name: _Turn(run.experiment) for name, run in runs.items()}
         seconds: dict[str, list[float]] = {name: [] for name in turns}
         for _ in range(ROUNDS):
             for name, turn in turns.items():
@@ -50,13 +47,12 @@ def measure(experiment: str, plan: Plan, best: Mapping[str, str]) -> dict[str, A
 class _Turn:
     """A recipe's compiled step with a state of its own."""
 
-    def __init__(self, experiment: str, run: Run) -> None:
-        loaded = config.load(experiment, *config.split_overrides(" ".join(run.overrides))).experiment
-        built = assembly.assemble(loaded)
+    def __init__(self, experiment: Experiment) -> None:
+        built = assembly.assemble(experiment)
         self._step = built.compile_train_step()
         self._state = built.new_state()
-        self._batch = built.on_devices(next(made_up(loaded, loaded.train_dataset)))
-        self._token_bytes = jax.numpy.ones((loaded.model.config.vocab_size,), np.int32)
+        self._batch = built.on_devices(next(made_up(experiment, experiment.train_dataset)))
+        self._token_bytes = jax.numpy.ones((experiment.model.config.vocab_size,), np.int32)
 
     def take(self) -> list[float]:
         """Seconds of each update but the first."""

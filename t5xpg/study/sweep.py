@@ -1,127 +1,122 @@
-"""`make sweep EXP=…`: trains what sweep.toml in the experiment's folder says, run by run, and goes on where it stopped.
-
-The plan is in `plan`, the runs in `runs`, what they are measured on besides in `judging`, what they found in
-`leaderboard`, the page that shows it in `page`.
-"""
+"""Sweeps: every candidate of every recipe is trained briefly, and the best of each for longer, with several seeds."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
-from t5xpg.base import locks
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, replaced_together, write_json, write_text
-from t5xpg.base.page import block_of, with_block
+from t5xpg.base.files import read_json, write_json
 from t5xpg.base.paths import shown
-from t5xpg.experiment import config
-from t5xpg.study import board as leaderboard
-from t5xpg.study import judging, page, plan, runs
-from t5xpg.study.plan import Plan
-
-LEADERBOARD_FILE, TIMES_FILE, README_FILE = "leaderboard.json", "step_times.json", "README.md"
-
-
-def is_sweep(experiment: str) -> bool:
-    """Whether an experiment is one of several runs."""
-    return (config.find_experiment(experiment)[1].parent / plan.FILE_NAME).exists()
+from t5xpg.study import judging, sweep_board, sweep_page
+from t5xpg.study.engine import Study
+from t5xpg.study.page import Board, Page
+from t5xpg.study.plan import read
+from t5xpg.study.runs import Run, outcome
+from t5xpg.study.sweep_plan import SweepPlan
 
 
-def sweep(experiment: str, folder: Path, *, jobs: int = 1) -> int:
-    """Train what is left of a sweep, each run in a folder of its own in `folder`, and print what is known so far.
+class Sweep(Study):
+    """A sweep with its runs."""
 
-    jobs: runs at a time; they share the cores. Their losses do not depend on it but for the order of sums, which the
-    number of cores decides. Returns 0 when every run is done. Raises UserError for what the user can mend: a mistake
-    in the plan, a run with other settings than the plan has now.
-    """
-    name, file = config.find_experiment(experiment)
-    what = plan.read(file.parent / plan.FILE_NAME)
-    with locks.hold(folder / ".lock", doing=f"working in {folder}", instead="Wait for it, or name another with RUN=…"):
-        search = what.search()
-        first = what.final({recipe.name: recipe.candidates[0] for recipe in what.recipes})
-        for run in search or first:
-            runs.check(experiment, run, folder)
-        if what.judged:
-            judging.require_tasks(experiment, first, what.judged, folder)
-        runs.train(experiment, search, folder, jobs=jobs, label="search")
-        best = leaderboard.best_candidates(what, folder)
-        assert best is not None
-        final = what.final(best)
-        for run in final:
-            runs.check(experiment, run, folder)
-        runs.train(experiment, final, folder, jobs=jobs, label="sweep")
-        if what.judged:
-            judging.measure(experiment, [run for run in final if run.stage == "final"], what.judged, folder)
-        for line in _summary(leaderboard.collect(name, what, folder, _times(folder))):
-            print(line)
-    print(f"publish it: make report EXP={name}")
-    return 0
+    plan_file: ClassVar[str] = "sweep.toml"
+    page: ClassVar[Page] = sweep_page.PAGE
 
+    @cached_property
+    def plan(self) -> SweepPlan:
+        return read(self.plan_path, SweepPlan)
 
-def time_steps(experiment: str, folder: Path) -> int:
-    """Measure what a step of each recipe takes and keep it in `folder` for the leaderboard. Returns 0."""
-    from t5xpg.study import step_times
+    @property
+    def _times_file(self) -> Path:
+        return self.folder / "step_times.json"
 
-    what, best = _chosen(experiment, folder)
-    measured = step_times.measure(experiment, what, best)
-    write_json(folder / TIMES_FILE, measured)
-    for recipe, seconds in measured["seconds"].items():
-        print(f"{recipe}: {1000 * seconds:,.0f} ms a step (fastest {1000 * measured['fastest'][recipe]:,.0f})")
-    return 0
+    def search_runs(self) -> list[Run]:
+        """Every candidate of every recipe; a recipe with one candidate has nothing to be searched for."""
+        search = self.plan.search
+        return [
+            self._run("search", name, candidate, search.steps, search.seed)
+            for name, recipe in self.plan.recipes.items()
+            if len(recipe.candidates) > 1
+            for candidate in recipe.candidates
+        ]
 
+    def long_runs(self, chosen: Mapping[str, str]) -> list[Run]:
+        """The final and the short runs, seed by seed. chosen: the candidate of each recipe that they are made with."""
+        final, short = self.plan.final, self.plan.short
+        wanted = [("final", name, final.steps, seed) for name in self.plan.recipes for seed in final.seeds]
+        wanted += [] if short is None else [("short", short.recipe, short.steps, seed) for seed in short.seeds]
+        ordered = sorted(wanted, key=lambda one: one[-1])
+        return [self._run(stage, name, chosen[name], steps, seed) for stage, name, steps, seed in ordered]
 
-def publish(experiment: str, folder: Path) -> Path:
-    """Write leaderboard.json, the pictures and the README's block into the experiment's folder; the README's path.
+    def _run(self, stage: str, recipe: str, candidate: str, steps: int, seed: int) -> Run:
+        settings = re.sub(r"[^A-Za-z0-9_.=+-]+", ",", candidate)
+        gin_file = self.plan.recipes[recipe].gin_file
+        return Run(
+            self.experiment,
+            # one name for one run, whatever else the plan holds
+            self.folder / f"{recipe},{settings},steps={steps},seed={seed}",
+            stage,
+            {"recipe": recipe, "candidate": candidate, "steps": steps, "seed": seed},
+            [*candidate.split(), f"TRAIN_STEPS={steps}", f"RANDOM_SEED={seed}"],
+            [] if gin_file is None else [gin_file],
+        )
 
-    What is not done yet is left out, and the page says so. Raises UserError where nothing is done.
-    """
-    name, file = config.find_experiment(experiment)
-    what = plan.read(file.parent / plan.FILE_NAME)
-    board = leaderboard.collect(name, what, folder, _times(folder))
-    if not board["runs_done"]:
-        raise UserError(f"No run of {name} is done in {shown(folder)}. Train first: make sweep EXP={name}")
-    readme = file.parent / README_FILE
-    text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {name}\n"
-    pictures = page.pictures(board)
-    written = [file.parent / one for one in (LEADERBOARD_FILE, *pictures)]
-    with replaced_together(readme, *written):
-        write_text(readme, with_block(text, page.block(board), page.BEGIN, page.END, readme))
-        write_json(file.parent / LEADERBOARD_FILE, board)
-        for picture, svg in pictures.items():
-            write_text(file.parent / picture, svg)
-    for path in (readme, *written):
-        print(f"report: {shown(path)}", flush=True)
-    return readme
+    @property
+    def first_candidates(self) -> dict[str, str]:
+        return {name: recipe.candidates[0] for name, recipe in self.plan.recipes.items()}
 
+    def best_candidates(self) -> dict[str, str] | None:
+        """The candidate of each recipe with the lowest loss at the end of its search; None while one is not done."""
+        best, lowest = self.first_candidates, dict.fromkeys(self.plan.recipes, float("inf"))
+        for run in self.search_runs():
+            found, recipe = outcome(run), run.labels["recipe"]
+            if not found.done:
+                return None
+            loss = sweep_board.last_loss(found)
+            if loss is not None and loss < lowest[recipe]:
+                best[recipe], lowest[recipe] = run.labels["candidate"], loss
+        return best
 
-def check_page(folder: Path) -> list[str]:
-    """What differs between an experiment's leaderboard.json and what is made from it; empty where all is in order."""
-    board = read_json(folder / LEADERBOARD_FILE)
-    readme = folder / README_FILE
-    differences = []
-    if block_of(readme.read_text(encoding="utf-8"), page.BEGIN, page.END, readme) != page.block(board):
-        differences.append(f"{readme}: the block is not that of {LEADERBOARD_FILE}")
-    for name, svg in page.pictures(board).items():
-        if not (folder / name).exists() or (folder / name).read_text(encoding="utf-8") != svg:
-            differences.append(f"{folder / name} is not the picture of {LEADERBOARD_FILE}")
-    return differences
+    def runs(self) -> list[Run]:
+        best = self.best_candidates()
+        return [*self.search_runs(), *(self.long_runs(best) if best is not None else [])]
 
+    def check_cells(self, cells: str | None) -> None:
+        if cells is not None:
+            raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
 
-def _chosen(experiment: str, folder: Path) -> tuple[Plan, dict[str, str]]:
-    what = plan.read(config.find_experiment(experiment)[1].parent / plan.FILE_NAME)
-    best = leaderboard.best_candidates(what, folder)
-    if best is None:
-        raise UserError(f"The search is not done in {shown(folder)}. Train first: make sweep EXP={experiment}")
-    return what, best
+    def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+        tasks = self.plan.judged.tasks if self.plan.judged is not None else []
+        judging.require_tasks(self.long_runs(self.first_candidates), tasks)
+        yield self.search_runs()
+        best = self.best_candidates()
+        assert best is not None, "the search is done"
+        yield (long := self.long_runs(best))
+        judging.measure([run for run in long if run.stage == "final"], tasks)
 
+    def collect(self, wanted: Sequence[Run]) -> Board:
+        times = read_json(self._times_file) if self._times_file.exists() else None
+        planned = len(self.search_runs()) + len(self.long_runs(self.first_candidates))
+        return sweep_board.collect(self.name, self.plan, wanted, self.best_candidates(), planned, times)
 
-def _times(folder: Path) -> dict[str, object] | None:
-    file = folder / TIMES_FILE
-    return read_json(file) if file.exists() else None
+    def summary(self, board: Board) -> Iterator[str]:
+        for entry in board["final"]:
+            losses = ", ".join(f"{loss:.3f}" for loss in entry["loss"])
+            yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {entry['steps']:,} steps"
 
+    def time_steps(self) -> int:
+        """Measure what a step of each recipe takes and keep it for the board. Returns 0."""
+        from t5xpg.study import step_times
 
-def _summary(board: leaderboard.Leaderboard) -> list[str]:
-    lines = []
-    for entry in board["final"]:
-        losses = ", ".join(f"{loss:.3f}" for loss in entry["loss"])
-        lines.append(f"{entry['recipe']} ({entry['candidate']}): {losses} after {entry['steps']:,} steps")
-    return lines
+        best = self.best_candidates()
+        if best is None:
+            raise UserError(f"The search is not done in {shown(self.folder)}. Train first: make sweep EXP={self.name}")
+        first_seed = [run for run in self.long_runs(best) if run.stage == "final"][: len(best)]
+        measured = step_times.measure({run.labels["recipe"]: run for run in first_seed})
+        write_json(self._times_file, measured)
+        for recipe, seconds in measured["seconds"].items():
+            print(f"{recipe}: {1000 * seconds:,.0f} ms a step (fastest {1000 * measured['fastest'][recipe]:,.0f})")
+        return 0

@@ -13,7 +13,7 @@ from t5xpg.base import paths
 from t5xpg.experiment import config, prepare
 from t5xpg.experiment.identity import run_identity
 from t5xpg.run import report
-from t5xpg.study import matrix, sweep
+from t5xpg.study import kinds
 from tests.docs.pages import DOCS, EXPERIMENTS, INDEX, README, commands_of, files_of
 from tests.docs.test_commands import TRIED_ELSEWHERE
 from tests.workplace import REPOSITORY
@@ -106,11 +106,7 @@ def test_the_prefix_lm_of_the_page_builds(tmp_path: Path) -> None:
 
 
 # the pages of many runs: tests/study
-NAMES = [
-    page.parent.name
-    for page in EXPERIMENTS
-    if not (sweep.is_sweep(page.parent.name) or matrix.is_matrix(page.parent.name))
-]
+NAMES = [page.parent.name for page in EXPERIMENTS if kinds.study_of(page.parent.name, Path()) is None]
 
 
 @pytest.mark.parametrize("name", NAMES)

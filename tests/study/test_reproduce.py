@@ -136,15 +136,17 @@ def test_without_published_results_there_is_nothing_to_compare_with(experiment: 
     assert not (experiment.parent / "run").exists()
 
 
-def test_results_of_another_experiment_are_refused(experiment: Path) -> None:
-    _tamper(experiment, lambda found: found.update(experiment="large"))
-    with pytest.raises(UserError, match="holds results of large, not of small"):
-        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
-
-
-def test_results_without_what_is_compared_are_refused(experiment: Path) -> None:
-    _tamper(experiment, lambda found: [found.pop(name) for name in ("curves", "hardware")])
-    with pytest.raises(UserError, match=r"lacks hardware, curves. Write it again with: make report EXP=small"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"experiment": "large"}, "holds results of large, not of small"),
+        ({"curves": None, "hardware": None}, r"lacks hardware, curves. Write it again with: make report EXP=small"),
+    ],
+)
+def test_results_that_cannot_be_compared_are_refused(experiment: Path, change: Results, message: str) -> None:
+    found = {**read_json(experiment.parent / "results.json"), **change}
+    write_json(experiment.parent / "results.json", {name: one for name, one in found.items() if one is not None})
+    with pytest.raises(UserError, match=message):
         reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
 
 

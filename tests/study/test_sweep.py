@@ -1,4 +1,4 @@
-"""A whole sweep of a few steps: searched, trained, killed, gone on with, published."""
+"""A whole sweep of a few steps, of recipes with different tasks: searched, killed, gone on with, judged, shown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.base.files import read_json
 from t5xpg.cli import main
-from t5xpg.study import board as leaderboard
-from t5xpg.study import page, plan, runs, sweep
-from tests.workplace import REPOSITORY, Workplace, make_workplace
+from t5xpg.experiment import config
+from t5xpg.study import judging, runs
+from t5xpg.study.sweep import Sweep
+from t5xpg.study.sweep_board import steps_to
+from tests.workplace import EXPERIMENT, Workplace, make_workplace
 
-PLAN = """
+SPANS, PREFIX_LM = "small_span_corruption_bytes640", "small_prefix_lm_bytes640"
+JUDGED = ["small_ul2", PREFIX_LM]
+PARTS = [f"small_ul2_{one}" for one in ("r1", "r2", "s", "x1", "x2", "x3", "x4")]
+PLAN = f"""
 [search]
 steps = 3
 seed = 0
@@ -23,80 +29,148 @@ seed = 0
 [final]
 steps = 4
 seeds = [0]
-reference = "adamw"
+reference = "spans"
 
-[recipes.adamw]
-title = "AdamW"
-gin_file = "gin/optimizers/adamw.gin"
-candidates = ["WARMUP_STEPS=1 LEARNING_RATE=0.003"]
+[judged]
+tasks = {json.dumps(JUDGED)}
 
-[recipes.muon]
-title = "Muon"
+[recipes.spans]
+title = "Spans"
+candidates = ["MIXTURE_OR_TASK_NAME={SPANS}"]
+
+[recipes.prefix_lm]
+title = "Prefix LM"
 gin_file = "gin/optimizers/muon.gin"
-candidates = ["WARMUP_STEPS=1 LEARNING_RATE=0.02", "WARMUP_STEPS=1 LEARNING_RATE=1e30"]
+candidates = [
+    "MIXTURE_OR_TASK_NAME={PREFIX_LM} WARMUP_STEPS=1 LEARNING_RATE=1e30",
+    "MIXTURE_OR_TASK_NAME={PREFIX_LM} WARMUP_STEPS=1 LEARNING_RATE=0.02",
+]
+"""
+SETTINGS = """
+VOCAB_SIZE = 640
+TASK_FEATURE_LENGTHS = {'inputs': 64, 'targets': 64}
+WARMUP_STEPS = 1
+EVAL_PERIOD = 2
+include 'gin/objectives/ul2.gin'
 """
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, str]:
-    """A workplace whose sweep was stopped once in the middle and called again, and what it printed."""
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Sweep, str]:
+    """A workplace, its sweep that was stopped once in the middle and called again, and what it printed."""
     place = make_workplace(tmp_path_factory.mktemp("sweep"))
-    (place.experiment.parent / plan.FILE_NAME).write_text(PLAN, encoding="utf-8")
+    place.experiment.write_text(EXPERIMENT + SETTINGS)
+    (place.folder / Sweep.plan_file).write_text(PLAN, encoding="utf-8")
+    sweep = Sweep(str(place.experiment), place.folder / "runs" / "small")
     command = ("sweep", str(place.experiment), "--jobs=2")
     with place.start(*command) as process:
-        folder = place.folder / "runs" / place.experiment.stem
         end = time.monotonic() + 120
-        while not list(folder.glob("*/run.json")) and time.monotonic() < end:
+        while not list(sweep.folder.glob("*/run.json")) and time.monotonic() < end:
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM
-    return place, place.run(*command)
+        printed = process.communicate(timeout=60)[0]
+        assert process.returncode == 128 + signal.SIGTERM, printed
+    return place, sweep, place.run(*command)
+
+
+def copied(sweep: Sweep, folder: Path) -> Sweep:
+    """The sweep with a copy of its runs."""
+    shutil.copytree(sweep.folder, folder / "runs")
+    return Sweep(sweep.experiment, folder / "runs")
 
 
 @pytest.mark.process
-def test_it_goes_on_and_trains_each_run_once(done: tuple[Workplace, str]) -> None:
-    place, printed = done
-    folder = place.folder / "runs" / place.experiment.stem
-    found = plan.read(place.experiment.parent / plan.FILE_NAME)
-    best = leaderboard.best_candidates(found, folder)
-    assert best == {"adamw": "WARMUP_STEPS=1 LEARNING_RATE=0.003", "muon": "WARMUP_STEPS=1 LEARNING_RATE=0.02"}
-    for run in [*found.search(), *found.final(best)]:
-        outcome = runs.outcome(run, folder)
-        assert outcome.done(run)
-        assert outcome.diverged == ("1e30" in run.candidate)
-    assert "make report EXP=" in printed
-    before = {file: file.stat().st_mtime_ns for file in folder.rglob("metrics.jsonl")}
-    place.run("sweep", str(place.experiment))  # nothing is left to do
-    assert {file: file.stat().st_mtime_ns for file in folder.rglob("metrics.jsonl")} == before
+def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str]) -> None:
+    place, sweep, printed = done
+    best = sweep.best_candidates()
+    assert best is not None
+    assert best["prefix_lm"].endswith("LEARNING_RATE=0.02")
+    assert [run.stage for run in sweep.runs()] == ["search", "search", "final", "final"]
+    for run in sweep.runs():
+        found = runs.outcome(run)
+        assert found.done
+        assert found.diverged == ("1e30" in run.name)
+    for run in sweep.long_runs(best):
+        for task in JUDGED:
+            measured = judging.measured_on(run, task)
+            assert measured is not None
+            assert (measured["task"], measured["split"], measured["step"]) == (task, "validation", 4)
+            assert sorted(measured.get("tasks", {})) == (PARTS if task == "small_ul2" else [])
+    assert "make report EXP=small" in printed
+    before = {file: file.stat().st_mtime_ns for file in sweep.folder.rglob("*.json*")}
+    lost = next(file for file in before if file.name == "evaluation.json")
+    lost.unlink()
+    again = place.run("sweep", str(place.experiment))
+    assert again.count("written to ") == 1, "one was lost, and one is measured again"
+    written = {file for file in before if file.stat().st_mtime_ns != before[file]}
+    assert {file for file in written if file.parent == lost.parent} == written
 
 
 @pytest.mark.process
-def test_the_page_is_made_from_the_leaderboard(done: tuple[Workplace, str]) -> None:
-    place, _ = done
-    place.run("report", str(place.experiment))
-    folder = place.experiment.parent
-    board = json.loads((folder / sweep.LEADERBOARD_FILE).read_text(encoding="utf-8"))
+def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> None:
+    board = done[1].collect(done[1].runs())
     assert (board["runs"], board["runs_done"]) == (4, 4)
-    tried = {one["candidate"]: one for one in board["search"]}
-    assert tried["WARMUP_STEPS=1 LEARNING_RATE=0.02"]["chosen"]
-    assert tried["WARMUP_STEPS=1 LEARNING_RATE=1e30"]["diverged_at"] is not None
-    by_recipe = {entry["recipe"]: entry for entry in board["final"]}
-    counted = {entry["target_tokens_per_step"] for entry in board["final"]}
-    assert len(counted) == 1, "all recipes see the same batches"
-    assert 4 < counted.pop() <= 4 * 32  # of a batch of 4 rows
-    assert board["reference"]["loss"] == by_recipe["adamw"]["mean_loss"] == by_recipe["adamw"]["loss"][0]
-    text = (folder / sweep.README_FILE).read_text(encoding="utf-8")
-    assert f"{by_recipe['muon']['mean_loss']:.3f}" in text
-    assert sweep.check_page(folder) == []
-    (folder / sweep.README_FILE).write_text(text.replace("Muon", "Moon"), encoding="utf-8")
-    assert sweep.check_page(folder) == [
-        f"{folder / sweep.README_FILE}: the block is not that of {sweep.LEADERBOARD_FILE}"
+    assert [(one["chosen"], one["diverged_at"] is None) for one in board["search"]] == [(False, False), (True, True)]
+    assert board["reference"]["loss"] == board["final"][0]["mean_loss"] == board["final"][0]["loss"][0]
+    assert [entry["validated_on"] for entry in board["final"]] == [SPANS, PREFIX_LM]
+    assert board["final"][1]["steps_to_reference"] == [None], "validated on another task"
+    assert 4 < board["final"][0]["target_tokens_per_step"] <= 4 * 64
+    spans, prefix_lm = (board["judged"]["recipes"][name] for name in ("spans", "prefix_lm"))
+    assert (spans["task"], prefix_lm["task"]) == (SPANS, PREFIX_LM)
+    for one in (spans, prefix_lm):
+        assert (one["rows"], one["lengths"], one["seeds"]) == (4, {"inputs": 64, "targets": 64}, [0])
+        assert all(one["loss"][task]["mean"] == one["loss"][task]["seeds"][0] > 0 for task in JUDGED)
+    # 4 rows of 4 steps; the text of a row of span corruption is 73 tokens (one span of 11), bytes all but its end
+    assert 0.8 * 16 * 73 <= spans["text_bytes"] <= 16 * 73
+    # the rest of a text is text but for its end, and so is its beginning
+    assert spans["target_tokens"] < prefix_lm["target_tokens"] <= 16 * 64
+    assert prefix_lm["target_tokens"] - 16 <= prefix_lm["text_bytes"] <= 16 * (63 + 64)
+
+
+@pytest.mark.process
+def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> None:
+    place, sweep, _ = done
+    place.run("report", str(place.experiment))
+    board = read_json(place.folder / "leaderboard.json")
+    readme = place.folder / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    assert "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn." in text
+    assert "| measured on | Spans | Prefix LM |" in text
+    for task in JUDGED:
+        cells = [board["judged"]["recipes"][name]["loss"][task]["mean"] for name in ("spans", "prefix_lm")]
+        shown = [f"**{one:.3f}**" if one == min(cells) else f"{one:.3f}" for one in cells]
+        assert f"| `{task}` | {shown[0]} | {shown[1]} |" in text
+    assert text.count("| &nbsp;&nbsp;`small_ul2_") == 7
+    assert sweep.page.differences(place.folder) == []
+    readme.write_text(text.replace("Spans", "Spams"), encoding="utf-8")
+    assert sweep.page.differences(place.folder) == [
+        f"{readme} is not as it is made from {place.folder / 'leaderboard.json'}"
     ]
 
 
 @pytest.mark.process
-def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tuple[Workplace, str]) -> None:
-    place, _ = done
+def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
+    sweep = copied(done[1], tmp_path)
+    searched, _, spans, prefix_lm = sweep.runs()
+    shutil.rmtree(spans.directory.evaluation / JUDGED[0])
+    spans.file_beside("text.json").unlink()
+    board = sweep.collect(sweep.runs())
+    found = board["judged"]["recipes"]["spans"]
+    assert (found["loss"][JUDGED[0]], found["text_bytes"]) == ({"seeds": [], "mean": None, "parts": {}}, None)
+    there = board["judged"]["recipes"]["prefix_lm"]["loss"][JUDGED[0]]["mean"]
+    assert f"| `{JUDGED[0]}` | - | {there:.3f} |" in sweep.page.block(board)
+    shutil.rmtree(prefix_lm.path)
+    board = sweep.collect(sweep.runs())
+    assert (board["runs"], board["runs_done"]) == (4, 3)
+    assert "3 of 4 runs are done" in sweep.page.block(board)
+    shutil.rmtree(searched.path)
+    board = sweep.collect(sweep.runs())
+    assert (board["runs"], board["runs_done"]) == (4, 1)
+
+
+@pytest.mark.process
+def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tuple[Workplace, Sweep, str]) -> None:
+    place, *_ = done
     text = place.experiment.read_text(encoding="utf-8")
     place.experiment.write_text(text.replace("BATCH_SIZE = 4", "BATCH_SIZE = 8"), encoding="utf-8")
     try:
@@ -107,40 +181,47 @@ def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tupl
     assert "4 in the run, 8 now" in printed
 
 
-def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
-    records = [
-        {"step": step, leaderboard.MEASURE: loss} for step, loss in ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
-    ]
-    found = runs.Outcome(150, records)
-    assert leaderboard._steps_to(found, 1.5) == 100
-    assert leaderboard._steps_to(found, 1.0) is None
-    assert leaderboard._steps_to(found, None) is None
-
-
-def test_published_pages_are_those_of_their_leaderboards() -> None:
-    for file in REPOSITORY.glob(f"experiments/*/{sweep.LEADERBOARD_FILE}"):
-        assert sweep.check_page(file.parent) == []
-
-
 @pytest.mark.process
-def test_a_sweep_half_done_says_so(done: tuple[Workplace, str], tmp_path: Path) -> None:
-    place, _ = done
-    found = plan.read(place.experiment.parent / plan.FILE_NAME)
-    folder = tmp_path / "runs"
-    shutil.copytree(place.folder / "runs" / place.experiment.stem, folder)
-    best = leaderboard.best_candidates(found, folder)
-    assert best is not None
-    last = found.final(best)[-1]
-    shutil.rmtree(folder / last.folder)
-    board = leaderboard.collect("small", found, folder, None)
-    assert (board["runs"], board["runs_done"]) == (4, 3)
-    assert "3 of 4 runs are done" in page.block(board)
-    shutil.rmtree(folder / found.search()[0].folder)
-    board = leaderboard.collect("small", found, folder, None)
-    assert (board["runs"], board["runs_done"]) == (4, 1)
-    assert page.pictures(board) == {}
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("small_prefix_lm_byte640", "There is no task or mixture named small_prefix_lm_byte640. Did you mean small_pr"),
+        ("small_prefix_lm", f"[judged] tasks: small_prefix_lm has another vocabulary than {SPANS}"),
+    ],
+)
+def test_tasks_that_cannot_be_measured_are_refused_before_training(
+    done: tuple[Workplace, Sweep, str], task: str, said: str
+) -> None:
+    place, sweep, _ = done
+    sweep.plan_path.write_text(PLAN.replace(json.dumps(JUDGED), json.dumps([task])), encoding="utf-8")
+    try:
+        printed = place.run("sweep", str(place.experiment), "--run=other", code=1)
+    finally:
+        sweep.plan_path.write_text(PLAN, encoding="utf-8")
+    assert said in printed
+    assert not list((place.folder / "runs" / "other").glob("*/run.json"))
+
+
+def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
+    losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
+    found = runs.Outcome(150, [{"step": step, "nats_per_byte": loss} for step, loss in losses])
+    assert [steps_to(found, target) for target in (1.5, 1.0, None)] == [100, None, None]
 
 
 def test_a_sweep_has_no_cells(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "optimizers_tiny", "--cells=*,lm,*"]) == 1
     assert "CELLS=… chooses cells of a matrix.toml" in capsys.readouterr().err
+
+
+def test_one_run_is_no_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "byt5_tiny_demo"]) == 1
+    assert "is no sweep and no matrix (sweep.toml or matrix.toml)" in capsys.readouterr().err
+
+
+def test_ul2_tiny_compares_at_equal_steps_and_lengths(tmp_path: Path) -> None:
+    sweep = Sweep("ul2_tiny", tmp_path)
+    assert sweep.plan.judged is not None
+    compared = [config.settings(run.experiment) for run in sweep.long_runs(sweep.first_candidates)]
+    tasks = [settings.pop("train_dataset.mixture_or_task_name") for settings in compared]
+    assert set(tasks) < set(sweep.plan.judged.tasks)
+    assert compared[0] == compared[1], "what they are trained on is all that differs"

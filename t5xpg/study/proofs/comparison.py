@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 from t5xpg.base import digests
+from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.stream.client import DataService
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
-from t5xpg.run.batch_trail import LINE, UNKNOWN
+from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.run.checkpoint import items as checkpoint_items
 from t5xpg.run.directory import RunDirectory
 
 _TEMPORARY = (".tmp", ".old", ".orbax-checkpoint-tmp")
 _SHOWN_CHARACTERS = 300
+_BATCHES = 8  # after a position
 
 Arrays = dict[str, np.ndarray]
 # From two data positions to (what was compared, the first difference or None).
@@ -54,8 +56,8 @@ def compare(unbroken: Path, killed: Path, steps: int, positions: ComparePosition
     """
     found = Comparison()
     ours, theirs = RunDirectory(unbroken), RunDirectory(killed)
-    _compare_records(found, ours.metrics_jsonl, theirs.metrics_jsonl)
-    _compare_batches(found, ours.batches, theirs.batches, steps)
+    _compare_lines(found, ours.metrics_jsonl, theirs.metrics_jsonl)
+    _compare_lines(found, ours.batches, theirs.batches, expected=steps)
     lacking = [each.checkpoints / str(steps) for each in (ours, theirs) if not (each.checkpoints / str(steps)).is_dir()]
     if lacking:
         found.differences.append(f"There is no checkpoint {' and no '.join(map(str, lacking))}.")
@@ -64,7 +66,7 @@ def compare(unbroken: Path, killed: Path, steps: int, positions: ComparePosition
         steps_kept = [kept(each.checkpoints) for each in (ours, theirs)]
         difference = f"{theirs.checkpoints} holds the steps {steps_kept[1]}, in the unbroken run {steps_kept[0]}."
         found.add("checkpoints kept", None if steps_kept[0] == steps_kept[1] else difference, steps=steps_kept[0])
-    left = litter(killed, unbroken)
+    left = leftovers(killed, unbroken)
     found.add("no temporary file left", f"{killed / left[0]} was left behind by a kill." if left else None)
     return found
 
@@ -75,7 +77,7 @@ def kept(checkpoints: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def litter(killed: Path, unbroken: Path) -> list[str]:
+def leftovers(killed: Path, unbroken: Path) -> list[str]:
     """What lies in the killed run and in no finished one: unfinished and temporary files, checkpoints put aside."""
 
     def names(run: Path) -> set[str]:
@@ -133,43 +135,19 @@ def first_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.nda
     return None
 
 
-def _compare_records(found: Comparison, ours: Path, theirs: Path) -> None:
-    texts = [path.read_bytes() if path.is_file() else b"" for path in (ours, theirs)]
+def _compare_lines(found: Comparison, ours: Path, theirs: Path, expected: int | None = None) -> None:
+    """Compare two files line by line. expected: how many lines there are, none of them unknown; None for any number."""
+    one, other = (path.read_bytes().splitlines() if path.is_file() else [] for path in (ours, theirs))
     difference = None
-    if texts[0] != texts[1]:
-        lines = [text.splitlines(keepends=True) for text in texts]
-        number = next(
-            (index for index, pair in enumerate(zip(*lines, strict=False)) if pair[0] != pair[1]),
-            min(map(len, lines)),
-        )
-        said = [_line(each, number) for each in lines]
-        difference = f"{theirs}, line {number + 1}: {said[1]}; in the unbroken run: {said[0]}"
-    elif not texts[0]:
-        difference = f"{ours} holds nothing: there is nothing to compare."
-    found.add(ours.name, difference, sha256=hashlib.sha256(texts[0]).hexdigest(), records=texts[0].count(b"\n"))
-
-
-def _line(lines: list[bytes], number: int) -> str:
-    if number >= len(lines):
-        return "no such line"
-    text = lines[number].decode("utf-8", "replace").rstrip("\n")
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-
-
-def _compare_batches(found: Comparison, ours: Path, theirs: Path, steps: int) -> None:
-    texts = [path.read_bytes() if path.is_file() else b"" for path in (ours, theirs)]
-    hashes = [[text[at : at + LINE].decode("ascii", "replace") for at in range(0, len(text), LINE)] for text in texts]
-    difference = None
-    for path, each in zip((ours, theirs), hashes, strict=True):
-        if len(each) != steps:
-            difference = f"{path} has the hashes of {len(each):,} batches for {steps:,} updates."
-        elif f"{UNKNOWN}\n" in each:
-            difference = f"{path} lacks the hash of the batch of step {each.index(f'{UNKNOWN}' + chr(10)) + 1}."
-    if difference is None and texts[0] != texts[1]:
-        step = next(index for index, pair in enumerate(zip(*hashes, strict=True)) if pair[0] != pair[1]) + 1
-        said = [each[step - 1].strip()[:16] for each in hashes]
-        difference = f"{theirs}: the batch of step {step} has the hash {said[1]}…, in the unbroken run {said[0]}…"
-    found.add(ours.name, difference, sha256=hashlib.sha256(texts[0]).hexdigest(), batches=steps)
+    if one != other:
+        pairs = itertools.zip_longest(one, other, fillvalue=b"no such line")
+        number, pair = next((number, pair) for number, pair in enumerate(pairs, start=1) if pair[0] != pair[1])
+        shown = [line.decode("utf-8", "replace")[:_SHOWN_CHARACTERS] for line in pair]
+        difference = f"{theirs}, line {number}: {shown[1]}; in the unbroken run: {shown[0]}"
+    elif not one or (expected is not None and len(one) != expected) or UNKNOWN.encode("ascii") in one:
+        difference = f"{ours} is not whole: it has {len(one):,} lines. There is nothing to compare."
+    sha256 = sha256_of_file(ours) if ours.is_file() else ""
+    found.add(ours.name, difference, sha256=sha256, lines=len(one))
 
 
 def _compare_checkpoints(found: Comparison, ours: Path, theirs: Path, positions: ComparePositions) -> None:
@@ -189,41 +167,21 @@ def _compare_checkpoints(found: Comparison, ours: Path, theirs: Path, positions:
     found.add("meta", None if metas[0] == metas[1] else f"{theirs / 'meta'} is another than {ours / 'meta'}.")
 
 
-_BATCHES = 8
+def compare_positions(loaded: LoadedConfig, ours: Arrays, theirs: Arrays) -> tuple[str, str | None]:
+    """(what was compared, the first difference or None) of two positions in an experiment's training stream.
 
-
-class PositionComparison:
-    """Compares positions of an experiment's training stream. A context manager, for the data process it may need."""
-
-    def __init__(self, loaded: LoadedConfig) -> None:
-        self._loaded = loaded
-        self._service: DataService | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._service is not None:
-            self._service.close()
-
-    def __call__(self, ours: Arrays, theirs: Arrays) -> tuple[str, str | None]:
-        """(what was compared, the first difference or None). Where the bytes differ, the batches that follow decide."""
-        if ours.keys() == theirs.keys() and all(ours[name].tobytes() == theirs[name].tobytes() for name in ours):
-            return "byte for byte", None
-        for number, (one, other) in enumerate(zip(self._next(ours), self._next(theirs), strict=True)):
-            if one != other:
-                return "", f"of the batches that follow its position, number {number + 1} is another one"
-        return f"the next {_BATCHES} batches", None
-
-    def _next(self, position: Arrays) -> list[str]:
-        if self._service is None:
-            self._service = DataService()
-        experiment = self._loaded.experiment
-        stream = self._service.open(data_config(experiment.train_dataset, experiment.random_seed))
-        try:
-            stream.restore(position)
-            return [hash_batch(next(stream)) for _ in range(_BATCHES)]
-        finally:
-            stream.close()
+    The same position can be written down in more than one way: where the bytes differ, the batches that follow decide.
+    """
+    if ours.keys() == theirs.keys() and all(ours[name].tobytes() == theirs[name].tobytes() for name in ours):
+        return "byte for byte", None
+    data = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
+    following: list[list[str]] = []
+    with DataService() as service:
+        for position in (ours, theirs):
+            with contextlib.closing(service.open(data)) as stream:
+                stream.restore(position)
+                following.append([hash_batch(next(stream)) for _ in range(_BATCHES)])
+    for number, (one, other) in enumerate(zip(*following, strict=True), start=1):
+        if one != other:
+            return "", f"of the batches that follow its position, number {number} is another one"
+    return f"the next {_BATCHES} batches", None

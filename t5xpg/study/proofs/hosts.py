@@ -7,22 +7,20 @@ one; one begins on one and goes on on two.
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from t5xpg.base import environment, locks
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines, write_json
 from t5xpg.base.paths import shown
@@ -30,22 +28,24 @@ from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
-from t5xpg.study.proofs.comparison import Arrays, PositionComparison, compare, read_checkpoint
+from t5xpg.study.proofs.comparison import Arrays, compare, compare_positions, read_checkpoint
+from t5xpg.study.proofs.folder import proof_folder
 from t5xpg.study.proofs.kills import WatchedRun
+from t5xpg.study.proofs.resume import say
+from t5xpg.study.runs import ended_message, train_command
 
 RECEIPT = "hosts.json"
 # Sums over devices are added up in another order where processes share them: after some tens of updates.
 LOSS_TOLERANCE, PARAMETER_TOLERANCE = 1e-5, 1e-4
-_OUTPUT, _LOCK = "output", ".lock"
+_OUTPUT = "output"
 _END_SECONDS = 300.0  # for which the others may outlive a process that was killed
-_SHOWN_LINES = 15
 
 
 @dataclass(frozen=True)
 class Row:
     """One run beside the one of a single process. losses: largest relative difference; parameters: relative L2.
 
-    exact: whether it equals the unbroken run of as many processes bit for bit; None where that was not asked.
+    exact: whether it equals the unbroken run of as many processes bit for bit; None where that is not compared.
     """
 
     run: str
@@ -83,19 +83,17 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
             f'GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 4)}".'
         )
     jax.config.update("jax_platforms", "cpu")  # this process only reads arrays
-    folder = path.absolute()
-    with locks.hold(folder / _LOCK, doing=f"proving in {shown(folder)}", instead="Name another folder with RUN=…"):
-        for entry in folder.iterdir():
-            if entry.is_dir() and (entry.name == _OUTPUT or (entry / "run.json").exists()):
-                shutil.rmtree(entry)
-            elif entry.name not in (RECEIPT, _LOCK):
-                raise UserError(f"{folder} holds something else than a proof: {entry.name}. Name another one: RUN=…")
+
+    def is_own(entry: Path) -> bool:
+        return entry.name in (_OUTPUT, RECEIPT) or (entry / "run.json").exists()
+
+    with proof_folder(path, is_own) as folder:
         (folder / _OUTPUT).mkdir()
         began = time.monotonic()
+        positions = partial(compare_positions, loaded)
         proof = _Proof(arguments, folder, processes, steps, period)
-        with PositionComparison(loaded) as positions:
-            rows = proof.rows(lambda ours, theirs: not compare(ours, theirs, steps, positions).differences)
-    return _close(rows, arguments, folder, processes, time.monotonic() - began)
+        rows = proof.rows(lambda ours, theirs: not compare(ours, theirs, steps, positions).differences)
+        return _close(rows, arguments, folder, processes, time.monotonic() - began)
 
 
 class _Proof:
@@ -124,34 +122,30 @@ class _Proof:
 
     def _train(self, name: str, count: int, number: int | None = None, at: int = 0) -> None:
         """One start on `count` processes; at the update `at` the last one gets the signal `number`."""
-        _say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
+        say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
         self._starts += 1
-        port = _free_port()
+        experiment, *overrides = self._arguments
+        group = [f"--coordinator=127.0.0.1:{_free_port()}"] if count > 1 else []
+        variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(self._devices // count)}
         directory = RunDirectory(self._folder / name)
         outputs = [self._folder / _OUTPUT / f"{self._starts:02d}_{name}_{process}.log" for process in range(count)]
         with ExitStack() as stack:
-            runs = [
-                stack.enter_context(
-                    WatchedRun(
-                        self._command(directory, process, count, port),
-                        directory.checkpoints,
-                        outputs[process],
-                        {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(self._devices // count)},
-                    )
-                )
-                for process in range(count)
-            ]
-            asked_at = None
+            runs = []
+            for process, output in enumerate(outputs):
+                member = [*group, f"--processes={count}", *([f"--process={process}"] if count > 1 else [])]
+                command = train_command(experiment, overrides, directory.path, *member)
+                runs.append(stack.enter_context(WatchedRun(command, directory.checkpoints, output, variables)))
+            signalled_at = None
             while not all(run.ended for run in runs):
                 for run in runs:
                     run.listen(0.01)
-                if at and asked_at is None and any((step or 0) >= at for step in runs[-1].steps["step"]):
-                    asked_at = time.monotonic()
+                if at and signalled_at is None and any((step or 0) >= at for step in runs[-1].steps["step"]):
+                    signalled_at = time.monotonic()
                     runs[-1].send(number or 0)
-                if asked_at is not None and time.monotonic() > asked_at + _END_SECONDS:
+                if signalled_at is not None and time.monotonic() > signalled_at + _END_SECONDS:
                     raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {number} not all processes ended.")
-            if at and asked_at is None:
-                raise UserError(f"{name} ended before its step {at}. {_last_lines(outputs[-1])}")
+            if at and signalled_at is None:
+                raise UserError("\n  ".join([f"{name} ended before its step {at}:", *last_lines(outputs[-1], 15)]))
             codes = [run.exit_code for run in runs]
         expected = [0] * count
         if number == signal.SIGTERM:
@@ -160,18 +154,13 @@ class _Proof:
             expected = [code if code else 1 for code in codes[:-1]] + [-number]
         if codes != expected:
             wrong = next(place for place, code in enumerate(codes) if code != expected[place])
-            raise UserError(f"{name}: process {wrong} ended with {codes[wrong]}. {_last_lines(outputs[wrong])}")
+            raise UserError(ended_message(f"{name}: process {wrong}", codes[wrong], outputs[wrong]))
 
-    def _command(self, directory: RunDirectory, process: int, count: int, port: int) -> list[str]:
-        several = [f"--coordinator=127.0.0.1:{port}", f"--processes={count}", f"--process={process}"]
-        more = several if count > 1 else ["--processes=1"]
-        return [sys.executable, "-m", "t5xpg", "train", *self._arguments, f"--run={directory.path}", *more]
-
-    def _row(self, name: str, said: str, exact: bool | None = None) -> Row:
+    def _row(self, name: str, how: str, exact: bool | None = None) -> Row:
         one, other = RunDirectory(self._folder / "on_1"), RunDirectory(self._folder / name)
         batches = one.batches.read_bytes() == other.batches.read_bytes()
         arrays = [read_checkpoint(run.checkpoints / str(self._steps))["params"] for run in (one, other)]
-        return Row(said, batches, _loss_difference(one, other), _distance(*arrays), exact)
+        return Row(how, batches, _loss_difference(one, other), _distance(*arrays), exact)
 
 
 def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
@@ -208,7 +197,7 @@ def _close(rows: list[Row], arguments: Sequence[str], folder: Path, processes: i
         "host": environment.host(),
         "source": environment.git_state(),
     }
-    write_json(folder / RECEIPT, json.loads(json.dumps(record)))
+    write_json(folder / RECEIPT, record)
     print("\nbeside one process                        batches  losses    parameters")
     for row in rows:
         exact = "" if row.exact is None else "  bit for bit" if row.exact else "  NOT bit for bit"
@@ -223,11 +212,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _last_lines(log: Path) -> str:
-    return f"Its output lies in {log} and ends:\n" + "\n".join(f"  {line}" for line in last_lines(log, _SHOWN_LINES))
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

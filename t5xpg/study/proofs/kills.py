@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import select
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Self
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.base.phases import PHASES
+from t5xpg.base.processes import start_logged
 
 # A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
 _LOOK_SECONDS = 0.002
@@ -24,12 +24,12 @@ _SAVE = "save"
 
 
 class WatchedRun:
-    """A process that trains. A context manager; leaving it kills what still runs.
+    """A process that trains, and what it says of its phases. A context manager; leaving it kills what still runs.
 
     What is known of it is as of the last call of `listen`:
 
-    begun: how often each phase has begun in this start. steps: the update of each of those beginnings, by phase.
-    durations: seconds of the phases that have ended, by phase. ended: whether the process is dead and every mark read.
+    steps: the update of each beginning of a phase in this start, by phase. durations: seconds of the phases that have
+    ended, by phase. ended: whether the process is dead and every mark read.
 
     environment: variables beside those of this process.
     """
@@ -38,25 +38,17 @@ class WatchedRun:
         self, command: Sequence[str], checkpoints: Path, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self._checkpoints = checkpoints
-        self._open: dict[str, dict[int | None, float]] = {name: {} for name in phases.PHASES}
+        self._open: dict[str, dict[int | None, float]] = {name: {} for name in PHASES}
         self._unread = b""
-        self.begun: Counter[str] = Counter()
-        self.steps: dict[str, list[int | None]] = {name: [] for name in phases.PHASES}
-        self.durations: dict[str, list[float]] = {name: [] for name in phases.PHASES}
+        self.steps: dict[str, list[int | None]] = {name: [] for name in PHASES}
+        self.durations: dict[str, list[float]] = {name: [] for name in PHASES}
         self.ended = False
         self._began = time.monotonic()
         self._marks, end = os.pipe()
         os.set_blocking(self._marks, False)
+        variables = {**os.environ, **(environment or {}), phases.VARIABLE: str(end)}
         try:
-            with log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {}), phases.VARIABLE: str(end)},
-                    pass_fds=(end,),
-                )
+            self._process = start_logged(command, log, env=variables, pass_fds=(end,))
         except BaseException:
             os.close(self._marks)
             raise
@@ -110,7 +102,7 @@ class WatchedRun:
         self._process.kill()
         self._process.wait()
         self._drain()
-        return [name for name in phases.PHASES if self.open(name)]
+        return [name for name in PHASES if self.open(name)]
 
     def _drain(self) -> None:
         """Read what the process has left behind in the pipe."""
@@ -126,16 +118,16 @@ class WatchedRun:
             self.ended = True
         *lines, self._unread = (self._unread + piece).split(b"\n")
         for line in lines:
-            self._take(line.decode("ascii"))
+            self._note(line.decode("ascii"))
         self._look_for_saved()
 
-    def _take(self, line: str) -> None:
+    def _note(self, line: str) -> None:
         what, name, *more = line.split()
         step = int(more[0]) if more else None
         if what == "begin":
             if name == _SAVE:  # one at a time: an earlier one is over, though its folder may be gone again
-                self._close_all(_SAVE)
-            self.begun[name] += 1
+                for earlier in list(self._open[_SAVE]):
+                    self._close(_SAVE, earlier)
             self.steps[name].append(step)
             self._open[name][step] = time.monotonic()
         elif name == _SAVE:
@@ -148,10 +140,6 @@ class WatchedRun:
         for step in list(self._open[_SAVE]):
             if (self._checkpoints / str(step)).is_dir():
                 self._close(_SAVE, step)
-
-    def _close_all(self, name: str) -> None:
-        for step in list(self._open[name]):
-            self._close(name, step)
 
     def _close(self, name: str, step: int | None) -> None:
         self.durations[name].append(time.monotonic() - self._open[name].pop(step))
@@ -182,7 +170,7 @@ class Kill:
         return min(self.open, key=("save", "evaluate", "restore", "compile", "step").index, default=None)
 
 
-class Deck:
+class PhaseShares:
     """How many kills each phase still has to get; phases are drawn at random."""
 
     def __init__(self, kills: int, draw: random.Random) -> None:
@@ -196,7 +184,7 @@ class Deck:
         """How many kills are still to be dealt."""
         return self._left.total()
 
-    def deal(self, possible: Collection[str]) -> str | None:
+    def draw_phase(self, possible: Collection[str]) -> str | None:
         """A phase that still has to get kills and is possible in this start; None where there is none."""
         cards = [name for name in PHASES for _ in range(self._left[name]) if name in possible]
         return self._draw.choice(cards) if cards else None
@@ -208,7 +196,7 @@ class Deck:
 
 
 @dataclass(frozen=True)
-class Course:
+class PhaseTimes:
     """What an unbroken run passes through, by phase: the updates at which it begins, and its durations in seconds."""
 
     steps: Mapping[str, Sequence[int | None]]
@@ -233,46 +221,32 @@ class Course:
             self.durations[name].extend(seconds)
 
 
-def kill_once_saved(run: WatchedRun, *, limit_seconds: float) -> list[str] | None:
-    """Kill `run` as soon as it has written a checkpoint; the phases in which it died, None where it ended before.
-
-    For a start that has to get on, so that a later one can restore.
-    """
-    while not run.ended:
-        if run.durations["save"]:
-            return run.kill()
-        _check_hanging(run, "save", limit_seconds)
-        run.listen(1.0)
-    return None
-
-
 def kill_in(
-    run: WatchedRun, phase: str, occurrence: int, course: Course, draw: random.Random, *, limit_seconds: float
+    run: WatchedRun, phase: str, occurrence: int, times: PhaseTimes, draw: random.Random, *, limit_seconds: float
 ) -> list[str] | None:
     """Kill `run` at a random moment of the n-th `phase` of this start; the phases in which it died.
 
-    None where it came to its end before. A phase that ends before the moment is followed to the next one, where the
+    occurrence: 0 for the moment at which the first such phase has ended, for a start that has to get on. Returns None
+    where the run came to its end before. A phase that ends before the moment is followed to the next one, where the
     moment is nearer to its beginning. Raises UserError where the process neither ends nor reaches the moment.
     """
     moment: float | None = None
     share = 1.0
     while not run.ended:
+        if not occurrence and run.durations[phase]:
+            return run.kill()
         now = time.monotonic()
-        if moment is None and run.begun[phase] >= occurrence:
-            moment = now + share * draw.random() * course.duration(phase, draw)
+        if occurrence and moment is None and len(run.steps[phase]) >= occurrence:
+            moment = now + share * draw.random() * times.duration(phase, draw)
         if moment is not None:
             if now >= moment or (phase in _ONCE and not run.open(phase)):
                 return run.kill()
             if not run.open(phase):
-                moment, occurrence, share = None, run.begun[phase] + 1, share / 2
-        _check_hanging(run, phase, limit_seconds)
+                moment, occurrence, share = None, len(run.steps[phase]) + 1, share / 2
+        if run.seconds > limit_seconds:
+            raise UserError(
+                f"A start of the run had not come to its {phase} after {run.seconds:,.0f} s, much longer than the "
+                "whole unbroken run took: it hangs. Its output lies beside the runs."
+            )
         run.listen(1.0 if moment is None else min(1.0, moment - now))
     return None
-
-
-def _check_hanging(run: WatchedRun, phase: str, limit_seconds: float) -> None:
-    if run.seconds > limit_seconds:
-        raise UserError(
-            f"A start of the run had not come to its {phase} after {run.seconds:,.0f} s, much longer than the whole "
-            "unbroken run took: it hangs. Its output lies beside the runs."
-        )

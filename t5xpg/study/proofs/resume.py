@@ -10,30 +10,33 @@ from __future__ import annotations
 import math
 import random
 import shutil
-import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import jax
 
-from t5xpg.base import environment, locks
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
 from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
-from t5xpg.study.proofs.comparison import Comparison, PositionComparison, compare, kept
-from t5xpg.study.proofs.kills import Course, Deck, Kill, WatchedRun, kill_in, kill_once_saved
-from t5xpg.study.proofs.receipt import JSON_NAME, TEXT_NAME, Receipt
+from t5xpg.study.proofs import receipt
+from t5xpg.study.proofs.comparison import Comparison, compare, compare_positions, kept
+from t5xpg.study.proofs.folder import proof_folder
+from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
+from t5xpg.study.runs import ended_message, train_command
 
-_UNBROKEN, _KILLED, _LOG, _LOCK = "unbroken", "killed", "output.log", ".lock"
+_UNBROKEN, _KILLED, _LOG = "unbroken", "killed", "output.log"
 # Starts in a row whose kill served no share, after which something is wrong with the run or with its marks.
 _FRUITLESS = 8
-_OUTPUT_LINES = 15
+_FORMAT = 1
 
 
 def prove_resume(experiment: str, overrides: Sequence[str], *, kills: int, seed: int, path: Path) -> int:
@@ -44,46 +47,18 @@ def prove_resume(experiment: str, overrides: Sequence[str], *, kills: int, seed:
     1 where not. Raises UserError for what the user can mend. What an earlier proof left in `path` is replaced.
     """
     loaded = config.load(experiment, *config.split_overrides(" ".join(overrides)))
-    _check(loaded, kills)
-    jax.config.update("jax_platforms", "cpu")  # this process only reads arrays: accelerators are the training's
-    folder = path.absolute()
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is no folder. Name another one with RUN=…")
-    with locks.hold(
-        folder / _LOCK,
-        doing=f"proving a resume in {shown(folder)}",
-        instead="Wait for it, or name another folder with RUN=…",
-    ):
-        _clear(folder)
-        return _Proof(loaded, experiment, overrides, kills, seed, folder).run()
-
-
-def _check(loaded: LoadedConfig, kills: int) -> None:
+    period, steps = loaded.experiment.checkpoints.period, loaded.experiment.total_steps
     if kills < 1:
         raise UserError(f"KILLS={kills}: it must be at least 1.")
-    period, steps = loaded.experiment.checkpoints.period, loaded.experiment.total_steps
     if period >= steps:
         raise UserError(
             f"{loaded.name} has no checkpoint before its end (CHECKPOINT_PERIOD {period:,}, TRAIN_STEPS {steps:,}), so "
             f'that no start continues another. Save more often: GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 10)}".'
         )
-
-
-def _clear(folder: Path) -> None:
-    """Remove an earlier proof; raise UserError where `folder` holds anything else."""
-    own = {_UNBROKEN, _KILLED, _LOG, _LOCK, JSON_NAME, TEXT_NAME}
-    strangers = sorted(entry.name for entry in folder.iterdir() if entry.name not in own)
-    if strangers:
-        raise UserError(
-            f"{folder} holds something else than a proof: {', '.join(strangers[:5])}"
-            f"{' and more' if len(strangers) > 5 else ''}. Name another folder with RUN=…, or delete it."
-        )
-    for name in sorted(own - {_LOCK}):
-        entry = folder / name
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink(missing_ok=True)
+    jax.config.update("jax_platforms", "cpu")  # this process only reads arrays: accelerators are the training's
+    own = {_UNBROKEN, _KILLED, _LOG, receipt.JSON_NAME, receipt.TEXT_NAME}
+    with proof_folder(path, lambda entry: entry.name in own) as folder:
+        return _Proof(loaded, experiment, overrides, kills, seed, folder).run()
 
 
 class _Proof:
@@ -93,55 +68,48 @@ class _Proof:
         self, loaded: LoadedConfig, experiment: str, overrides: Sequence[str], kills: int, seed: int, folder: Path
     ) -> None:
         self._loaded, self._experiment, self._overrides = loaded, experiment, tuple(overrides)
-        self._asked, self._seed, self._folder = kills, seed, folder
-        self._steps = loaded.experiment.total_steps
+        self._least_kills, self._seed, self._folder = kills, seed, folder
         self._draw = random.Random(seed)
-        self._deck = Deck(kills, self._draw)
+        self._shares = PhaseShares(kills, self._draw)
         self._kills: list[Kill] = []
         self._rounds = 1
         self._starts = 0
         self._fruitless = 0
         self._began = time.monotonic()
         self._source = environment.git_state()
-
-    def run(self) -> int:
-        """Train, kill, compare; returns the exit code."""
-        _say(f"training {self._steps:,} steps without interruption, into {shown(self._folder / _UNBROKEN)}")
-        self._train_unbroken()
-        with PositionComparison(self._loaded) as positions:
-            while True:
-                whole = self._deal_until_the_end()
-                if not whole:
-                    self._finish()
-                comparison = compare(self._folder / _UNBROKEN, self._folder / _KILLED, self._steps, positions)
-                _say(f"round {self._rounds}: {'equal' if not comparison.differences else 'DIFFERENT'}")
-                if comparison.differences or not self._deck.left:
-                    break
-                shutil.rmtree(self._folder / _KILLED)
-                self._rounds += 1
-        return self._close(comparison)
-
-    def _train_unbroken(self) -> None:
+        say(f"training {loaded.experiment.total_steps:,} steps without interruption, into {shown(folder / _UNBROKEN)}")
         with self._start(_UNBROKEN) as run:
-            while not run.ended:
-                run.listen(1.0)
-            self._check_exit(run)
-            self._whole_seconds = run.seconds
-        self._steps = self._saved(_UNBROKEN) or self._steps  # it may end early
-        self._course = Course(run.steps, run.durations)
+            self._to_its_end(run)
+            self._times, self._whole_seconds = PhaseTimes(run.steps, run.durations), run.seconds
+        self._steps = self._saved(_UNBROKEN) or loaded.experiment.total_steps  # it may end early
         silent = [name for name in PHASES if name != "restore" and not run.steps[name]]
         if silent:
             raise UserError(
-                f"The training of {self._loaded.name} said nothing of these phases, so that it cannot be killed in "
-                f"them: {', '.join(silent)}. Is {self._folder / _UNBROKEN} a run of {self._steps:,} steps?"
+                f"The training of {loaded.name} said nothing of these phases, so that it cannot be killed in them: "
+                f"{', '.join(silent)}. Is {folder / _UNBROKEN} a run of {self._steps:,} steps?"
             )
-        _say(f"that took {duration(self._whole_seconds)}; now killing, {self._asked} times or more")
+        say(f"that took {duration(self._whole_seconds)}; now killing, {kills} times or more")
 
-    def _deal_until_the_end(self) -> bool:
+    def run(self) -> int:
+        """Kill and compare; returns the exit code."""
+        while True:
+            if not self._kill_until_the_end():
+                say("every phase has its share; the killed run goes on to its end")
+                with self._start(_KILLED) as run:
+                    self._to_its_end(run)
+            positions = partial(compare_positions, self._loaded)
+            comparison = compare(self._folder / _UNBROKEN, self._folder / _KILLED, self._steps, positions)
+            say(f"round {self._rounds}: {'equal' if not comparison.differences else 'DIFFERENT'}")
+            if comparison.differences or not self._shares.left:
+                return self._close(comparison)
+            shutil.rmtree(self._folder / _KILLED)
+            self._rounds += 1
+
+    def _kill_until_the_end(self) -> bool:
         """Start and kill, until every phase has its share; returns whether the run came to its end before that."""
-        while left := self._deck.left:
+        while left := self._shares.left:
             at_end = self._start_and_kill()
-            self._fruitless = self._fruitless + 1 if self._deck.left == left else 0
+            self._fruitless = self._fruitless + 1 if self._shares.left == left else 0
             if self._fruitless >= _FRUITLESS:
                 raise UserError(
                     f"{_FRUITLESS} starts in a row ended in none of the phases that the run still has to be killed in. "
@@ -157,22 +125,19 @@ class _Proof:
         aim, occurrence = self._aim(saved)
         with self._start(_KILLED) as run:
             limit = 600 + 10 * self._whole_seconds
-            if occurrence:
-                died_in = kill_in(run, aim, occurrence, self._course, self._draw, limit_seconds=limit)
-            else:
-                died_in = kill_once_saved(run, limit_seconds=limit)
-            self._course.learn(run)
+            died_in = kill_in(run, aim, occurrence, self._times, self._draw, limit_seconds=limit)
+            self._times.learn(run)
             if died_in is None:
-                self._check_exit(run)
+                self._to_its_end(run)
                 return True
             reached = max((step for step in run.steps["step"] if step), default=saved or 0)
             kill = Kill(self._rounds, aim, tuple(died_in), reached, run.seconds)
-        self._deck.count(kill.phase)
+        self._shares.count(kill.phase)
         self._kills.append(kill)
         where = kill.phase or "between"
-        _say(
+        say(
             f"kill {len(self._kills):>3}  {where:<8}  at step {kill.step:,}, {kill.seconds:.1f} s after the start; "
-            f"{self._deck.left} to come{'' if where == aim else f'  (meant for {aim})'}"
+            f"{self._shares.left} to come{'' if where == aim else f'  (meant for {aim})'}"
         )
         return False
 
@@ -181,73 +146,63 @@ class _Proof:
 
         ("save", 0) where no share is left but that of restoring, and nothing is saved yet: the run has to get on.
         """
-        coming = self._course.occurrences(saved)
-        aim = self._deck.deal(coming)
+        coming = self._times.occurrences(saved)
+        aim = self._shares.draw_phase(coming)
         if aim is None:
             return "save", 0
         # Far enough on average that the kills reach over the whole run; not the last one, which may be missed.
-        reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._deck.left))
+        reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._shares.left))
         return aim, self._draw.randint(1, max(1, min(reach, coming[aim] - 1)))
 
-    def _finish(self) -> None:
-        _say("every phase has its share; the killed run goes on to its end")
-        with self._start(_KILLED) as run:
-            while not run.ended:
-                run.listen(1.0)
-            self._check_exit(run)
-
     def _start(self, name: str) -> WatchedRun:
-        if name == _KILLED:
-            self._starts += 1
+        self._starts += name == _KILLED
         directory = RunDirectory(self._folder / name)
-        command = [
-            sys.executable,
-            "-m",
-            "t5xpg",
-            "train",
-            self._experiment,
-            *self._overrides,
-            f"--run={directory.path}",
-        ]
+        command = train_command(self._experiment, self._overrides, directory.path)
         return WatchedRun(command, directory.checkpoints, self._folder / _LOG)
 
-    def _check_exit(self, run: WatchedRun) -> None:
-        """Raise UserError where a start that was not killed came to another end than its own."""
-        if run.exit_code == 0:
-            return
-        log = self._folder / _LOG
-        raise UserError(
-            f"A start of the run ended by itself with exit code {run.exit_code}; its output lies in {log} and ends:\n"
-            + "\n".join(f"  {line}" for line in last_lines(log, _OUTPUT_LINES))
-        )
+    def _to_its_end(self, run: WatchedRun) -> None:
+        """Let a run end by itself; raise UserError where it fails."""
+        while not run.ended:
+            run.listen(1.0)
+        if run.exit_code:
+            raise UserError(ended_message("A start of the run", run.exit_code, self._folder / _LOG))
 
     def _saved(self, name: str) -> int | None:
         """The last whole checkpoint of a run."""
         return max(kept(RunDirectory(self._folder / name).checkpoints), default=None)
 
     def _close(self, comparison: Comparison) -> int:
-        starts = RunDirectory(self._folder / _UNBROKEN).read()["starts"]
-        receipt = Receipt(
-            experiment=self._experiment,
-            overrides=self._overrides,
-            steps=self._steps,
-            asked=self._asked,
-            seed=self._seed,
-            kills=self._kills,
-            rounds=self._rounds,
-            starts=self._starts,
-            comparison=comparison,
-            seconds=time.monotonic() - self._began,
-            devices=starts[0]["devices"],
-            versions=environment.versions(),
-            host=environment.host(),
-            source=self._source,
-            source_changed=environment.git_state() != self._source,
-        )
-        receipt.write(self._folder)
-        print(f"\n{receipt.text()}receipt  {shown(self._folder / JSON_NAME)}", flush=True)
-        return 0 if receipt.proven else 1
+        counts = Counter(kill.phase or "between" for kill in self._kills)
+        dealt = [{**asdict(kill), "phase": kill.phase, "seconds": round(kill.seconds, 3)} for kill in self._kills]
+        found = {
+            "format": _FORMAT,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "proven": not comparison.differences,
+            "experiment": self._experiment,
+            "overrides": list(self._overrides),
+            "steps": self._steps,
+            "kills": {
+                "asked": self._least_kills,
+                "seed": self._seed,
+                "dealt": len(self._kills),
+                "by_phase": {name: counts[name] for name in (*PHASES, "between") if counts[name]},
+            },
+            "rounds": self._rounds,
+            "starts": self._starts,
+            "seconds": round(time.monotonic() - self._began, 1),
+            "equal": comparison.equal,
+            "differences": comparison.differences,
+            "versions": environment.versions(),
+            "source": self._source,
+            "source_changed": environment.git_state() != self._source,
+            "host": environment.host(),
+            "devices": RunDirectory(self._folder / _UNBROKEN).read()["starts"][0]["devices"],
+            "list_of_kills": dealt,
+        }
+        print(f"\n{receipt.write(self._folder, found)}receipt  {shown(self._folder / receipt.JSON_NAME)}", flush=True)
+        return 0 if found["proven"] else 1
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line at once."""
     print(text, flush=True)

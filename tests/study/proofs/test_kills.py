@@ -18,7 +18,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.phases import PHASES
 from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import Comparison
-from t5xpg.study.proofs.kills import Course, Deck, Kill, WatchedRun, kill_in
+from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
 from tests.workplace import EXPERIMENT
 
 INTERPRETER = os.path.realpath(sys.executable)
@@ -108,7 +108,7 @@ def test_every_phase_gets_its_share(trainer: Path, experiment: str, tmp_path: Pa
 @pytest.mark.process
 def test_a_start_that_fails_is_shown(trainer: Path, experiment: str, tmp_path: Path) -> None:
     write_trainer(trainer, extra="sys.exit('no room for it')")
-    with pytest.raises(UserError, match=r"ended by itself with exit code 1; its output lies in .*output\.log") as error:
+    with pytest.raises(UserError, match=r"ended with exit code 1; its output lies in .*output\.log") as error:
         prove(experiment, tmp_path / "proof")
     assert str(error.value).endswith("  no room for it")
 
@@ -156,7 +156,7 @@ def start(tmp_path: Path, program: str) -> WatchedRun:
 
 
 def listen_until(run: WatchedRun, phase: str) -> None:
-    while not run.begun[phase]:
+    while not run.steps[phase]:
         assert not run.ended
         run.listen(1.0)
 
@@ -203,7 +203,7 @@ def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
         while not run.ended:
             run.listen(0.05)
         assert run.exit_code == 0
-        assert run.begun["compile"] == 1
+        assert run.steps["compile"] == [None]
     assert time.monotonic() - began < 19
 
 
@@ -216,16 +216,16 @@ def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_phase_of_its_own_that_was_missed_ends_in_a_kill(tmp_path: Path) -> None:
-    course = Course({name: [1] for name in PHASES}, {name: [600.0] for name in PHASES})
+    times = PhaseTimes({name: [1] for name in PHASES}, {name: [600.0] for name in PHASES})
     with start(tmp_path, "tell('begin restore 3\\nend restore 3\\nbegin step 4\\n'); time.sleep(600)") as run:
-        assert kill_in(run, "restore", 1, course, random.Random(0), limit_seconds=60) in ([], ["step"])
+        assert kill_in(run, "restore", 1, times, random.Random(0), limit_seconds=60) in ([], ["step"])
 
 
 @pytest.mark.process
 def test_a_start_that_hangs(tmp_path: Path) -> None:
-    course = Course({name: [1] for name in PHASES}, {name: [1.0] for name in PHASES})
+    times = PhaseTimes({name: [1] for name in PHASES}, {name: [1.0] for name in PHASES})
     with start(tmp_path, "time.sleep(600)") as run, pytest.raises(UserError, match="had not come to its compile"):
-        kill_in(run, "compile", 1, course, random.Random(0), limit_seconds=0.1)
+        kill_in(run, "compile", 1, times, random.Random(0), limit_seconds=0.1)
 
 
 def test_a_kill_counts_for_what_was_open() -> None:
@@ -240,22 +240,28 @@ def test_a_kill_counts_for_what_was_open() -> None:
 
 @pytest.mark.parametrize(("kills", "least", "most"), [(1, 0, 1), (5, 1, 1), (20, 4, 4), (23, 4, 5)])
 def test_shares_are_equal(kills: int, least: int, most: int) -> None:
-    deck = Deck(kills, random.Random(0))
-    assert deck.deal({"none"}) is None
+    shares = PhaseShares(kills, random.Random(0))
+    assert shares.draw_phase({"none"}) is None
     dealt: Counter[str] = Counter()
-    while deck.left:
-        phase = deck.deal(PHASES)
+    while shares.left:
+        phase = shares.draw_phase(PHASES)
         assert phase is not None
         dealt[phase] += 1
-        deck.count(phase)
+        shares.count(phase)
     assert dealt.total() == kills
     assert all(least <= dealt[name] <= most for name in PHASES)
-    deck.count("step")
-    assert deck.left == 0
+    shares.count("step")
+    assert shares.left == 0
 
 
 def test_what_comes_in_a_start() -> None:
-    steps = {"compile": [None], "step": [1, 2, 3, 4], "save": [2, 4], "evaluate": [0, 4], "restore": []}
-    course = Course(steps, {name: [] for name in PHASES})
-    assert course.occurrences(None) == {"compile": 1, "step": 4, "save": 2, "evaluate": 2}
-    assert course.occurrences(2) == {"compile": 1, "step": 2, "save": 1, "evaluate": 1, "restore": 1}
+    steps: dict[str, list[int | None]] = {
+        "compile": [None],
+        "step": [1, 2, 3, 4],
+        "save": [2, 4],
+        "evaluate": [0, 4],
+        "restore": [],
+    }
+    times = PhaseTimes(steps, {name: [] for name in PHASES})
+    assert times.occurrences(None) == {"compile": 1, "step": 4, "save": 2, "evaluate": 2}
+    assert times.occurrences(2) == {"compile": 1, "step": 2, "save": 1, "evaluate": 1, "restore": 1}

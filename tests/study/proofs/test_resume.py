@@ -6,18 +6,20 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
 from t5xpg.base.phases import PHASES
+from t5xpg.experiment import config
+from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.study.proofs import resume
-from t5xpg.study.proofs.comparison import compare, first_difference, litter, read_checkpoint
-from tests.workplace import REPOSITORY, Workplace, assert_same_run
+from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, leftovers, read_checkpoint
+from tests.workplace import Workplace, assert_same_run
 
 STEPS = 12
 
@@ -43,7 +45,7 @@ def test_a_run_killed_in_each_phase_is_the_same_run(proof: tuple[Path, str]) -> 
     assert all(receipt["kills"]["by_phase"][name] >= 1 for name in PHASES)
     assert receipt["kills"]["dealt"] == len(receipt["list_of_kills"]) == sum(receipt["kills"]["by_phase"].values())
     assert receipt["starts"] > receipt["kills"]["dealt"]
-    assert receipt["equal"]["batches.sha256"]["batches"] == STEPS
+    assert receipt["equal"]["batches.sha256"]["lines"] == STEPS
     assert {"metrics.jsonl", "parameters", "optimiser", "data position", "meta"} <= receipt["equal"].keys()
     assert receipt["versions"]["jax"]
     assert receipt["devices"]["platform"] == "cpu"
@@ -83,33 +85,29 @@ def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy
 
 
 @pytest.mark.process
-def test_another_record_is_found(proof: tuple[Path, str], copy: Path) -> None:
-    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
-    changed = lines[2].replace('"loss":', '"loss":1')
+@pytest.mark.parametrize("name", ["metrics.jsonl", "batches.sha256"])
+def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -> None:
+    lines = (copy / name).read_text().splitlines(keepends=True)
+    changed = lines[2].replace("1", "2").replace("0", "1")
     assert changed != lines[2]
-    (copy / "metrics.jsonl").write_text("".join([*lines[:2], changed, *lines[3:]]))
+    (copy / name).write_text("".join([*lines[:2], changed, *lines[3:]]))
+    assert differences(proof, copy) == [
+        f"{copy / name}, line 3: {changed.strip()[:300]}; in the unbroken run: {lines[2].strip()[:300]}"
+    ]
+    (copy / name).write_text("".join(lines[:-1]))
     (said,) = differences(proof, copy)
-    assert f"{copy / 'metrics.jsonl'}, line 3: " in said
-    assert changed.strip() in said
-    assert lines[2].strip() in said
-    (copy / "metrics.jsonl").write_text("".join(lines[:-1]))
-    (said,) = differences(proof, copy)
-    assert f"line {len(lines)}: no such line" in said
+    assert f"{copy / name}, line {len(lines)}: no such line; in the unbroken run: " in said
 
 
 @pytest.mark.process
-def test_another_batch_is_found(proof: tuple[Path, str], copy: Path) -> None:
-    file = copy / "batches.sha256"
-    lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join([*lines[:6], "0" * 64 + "\n", *lines[7:]]))
-    (said,) = differences(proof, copy)
-    assert "the batch of step 7 has the hash 0000000000000000…" in said
-    file.write_text("".join([*lines[:4], "-" * 64 + "\n", *lines[5:]]))
-    (said,) = differences(proof, copy)
-    assert f"{file} lacks the hash of the batch of step 5." in said
-    file.write_text("".join(lines[:-1]))
-    (said,) = differences(proof, copy)
-    assert f"{file} has the hashes of 11 batches for 12 updates." in said
+@pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [f"{UNKNOWN}\n", *lines[1:]]])
+def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy: Path, change: Any) -> None:
+    """Though both runs lack them."""
+    other = Path(shutil.copytree(copy, copy.with_name("other")))
+    for run in (copy, other):
+        (run / "batches.sha256").write_text("".join(change((run / "batches.sha256").read_text().splitlines(True))))
+    (said,) = compare(other, copy, STEPS, untouched).differences
+    assert f"{other / 'batches.sha256'} is not whole: " in said
 
 
 @pytest.mark.process
@@ -151,40 +149,28 @@ def test_a_checkpoint_that_is_not_there_is_found(proof: tuple[Path, str], copy: 
     ],
 )
 def test_what_a_kill_left_is_found(proof: tuple[Path, str], copy: Path, left: str) -> None:
-    assert litter(copy, proof[0] / "unbroken") == []
+    assert leftovers(copy, proof[0] / "unbroken") == []
     (copy / left).mkdir()
     assert differences(proof, copy) == [f"{copy / left} was left behind by a kill."]
 
 
 @pytest.mark.process
-def test_the_same_position_written_in_another_way_is_the_same(proof: tuple[Path, str], copy: Path) -> None:
+def test_the_same_position_written_in_another_way_is_the_same(
+    proof: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And that of another step is another one: the batches that follow decide."""
-    runs = proof[0] / "unbroken" / "checkpoints"
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from t5xpg import config\n"
-        "from t5xpg.study.proofs.comparison import read_checkpoint\n"
-        "from t5xpg.study.proofs.comparison import PositionComparison\n"
-        "one, other = (read_checkpoint(Path(path))['data'] for path in sys.argv[2:])\n"
-        "with PositionComparison(config.load(sys.argv[1])) as positions:\n"
-        "    print(positions(one, dict(one)))\n"
-        "    print(positions(one, {**one, 'remark': one['stream']}))\n"
-        "    print(positions(one, other))\n"
-    )
     place = Workplace(proof[0].parent)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(place.experiment), str(runs / "12"), str(runs / "8")],
-        env=place.environment | {"PYTHONPATH": str(REPOSITORY)},
-        cwd=copy,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    runs = proof[0] / "unbroken" / "checkpoints"
+    one, other = (read_checkpoint(runs / step)["data"] for step in ("12", "8"))
+    loaded = config.load(str(place.experiment))
+    assert compare_positions(loaded, one, dict(one)) == ("byte for byte", None)
+    assert compare_positions(loaded, one, {**one, "remark": one["stream"]}) == ("the next 8 batches", None)
+    assert compare_positions(loaded, one, other) == (
+        "",
+        "of the batches that follow its position, number 1 is another one",
     )
-    assert done.stdout.splitlines() == [
-        "('byte for byte', None)",
-        "('the next 8 batches', None)",
-        "('', 'of the batches that follow its position, number 1 is another one')",
-    ]
 
 
 # A trainer whose run is that of the proof, and which spoils a record of the unbroken run while it makes the other one.

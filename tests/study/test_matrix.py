@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from t5xpg.base import paths
-from t5xpg.experiment import config
 from t5xpg.run.batch_trail import LINE
 from t5xpg.run.records import read_jsonl, whole_split
-from t5xpg.study import matrix
-from t5xpg.study.matrix import board, page, plan, reading
+from t5xpg.study import matrix_board
+from t5xpg.study.matrix import Matrix
 from tests.workplace import Workplace, make_workplace
 
 PLAN = """
@@ -60,6 +59,7 @@ architectures = ["decoder_prefix_lm"]
 objectives = ["span_corruption"]
 reason = "So could this."
 """
+BOARD_FILE = Matrix.page.board_file
 CELLS = [
     "encoder_decoder,span_corruption,bytes",
     "decoder_prefix_lm,prefix_lm,bytes",
@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     made = make_workplace(tmp_path_factory.mktemp("matrix"))
     text = made.experiment.read_text(encoding="utf-8")
     made.experiment.write_text(text.replace("TRAIN_STEPS = 12", "TRAIN_STEPS = 6"), encoding="utf-8")
-    (made.experiment.parent / plan.FILE_NAME).write_text(PLAN, encoding="utf-8")
+    (made.folder / Matrix.plan_file).write_text(PLAN, encoding="utf-8")
     return made
 
 
@@ -88,7 +88,8 @@ def done(place: Workplace) -> dict[str, str]:
         while not list(folder.glob("*/run.json")) and time.monotonic() < end:
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM
+        printed = process.communicate(timeout=60)[0]
+        assert process.returncode == 128 + signal.SIGTERM, printed
     return {"before": before, "sweep": place.run(*command), "after": place.run("check", str(place.experiment))}
 
 
@@ -140,7 +141,7 @@ def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[st
 def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str]) -> None:
     place.run("report", str(place.experiment))
     folder = place.experiment.parent
-    found = json.loads((folder / matrix.BOARD_FILE).read_text(encoding="utf-8"))
+    found = json.loads((folder / BOARD_FILE).read_text(encoding="utf-8"))
     assert (found["runs"], found["runs_done"]) == (4, 4)
     for cell in found["cells"]:
         name = ",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary"))
@@ -152,21 +153,19 @@ def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str
         assert cell["packed"] == (cell["architecture"] == "decoder_prefix_lm")
         assert cell["ids"] == (384 if cell["vocabulary"] == "bytes" else 180)
     assert [one["ids"] for one in found["vocabularies"]] == [[384], [180]]
-    readme = folder / matrix.README_FILE
+    readme = folder / "README.md"
     text = readme.read_text(encoding="utf-8")
     for cell in found["cells"]:
         assert f"{cell['loss']:.3f}" in text
         assert f"{cell['unigram']['loss']:.3f}" in text
         assert f"{cell['of_text']['loss']:.3f} / {cell['of_text']['unigram']['loss']:.3f}" in text.replace("**", "")
-    assert matrix.check_page(folder) == []
-    readme.write_text(text.replace("BPE", "PBE"), encoding="utf-8")
-    assert matrix.check_page(folder) == [f"{readme}: the block is not that of {matrix.BOARD_FILE}"]
+    assert Matrix.page.differences(folder) == []
 
 
 @pytest.mark.process
 def test_a_cell_that_was_not_trained_here_stays_as_published(place: Workplace, done: dict[str, str]) -> None:
     place.run("report", str(place.experiment))
-    file = place.experiment.parent / matrix.BOARD_FILE
+    file = place.experiment.parent / BOARD_FILE
     published = file.read_text(encoding="utf-8")
     folder = place.folder / "runs" / place.experiment.stem
     away = folder.with_name("away")
@@ -202,7 +201,7 @@ def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict
     try:
         printed = place.run("sweep", str(place.experiment), code=1)
         place.run("report", str(place.experiment))
-        text = (place.experiment.parent / matrix.README_FILE).read_text(encoding="utf-8")
+        text = (place.experiment.parent / "README.md").read_text(encoding="utf-8")
     finally:
         trail.write_bytes(kept)
     assert "was trained on other batches than small_span_corruption gives now" in printed
@@ -225,7 +224,7 @@ def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict
 
 @pytest.mark.process
 def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> None:
-    file = place.experiment.parent / plan.FILE_NAME
+    file = place.experiment.parent / Matrix.plan_file
     try:
         file.write_text(PLAN.replace('"PACK=True"', '"PCAK=True"'), encoding="utf-8")
         for command in ("check", "sweep"):
@@ -249,49 +248,35 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
     assert "CELLS=*,pieces is no cell of small" in place.run("sweep", str(place.experiment), "--cells=*,pieces", code=1)
 
 
-def test_published_pages_are_those_of_their_boards() -> None:
-    for file in paths.EXPERIMENTS.glob(f"*/{matrix.BOARD_FILE}"):
-        assert matrix.check_page(file.parent) == []
-
-
-def test_only_cells_of_the_same_text_and_vocabulary_are_kept(tmp_path: Path) -> None:
-    text = (paths.EXPERIMENTS / "matrix_tiny" / matrix.BOARD_FILE).read_text(encoding="utf-8")
+def test_only_cells_of_the_same_text_and_vocabulary_are_kept() -> None:
+    text = (paths.EXPERIMENTS / "matrix_tiny" / BOARD_FILE).read_text(encoding="utf-8")
     published, empty = json.loads(text), json.loads(text)
     for cell in empty["cells"]:
         cell["done"] = False
     for entry, other in zip(published["vocabularies"], empty["vocabularies"], strict=True):
         entry["model_sha256"], other["model_sha256"] = "0" * 64, None
-    assert board.with_published(empty, published, tmp_path)["cells"] == published["cells"]
+    assert matrix_board.with_published(empty, published, [])["cells"] == published["cells"]
     for entry in empty["vocabularies"]:
         entry["model_sha256"] = "1" * 64 if entry["name"] == "bpe" else None
-    found = board.with_published(empty, published, tmp_path)
+    found = matrix_board.with_published(empty, published, [])
     assert [cell["done"] for cell in found["cells"]] == [cell["vocabulary"] != "bpe" for cell in published["cells"]]
     assert found["runs_done"] == 28
     empty["dataset"]["sha256"]["train"] = "2" * 64
-    assert board.with_published(empty, published, tmp_path) is empty
+    assert matrix_board.with_published(empty, published, []) is empty
 
 
-def test_the_published_matrix_is_that_of_its_plan() -> None:
-    for file in paths.EXPERIMENTS.glob(f"*/{plan.FILE_NAME}"):
-        what = reading.read(file)
-        found = json.loads((file.parent / matrix.BOARD_FILE).read_text(encoding="utf-8"))
-        names = [
-            ",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary")) for cell in found["cells"]
-        ]
-        assert names == [cell.name for cell in what.cells()]
-        assert found["runs_done"] == found["runs"] == len(names)
-        assert page.block(found) in (file.parent / matrix.README_FILE).read_text(encoding="utf-8")
-        for cell, told in zip(what.cells(), found["cells"], strict=True):
-            if cell.vocabulary.settings is None:  # the others take their sizes from vocabularies that were made
-                experiment = config.load(file.parent.name, cell.bindings, cell.gin_files).experiment
-                assert told["steps"] == experiment.total_steps
-                assert told["num_params"] == experiment.model.num_params
-                assert told["lengths"] == dict(experiment.lengths)
-                assert told["settings"] == board.settings_digest(experiment), (
-                    "train it again: the gin files have changed"
-                )
-
-
-def test_an_experiment_with_a_plan_is_a_matrix() -> None:
-    assert matrix.is_matrix("matrix_tiny")
-    assert not matrix.is_matrix("optimizers_tiny")
+def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:
+    matrix = Matrix("matrix_tiny", tmp_path)
+    found = json.loads((matrix.home / BOARD_FILE).read_text(encoding="utf-8"))
+    names = [",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary")) for cell in found["cells"]]
+    assert found["runs_done"] == found["runs"] == len(names)
+    runs = matrix.runs_of_cells()
+    assert names == [run.name for run in runs]
+    for run, cell in zip(runs, found["cells"], strict=True):
+        if run.labels["vocabulary"] == "bytes":  # the others take their sizes from vocabularies that were made
+            assert cell["steps"] == run.steps
+            assert cell["num_params"] == run.experiment.model.num_params
+            assert cell["lengths"] == dict(run.experiment.lengths)
+            assert cell["settings"] == matrix_board.settings_digest(run.experiment), (
+                "train it again: the gin files have changed"
+            )

@@ -1,0 +1,100 @@
+"""Many runs of one experiment: `make sweep`, and `make report` of what came of it.
+
+A plan in the experiment's folder says what is trained. Its runs are trained as processes, in stages; a stage that was
+interrupted goes on where it stopped. What they found is collected as one JSON value, the board, and the page is made
+from the board alone. `sweep` and `matrix` are the two kinds of plans.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from t5xpg.base import locks
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import shown
+from t5xpg.experiment import config
+from t5xpg.study import runs
+from t5xpg.study.page import Board, Page
+from t5xpg.study.runs import Run
+
+
+class Study(ABC):
+    """A plan with its runs in the folder `folder`."""
+
+    plan_file: ClassVar[str]
+    page: ClassVar[Page]
+
+    def __init__(self, experiment: str, folder: Path) -> None:
+        self.name, gin_file = config.find_experiment(experiment)
+        self.experiment, self.folder = experiment, folder
+        self.home = gin_file.parent
+        self.plan_path = self.home / self.plan_file
+
+    @classmethod
+    def is_planned(cls, experiment: str) -> bool:
+        """Whether an experiment has a plan of this kind."""
+        return (config.find_experiment(experiment)[1].parent / cls.plan_file).exists()
+
+    @abstractmethod
+    def runs(self) -> list[Run]:
+        """All runs, as far as they are known: later ones may depend on what earlier ones found."""
+
+    @abstractmethod
+    def check_cells(self, cells: str | None) -> None:
+        """Raise UserError where a pattern chooses no runs. cells: as of `train`."""
+
+    @abstractmethod
+    def time_steps(self) -> int:
+        """Measure what a step takes of what is compared, where that does the same work. Returns 0."""
+
+    @abstractmethod
+    def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+        """Runs that are trained together; what they need is made before, and what follows them is measured after."""
+
+    @abstractmethod
+    def collect(self, wanted: Sequence[Run]) -> Board:
+        """The board of these runs."""
+
+    @abstractmethod
+    def summary(self, board: Board) -> Iterable[str]:
+        """The board for a terminal."""
+
+    def train(self, *, jobs: int = 1, cells: str | None = None) -> int:
+        """Train what is left, each run in a folder of its own, measure it, and print what is known so far.
+
+        jobs: runs at a time; they share the cores. Their losses do not depend on it but for the order of sums, which
+        the number of cores decides. cells: a pattern of the names of a matrix's cells, such as "*,lm,*"; None for all.
+        Returns 0 when every run is done. Raises UserError for what the user can mend: a mistake in the plan, a run
+        with other settings than the plan has now.
+        """
+        self.check_cells(cells)
+        trained: list[Run] = []
+        instead = "Wait for it, or name another with RUN=…"
+        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
+            for stage in self.stages(cells):
+                for run in stage:
+                    run.check()
+                runs.train(stage, jobs=jobs, label=self.plan_path.stem)
+                trained += stage
+            board = self.collect(trained)
+        for line in self.summary(board):
+            print(line)
+        print(f"publish it: make report EXP={self.name}")
+        return 0
+
+    def publish(self) -> Path:
+        """Write the board, the pictures and the README's block into the experiment's folder; the README's path.
+
+        What is not done yet is left out, and the page says so. Raises UserError where nothing is done.
+        """
+        board = self.collect(self.runs())
+        if not board["runs_done"]:
+            raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep EXP={self.name}")
+        return self.page.write(self.home, self.with_published(board))
+
+    def with_published(self, board: Board) -> Board:
+        """The board with what an earlier one holds and this one does not: nothing, where a kind says nothing else."""
+        return board

@@ -1,0 +1,189 @@
+"""The page of a matrix: the tables of its README, made from matrix.json and from nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from t5xpg.base.page import UNKNOWN, decimals, escape, table
+from t5xpg.base.progress import duration
+from t5xpg.study.matrix_plan import AXES
+from t5xpg.study.page import Board, Page, batch_shape, facts, progress
+
+_NOTHING = "\N{EN DASH}"  # a pair that is not trained
+# Of whose cells the targets are all of the text, whatever the vocabulary.
+_COMPARABLE = "lm"
+
+Cell = Mapping[str, Any]
+Measure: TypeAlias = Callable[[Cell], tuple[float | None, float | None]]
+
+
+def sections(board: Board) -> Iterator[str]:
+    """The paragraphs of the block of the experiment's README."""
+    yield progress(board, "cells", f"the others are shown as {UNKNOWN}")
+    yield _how_to_read(board)
+    yield _matrix(board, _of_text)
+    yield _footnotes(board)
+    yield "The same of all targets, sentinels and ends included, in nats per target token:"
+    yield _matrix(board, _of_targets)
+    yield _bits(board)
+    yield _matrix(board, _in_bits)
+    yield "Every cell:"
+    yield _cells(board)
+    yield facts(_facts(board), board["sources"])
+
+
+PAGE = Page("matrix.json", "matrix", sections)
+
+
+def line(cell: Cell) -> str:
+    """A cell for a terminal."""
+    name = ",".join(cell[axis] for axis in AXES)
+    if cell["loss"] is None:
+        return f"{name}: {_values(cell, _of_text)}"
+    reached, unigram = map(decimals, _of_text(cell))
+    verdict = "learned" if cell["learned"] else "has not learned"
+    return f"{name}: {reached} nats a token of text, unigram {unigram}: {verdict}"
+
+
+def _how_to_read(board: Board) -> str:
+    updates = " or ".join(f"{count:,}" for count in sorted({cell["steps"] for cell in board["cells"]}))
+    learned, done = board["learned"], board["runs_done"]
+    every = "all" if learned == done else f"{learned:,} of {done:,}"
+    return (
+        f"Loss on held-out text after {updates} updates, in nats per token of text that is predicted, beside that of a "
+        "unigram model, which gives each token the probability that it has in the training targets of the same run. "
+        "Sentinels and ends are left out here: they follow from how targets are made, and a model that knows no more "
+        "has learned nothing of the text. **Bold**: lower than the unigram's, here and over all targets, as in "
+        f"{every} of the cells."
+    )
+
+
+def _bits(board: Board) -> str:
+    cells = _of(board, _COMPARABLE)
+    if not cells:
+        return ""
+    measured = ", ".join(
+        f"{_title(board, 'vocabulary', cell)} {cell['held_out_target_bytes']:,}"
+        for cell in cells
+        if cell["held_out_target_bytes"] is not None
+    )
+    return (
+        "And all targets in bits per byte that they stand for. Those of a language model are the text itself, so that "
+        f"bits per byte compare {_title(board, 'objective', cells[0])} runs whatever their vocabularies. The text that "
+        f"was measured is the same ({measured} bytes; a vocabulary of pieces counts a space in front of each "
+        "document). They were trained for as many updates, not on as much text: a piece is some bytes long. Of all "
+        "other objectives the number is the negative log-likelihood of the targets, sentinels and ends included, over "
+        "the bytes that the targets stand for. It compares with the number beside it, and not across vocabularies or "
+        "objectives."
+    )
+
+
+def _of_text(cell: Cell) -> tuple[float | None, float | None]:
+    """Of a model and of the unigrams: nats per token of text."""
+    return cell["of_text"]["loss"], cell["of_text"]["unigram"]["loss"]
+
+
+def _of_targets(cell: Cell) -> tuple[float | None, float | None]:
+    """Nats per target token."""
+    return cell["loss"], cell["unigram"]["loss"]
+
+
+def _in_bits(cell: Cell) -> tuple[float | None, float | None]:
+    """Bits per byte of the targets."""
+    return cell["bits_per_byte"], cell["unigram"]["bits_per_byte"]
+
+
+def _matrix(board: Board, measure: Measure) -> str:
+    found = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
+    reasons = _reasons(board)
+    notes = {
+        (one["architecture"], one["objective"]): f"{_NOTHING}<sup>{reasons.index(one['reason']) + 1}</sup>"
+        for one in board["left_out"]
+    }
+    rows = []
+    for architecture in board["architectures"]:
+        for vocabulary in board["vocabularies"]:
+            pairs = [(architecture["name"], objective["name"]) for objective in board["objectives"]]
+            values = [found.get((*pair, vocabulary["name"])) or notes[pair] for pair in pairs]
+            rows.append([escape(architecture["title"]), escape(vocabulary["title"]), *values])
+    header = ["architecture", "vocabulary", *(escape(one["title"]) for one in board["objectives"])]
+    return table(header, rows, numbers_from=2)
+
+
+def _values(cell: Cell, measure: Measure) -> str:
+    if cell["diverged_at"] is not None:
+        return f"not finite after step {cell['diverged_at']:,}"
+    if not cell["done"]:
+        return UNKNOWN
+    reached, unigram = map(decimals, measure(cell))
+    return f"{f'**{reached}**' if cell['learned'] else reached} / {unigram}"
+
+
+def _reasons(board: Board) -> list[str]:
+    """Why pairs are left out, in the order of their footnotes."""
+    return list(dict.fromkeys(one["reason"] for one in board["left_out"]))
+
+
+def _footnotes(board: Board) -> str:
+    return "<br>\n".join(f"<sup>{number}</sup> {escape(why)}" for number, why in enumerate(_reasons(board), start=1))
+
+
+def _cells(board: Board) -> str:
+    rows = [
+        [*(_title(board, axis, cell) for axis in AXES), *_numbers(cell)]
+        for cell in board["cells"]
+        if cell["done"] and cell["diverged_at"] is None
+    ]
+    header = ["architecture", "objective", "vocabulary", "parameters", "rows x lengths", "steps", "target tokens"]
+    header += ["held-out target tokens", "of text", "loss", "unigram", "loss of text", "unigram", "bits a byte"]
+    header += ["unigram", "accuracy", "most frequent token", "learned"]
+    return table(header, rows, numbers_from=3) if rows else ""
+
+
+def _numbers(cell: Cell) -> list[str]:
+    counts = [cell["steps"], cell["target_tokens"], cell["held_out_target_tokens"], cell["of_text"]["tokens"]]
+    measured = [value for measure in (_of_targets, _of_text, _in_bits) for value in measure(cell)]
+    return [
+        f"{cell['num_params']:,}",
+        batch_shape(cell, " packed"),
+        *(f"{count:,}" for count in counts),
+        *map(decimals, [*measured, cell["accuracy"], cell["unigram"]["accuracy"]]),
+        "yes" if cell["learned"] else "no",
+    ]
+
+
+def _facts(board: Board) -> Iterator[list[str]]:
+    done = [cell for cell in board["cells"] if cell["done"]]
+    how = "counts of the training targets of the run itself, each id once more (Laplace)"
+    yield ["unigram", f"{how}; of text alone it is told where text stands, and the model is not"]
+    yield ["rows", _packing(done)]
+    digests = board["dataset"]["sha256"] or {}
+    parts = "; ".join(f"{split} {digest[:12]}…" for split, digest in digests.items())
+    yield ["data", escape(f"{board['dataset']['name']}: {parts}" if parts else board["dataset"]["name"])]
+    for one in board["vocabularies"]:
+        ids = " or ".join(f"{count:,}" for count in one["ids"])
+        made = f", `{one['command']}`" if one["command"] else ""
+        yield [f"vocabulary {escape(one['title'])}", f"{ids or UNKNOWN} ids{made}"]
+    yield ["seed", ", ".join(sorted({str(cell["seed"]) for cell in board["cells"]}))]
+    seconds = [cell["training_seconds"] for cell in done if cell["training_seconds"] is not None]
+    if seconds:
+        middle, spread = duration(statistics.median(seconds)), f"{duration(min(seconds))} to {duration(max(seconds))}"
+        yield ["time", f"{middle} of training a cell in the median ({spread}); starts and measuring not counted"]
+
+
+def _packing(cells: Sequence[Cell]) -> str:
+    """What a row of a training batch holds."""
+    if not any(cell["packed"] for cell in cells):
+        return "one example each"
+    return "one example each, or where it says packed as many as fit; held-out text is never packed"
+
+
+def _of(board: Board, objective: str) -> list[Cell]:
+    return [cell for cell in board["cells"] if cell["objective"] == objective and cell["done"]]
+
+
+def _title(board: Board, axis: str, cell: Cell) -> str:
+    """The title of a cell's entry of an axis, as Markdown."""
+    return escape(next(one["title"] for one in board[AXES[axis]] if one["name"] == cell[axis]))

@@ -1,0 +1,157 @@
+"""The board of a sweep, leaderboard.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t5xpg.study import judging
+from t5xpg.study.board import FORMAT, mean, rounded, sources
+from t5xpg.study.page import Board
+from t5xpg.study.runs import Outcome, Run, outcome
+from t5xpg.study.sweep_plan import SweepPlan
+
+MEASURE = "nats_per_byte"
+
+_Found = Sequence[tuple[Run, Outcome]]
+
+
+def collect(
+    experiment: str,
+    plan: SweepPlan,
+    runs: Sequence[Run],
+    best: Mapping[str, str] | None,
+    planned: int,
+    step_times: Mapping[str, Any] | None,
+) -> Board:
+    """Everything that the page shows.
+
+    runs: those that are known; planned: how many there will be. best: the candidates of the final runs, None while they
+    are searched for. step_times: from `step_times.measure`, None where they were not measured.
+
+    Steps to the reference are of the first measured validation loss that is as low as the mean over seeds of the
+    reference's last one; None for a run that does not come so far, or is validated on another task. A plan that judges
+    its runs has "judged": what each recipe was trained on, and its losses on each task and the parts of a mixture.
+    """
+    found = [(run, outcome(run)) for run in runs]
+    final = {
+        name: [(run, out) for run, out in found if (run.stage, run.labels["recipe"]) == ("final", name)]
+        for name in plan.recipes
+    }
+    short = [(run, out) for run, out in found if run.stage == "short"]
+    reference = plan.final.reference
+    target = mean([last_loss(out) for _, out in final[reference] if out.done])
+    tasks = {name: _setting(entries, "eval_dataset.mixture_or_task_name") for name, entries in final.items()}
+    entries = [
+        _entry(plan, name, best, final[name], target if tasks[name] == tasks[reference] else None)
+        | {"validated_on": tasks[name]}
+        for name in plan.recipes
+    ]
+    return {
+        "format": FORMAT,
+        "experiment": experiment,
+        "measure": MEASURE,
+        "runs": planned,
+        "runs_done": sum(out.done for _, out in found),
+        "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(target)},
+        "search": [
+            {
+                **run.labels,
+                "done": out.done,
+                "diverged_at": out.step if out.diverged else None,
+                "loss": rounded(last_loss(out)),
+                "chosen": best is not None and best[run.labels["recipe"]] == run.labels["candidate"],
+            }
+            for run, out in found
+            if run.stage == "search"
+        ],
+        "final": entries,
+        "short": _entry(plan, short[0][0].labels["recipe"], best, short, target) if short else None,
+        **({} if plan.judged is None else {"judged": _judged(plan.judged.tasks, final)}),
+        "step_times": step_times,
+        "sources": sources(runs),
+    }
+
+
+def last_loss(found: Outcome) -> float | None:
+    """The validation loss at the end; None where it is not finite or there is none."""
+    loss: float | None = found.last[MEASURE] if found.last is not None else None
+    return loss
+
+
+def _setting(runs: _Found, name: str) -> Any:
+    """A setting that runs of a recipe have been started with; None where none has."""
+    return next((run.recorded()["settings"].get(name) for run, _ in runs if run.directory.exists()), None)
+
+
+def _entry(
+    plan: SweepPlan, recipe: str, best: Mapping[str, str] | None, runs: _Found, target: float | None
+) -> dict[str, Any]:
+    done = [(run, out) for run, out in runs if out.done]
+    losses = [last_loss(out) for _, out in done]
+    return {
+        "recipe": recipe,
+        "title": plan.recipes[recipe].title,
+        "gin_file": plan.recipes[recipe].gin_file,
+        "candidate": best[recipe] if best is not None else None,
+        "steps": runs[0][0].labels["steps"] if runs else None,
+        "seeds": [run.labels["seed"] for run, _ in done],
+        "seeds_planned": len(runs),
+        "loss": [rounded(loss) for loss in losses],
+        "mean_loss": rounded(mean(losses)),
+        "steps_to_reference": [steps_to(out, target) for _, out in done],
+        "target_tokens_per_step": mean([out.target_tokens / out.step for _, out in done if out.step]),
+        "curves": {
+            str(run.labels["seed"]): {
+                "step": [record["step"] for record in out.validation],
+                MEASURE: [rounded(record[MEASURE]) for record in out.validation],
+            }
+            for run, out in done
+        },
+    }
+
+
+def steps_to(found: Outcome, target: float | None) -> int | None:
+    """The first measured step with a loss as low as the target."""
+    if target is None:
+        return None
+    reached = (one["step"] for one in found.validation if one[MEASURE] is not None and one[MEASURE] <= target)
+    return next(reached, None)
+
+
+def _judged(tasks: Sequence[str], final: Mapping[str, _Found]) -> dict[str, Any]:
+    """What the recipes were trained on, and their losses elsewhere: in nats a target token, the means over seeds."""
+    return {
+        "tasks": tasks,
+        "recipes": {
+            name: _trained_on([(run, out) for run, out in found if out.done])
+            | {"loss": {task: _judged_on(task, [run for run, _ in found]) for task in tasks}}
+            for name, found in final.items()
+        },
+    }
+
+
+def _trained_on(done: _Found) -> dict[str, Any]:
+    """Of the runs of a recipe that are done; None for what is not known yet."""
+    return {
+        "task": _setting(done, "train_dataset.mixture_or_task_name"),
+        "rows": _setting(done, "train_dataset.batch_size"),
+        "lengths": _setting(done, "train_dataset.task_feature_lengths") or {},
+        "packed": _setting(done, "train_dataset.pack"),
+        "seeds": [run.labels["seed"] for run, _ in done],
+        "target_tokens": mean([out.target_tokens for _, out in done]),
+        "text_bytes": mean([judging.text_bytes(run) for run, _ in done]),
+    }
+
+
+def _judged_on(task: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """{"seeds": the loss of each, "mean", "parts": {task of a mixture: mean}}; no means while one is missing."""
+    measured = [judging.measured_on(run, task) for run in runs]
+    found = [one for one in measured if one is not None]
+    whole = len(found) == len(runs)
+    parts = dict.fromkeys(part for one in found for part in one.get("tasks", {})) if whole else {}
+    return {
+        "seeds": [rounded(one["loss"]) for one in found],
+        "mean": rounded(mean([one["loss"] for one in found])) if whole else None,
+        "parts": {part: rounded(mean([one["tasks"].get(part, {}).get("loss") for one in found])) for part in parts},
+    }

@@ -1,0 +1,162 @@
+"""What each cell of a matrix is compared with: the unigram model of its training targets, on its held-out batches.
+
+It counts the targets of exactly the batches that the run was trained on, and is measured on the batches of its
+validation: of all targets, and of the text alone. Sentinels and ends follow from how the targets are made (the next
+sentinel is the one with the next number, a token stands behind it), and of some targets they are half. A model that has
+understood no more than that beats the unigrams of all targets; it does not beat those of the text, measured where there
+is text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
+from t5xpg.base.progress import Progress
+from t5xpg.data.batch import Batch, BatchLayout, layout_of
+from t5xpg.data.stream.client import DataService
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.baselines import Unigram
+from t5xpg.evaluate.measurements import describe
+from t5xpg.evaluate.trained_model import check_same_vocabulary, parameters_and_vocabulary
+from t5xpg.experiment import assembly
+from t5xpg.experiment.identity import data_config
+from t5xpg.run.metrics import Window
+from t5xpg.run.records import to_json
+from t5xpg.study.judging import fed_batches, fed_hashes, other_batches
+from t5xpg.study.runs import Run, outcome
+from t5xpg.train import compile_cache
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What runs on the same data share. fed: the digest of their training batches. held_out: of their validation."""
+
+    vocabulary: Vocabulary
+    layout: BatchLayout
+    fed: str
+    training_tokens: int
+    unigram: Mapping[str, Any]
+    unigram_of_text: Mapping[str, Any]
+    held_out: Sequence[Batch]
+
+
+def compare(runs: Sequence[Run]) -> None:
+    """Compare the runs that have not been; what is found is kept beside their folders. All of them are trained.
+
+    Runs on the same data share the counting. Raises UserError where the data are no longer those that a run was trained
+    on, or its last checkpoint is not of its last step.
+    """
+    waiting = [run for run in runs if compared(run) is None]
+    if not waiting:
+        return
+    known: dict[str, Counted] = {}
+    with (
+        Progress("compare", len(waiting), "cells") as progress,
+        DataService() as service,
+        compile_cache.kept_programs(),
+    ):
+        for run in waiting:
+            experiment = run.experiment
+            data = repr((experiment.train_dataset, experiment.eval_dataset, experiment.random_seed, outcome(run).step))
+            if data not in known:
+                known[data] = _count(run, service)
+            counted = known[data]
+            if counted.fed != _digest(run):
+                raise other_batches(run)
+            found = {
+                "format": _FORMAT,
+                "batches": counted.fed,
+                "training_tokens": counted.training_tokens,
+                "unigram": counted.unigram,
+                "of_text": {"unigram": counted.unigram_of_text, "model": _model_on_text(run, counted)},
+            }
+            write_json(run.file_beside("comparison.json"), to_json(found))
+            progress.advance(1, run.name)
+
+
+def compared(run: Run) -> Mapping[str, Any] | None:
+    """What a run was compared with; None where it was not, or when it had been trained on other batches.
+
+    {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
+    "bits_per_byte", "target_tokens"}, "of_text": {"unigram", "model"}: the same, of the text alone}
+    """
+    file = run.file_beside("comparison.json")
+    found: Mapping[str, Any] = read_json(file) if file.exists() else {}
+    return found if found.get("format") == _FORMAT and found["batches"] == _digest(run) else None
+
+
+def text_alone(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Batch:
+    """The batch with weights for tokens of text alone: sentinels, ends and named tokens stand for no bytes."""
+    weights = batch[layout.weights]
+    return {**batch, layout.weights: np.where(token_bytes[batch[layout.targets]] > 0, weights, 0).astype(weights.dtype)}
+
+
+def unigram_of_text(
+    unigram: Unigram, batches: Iterable[Batch], layout: BatchLayout, token_bytes: np.ndarray
+) -> dict[str, Any]:
+    """`Unigram.measure` of the text alone, by a model that is told where it is: no other token has a probability."""
+    is_text = token_bytes > 0
+    number = np.maximum(np.cumsum(is_text) - 1, 0)  # of a token among those of text
+    of_text = (text_alone(batch, layout, token_bytes) for batch in batches)
+    renumbered = ({**batch, layout.targets: number[batch[layout.targets]]} for batch in of_text)
+    return Unigram(unigram.counts[is_text]).measure(renumbered, layout, token_bytes[is_text])
+
+
+def _count(run: Run, service: DataService) -> Counted:
+    experiment = run.experiment
+    vocabulary = describe(service, experiment.train_dataset).vocabulary
+    layout, sizes = layout_of(experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
+    unigram = Unigram.of(fed_batches(run, service), layout, vocabulary.size)
+    with contextlib.closing(service.open(data_config(experiment.eval_dataset, experiment.random_seed))) as stream:
+        held_out = list(stream)
+    return Counted(
+        vocabulary,
+        layout,
+        _digest(run),
+        int(unigram.counts.sum()),
+        _in_bits(unigram.measure(held_out, layout, sizes)),
+        _in_bits(unigram_of_text(unigram, held_out, layout, sizes)),
+        held_out,
+    )
+
+
+def _model_on_text(run: Run, counted: Counted) -> dict[str, Any]:
+    """What the trained model says of the text alone. It has to tell text from sentinels and ends, too."""
+    directory, built = run.directory, assembly.assemble(run.experiment)
+    params, vocabulary, step = parameters_and_vocabulary(directory, run.experiment, built)
+    check_same_vocabulary(counted.vocabulary, vocabulary, directory)
+    if step != (last := outcome(run).step):
+        raise UserError(
+            f"The last checkpoint in {directory.checkpoints} is of step {step:,} and not of {last:,}, as that was "
+            f"damaged or deleted. Delete {directory.path} to train it again."
+        )
+    evaluate, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
+    sizes = np.asarray(vocabulary.token_bytes())
+    window = Window()
+    for batch in counted.held_out:
+        rows = built.on_devices(text_alone(batch, counted.layout, sizes))
+        window.add(jax.device_get(evaluate(params, rows, token_bytes)))
+    summary = window.summary()
+    return {name: summary[name] for name in ("loss", "accuracy", "bits_per_byte", "target_tokens")}
+
+
+def _in_bits(found: dict[str, Any]) -> dict[str, Any]:
+    nats = found.pop("nats_per_byte")
+    return {**found, "bits_per_byte": None if nats is None else nats / math.log(2)}
+
+
+def _digest(run: Run) -> str:
+    """Of the batches that a run was trained on."""
+    return hashlib.sha256("".join(f"{hashed}\n" for hashed in fed_hashes(run)).encode("ascii")).hexdigest()
