@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from tests.workplace import FAST_COMPILATION, Workplace, make_workplace
 
+pytest_plugins = ["tests.tiers"]
 PROGRAMS = "T5XPG_COMPILE_CACHE"
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
@@ -17,10 +19,11 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are processors, as a test that starts programs waits for them; each with 5 GB of memory."""
+    """As many as processors; one more where tests start programs and wait for them. Each has 5 GB of memory."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(processors + 1, memory // 5_000_000_000))
+    waiting = config.getoption("--tier") != "units"
+    return max(1, min(processors + waiting, memory // 5_000_000_000))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,30 +43,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     return make_workplace(tmp_path_factory.mktemp("work place"))
 
 
-# Files that start many programs, the longest first: a process that begins with them does not end long after the others.
-LONG_FILES = (
-    "test_readme.py",
-    "test_matrix.py",
-    "test_faults.py",
-    "test_proving.py",
-    "test_recording.py",
-    "test_finetuning.py",
-    "test_reproduction.py",
-    "test_full_disk.py",
-    "test_safety.py",
-    "test_partitioning.py",
-    "test_every_task.py",
-    "test_several_hosts.py",
-    "test_sweep.py",
-    "test_preparation.py",
-    "test_chain.py",
-    "test_evaluation.py",
-    "test_finetuning_page.py",
-    "test_training.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the long files first; nothing else changes its place."""
-    place = {name: number for number, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: place.get(item.path.name, len(LONG_FILES)))
+@pytest.fixture(scope="session")
+def pretrained(workplace: Workplace) -> Path:
+    """A run of the common experiment, for tests that change nothing of it: 12 steps, checkpoints of 4, 8 and 12."""
+    workplace.run("train", str(workplace.experiment), "--run=pretrained")
+    return workplace.folder / "runs" / "pretrained"

@@ -93,15 +93,13 @@ class Layout(NamedTuple):
 ALONE = Layout(1, 1)
 FSDP = Layout(8, 1, 2, parameters=2)
 FSDP_AND_TENSOR = Layout(2, 4, 1, parameters=2)
-# Adafactor, the optimiser of T5X, sees 1, 2, 4 and 8 devices each way and 1, 2 and 4 parts; the others some of each.
+# Adafactor, the optimiser of T5X, sees 1 to 8 devices each way and 1, 2 and 4 parts; the others some of each.
 # The first layout's checkpoint is gone on with on the last, and a single one's on one device.
 LAYOUTS: dict[str, list[Layout]] = {
     "Adafactor": [
         Layout(4, 1, 4),
         FSDP,
-        Layout(2, 1),
         Layout(8, 1, 2),
-        Layout(1, 2, 4),
         Layout(1, 8),
         Layout(2, 4, 4),
         FSDP_AND_TENSOR,

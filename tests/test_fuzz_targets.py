@@ -27,6 +27,7 @@ def test_what_was_found(path: Path) -> None:
     TARGETS[path.name.partition("-")[0]](path.read_bytes())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", TARGETS)
 def test_some_at_random(name: str) -> None:
     beginnings = st.sampled_from([data for data in SEEDS[name] if data])

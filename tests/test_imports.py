@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import t5xpg
 
 PACKAGE = Path(t5xpg.__file__).parent
@@ -222,6 +224,7 @@ def loaded(names: list[str], unwanted: tuple[str, ...]) -> str:
     return done.stdout
 
 
+@pytest.mark.process
 def test_a_fresh_process_trains_without_tensorflow() -> None:
     names = sorted(set(MODULES) - WITH_TENSORFLOW - {"t5xpg.__main__"})
     assert {"t5xpg.optim.step", "t5xpg.train.training", "t5xpg.run.checkpoint.checkpointer"} <= set(names)
@@ -229,6 +232,7 @@ def test_a_fresh_process_trains_without_tensorflow() -> None:
     assert loaded(names, unwanted) == ""
 
 
+@pytest.mark.process
 def test_a_fresh_process_without_jax() -> None:
     names = [
         name
@@ -238,6 +242,7 @@ def test_a_fresh_process_without_jax() -> None:
     assert loaded(names, (*TENSORFLOW, "jax", "flax", "optax", "orbax")) == ""
 
 
+@pytest.mark.process
 def test_the_command_line_is_there_at_once() -> None:
     """Help and mistakes need no library."""
     assert (

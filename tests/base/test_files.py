@@ -85,6 +85,7 @@ def test_files_that_belong_together_are_replaced_together(
     assert names(tmp_path) == ["one", "two"]
 
 
+@pytest.mark.process
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / left_by(DEAD, "a.json")).write_text("half")
     (tmp_path / left_by(DEAD, "folder")).mkdir()
@@ -98,6 +99,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert files.remove_abandoned(tmp_path / "nowhere") == []
 
 
+@pytest.mark.process
 def test_a_folder_whose_replacement_never_came_is_put_back(tmp_path: Path) -> None:
     aside = tmp_path / left_by(DEAD, "folder", ".old")
     (aside / "folder").mkdir(parents=True)

@@ -52,6 +52,7 @@ def test_without_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.process
 def test_with_text_through_the_program(workplace: Workplace) -> None:
     printed = workplace.run("estimate", str(workplace.experiment), "--gin.EVAL_STEPS=None", "--price-per-hour=2")
     assert re.search(r"^evaluations +3 x [\d.]+ s \(\d+ batches\)", printed, re.MULTILINE), printed

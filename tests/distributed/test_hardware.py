@@ -75,7 +75,7 @@ def test_the_best_measurement_of_a_machine_is_remembered(tmp_path, monkeypatch):
     assert sorted(read_json(memory).values()) == [1e9, 4e9, 5e9]
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"a": "b"}', "", '{"x": NaN}'])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"x": NaN}'])
 def test_what_is_remembered_may_be_anything(tmp_path, monkeypatch, text):
     memory = tmp_path / "peaks.json"
     write_text(memory, text)

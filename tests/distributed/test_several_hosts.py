@@ -25,6 +25,8 @@ from t5xpg.train import training
 from tests.data.recording_samples import DESCRIPTION, batches, identity
 from tests.workplace import REPOSITORY, Workplace
 
+pytestmark = pytest.mark.process
+
 STEPS, KILLED, STOPPED = 96, 15, 45
 SETTINGS = [
     "--gin_file=gin/partitioning/data_parallel.gin",

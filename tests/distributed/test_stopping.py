@@ -30,7 +30,7 @@ class Promises:
             return list(self.told.values())
 
 
-@pytest.mark.parametrize("heard_at", list(itertools.product(range(0, 5, 2), repeat=3)))
+@pytest.mark.parametrize("heard_at", list(itertools.product((0, 3), repeat=3)))
 def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
     """An update ends where all have begun it: no process is more than one ahead, as the metrics are read one late."""
     promises = Promises(3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.results import collect
 from t5xpg.run.results_page import block
-from tests.workplace import Workplace, assert_same_run, checkpoint_arrays
+from tests.workplace import Workplace, checkpoint_arrays
 
 MODULE = """
 import functools
@@ -83,9 +82,6 @@ def blend(workplace: Workplace) -> RunDirectory:
     for split, count in (("train", 40), ("validation", 10)):
         lines = (f"line {n} of {split}\tline {n}\n" for n in range(count))
         (workplace.folder / "user" / f"{split}.txt").write_text("".join(lines))
-    assert "validation, no cache yet (`make train` makes it first" in workplace.run(
-        "check", str(workplace.experiment), *BLEND[:-1]
-    )
     printed = workplace.run("train", str(workplace.experiment), *BLEND)
     assert "user_repeat is cached\n" in printed
     assert re.search(r"^step 1: validation loss by task: small_span_corruption \d\.\d+, user_repeat", printed, re.M)
@@ -94,6 +90,7 @@ def blend(workplace: Workplace) -> RunDirectory:
     return RunDirectory(workplace.folder / "runs" / "blend")
 
 
+@pytest.mark.process
 def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunDirectory) -> None:
     assert (workplace.folder / "cache" / "user_repeat" / "COMPLETED").exists()
     identity = blend.read()["identity"]
@@ -105,6 +102,7 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
     }
 
 
+@pytest.mark.process
 def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDirectory) -> None:
     blend.data_log.write_text("a training still writes here\n")
     printed = workplace.run("eval", str(workplace.experiment), *BLEND)
@@ -143,6 +141,7 @@ def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDire
     assert blend.evaluation_log.exists()
 
 
+@pytest.mark.process
 def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     lines = read_jsonl(blend.metrics_jsonl)
     of_step = ["validation None", "validation small_span_corruption", "validation user_repeat"]
@@ -164,15 +163,7 @@ def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     assert saved["validation/user_repeat/loss"] == results["tasks"]["validation"]["user_repeat"]["loss"][-1]
 
 
-def test_a_run_that_goes_on_measures_the_same(workplace: Workplace, blend: RunDirectory) -> None:
-    again = workplace.folder / "runs" / "blend_again"
-    shutil.copytree(blend.path, again)
-    shutil.rmtree(again / "checkpoints" / "2")
-    printed = workplace.run("train", str(workplace.experiment), *BLEND[:-1], "--run=blend_again")
-    assert "continues after step 1" in printed
-    assert_same_run(again, blend.path, 2)
-
-
+@pytest.mark.process
 def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Workplace, blend: RunDirectory) -> None:
     folder = workplace.folder / "recording"
     workplace.run("record", str(workplace.experiment), *BLEND[:-1], "--steps=2", f"--output={folder}")
@@ -187,6 +178,7 @@ def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Wo
     assert all(array.tobytes() == theirs[name].tobytes() for name, array in ours.items())
 
 
+@pytest.mark.process
 def test_another_experiments_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
     before = blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None
     printed = workplace.run("eval", str(workplace.experiment), "--run=blend", code=1)
@@ -195,6 +187,7 @@ def test_another_experiments_settings_do_not_measure_the_run(workplace: Workplac
     assert before == (blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None)
 
 
+@pytest.mark.process
 def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirectory) -> None:
     prompt = "--prompt=the <extra_id_0> sees"
     more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
@@ -206,6 +199,7 @@ def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirector
     assert "small after step 2" in printed
 
 
+@pytest.mark.process
 def test_a_cache_that_others_made_is_left_as_it_is(
     workplace: Workplace, blend: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, content: bytes) -> None:
         pass
 
 
+@pytest.mark.process
 def test_one_process_writes(tmp_path: Path) -> None:
     def second() -> None:
         try:

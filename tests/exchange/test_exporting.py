@@ -159,6 +159,7 @@ def test_a_difference_is_an_error_and_nothing_is_left(
         assert not [path for path in tmp_path.iterdir() if "wrong" in path.name]
 
 
+@pytest.mark.process
 def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, str(python))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from safetensors.numpy import load_file
 
 from tests.workplace import REPOSITORY, Workplace
+
+pytestmark = pytest.mark.process
 
 BYT5 = REPOSITORY / "tests" / "goldens" / "families" / "byt5"
 TASK = "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption_byt5"

@@ -111,6 +111,7 @@ def cached(place: Path) -> Iterator[prepare.DataIdentity]:
         yield prepare.prepare(MIX)
 
 
+@pytest.mark.process
 def test_what_is_missing_is_made_once(
     place: Path, exported: Path, cached: prepare.DataIdentity, started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +132,7 @@ def test_what_is_missing_is_made_once(
     }  # fmt: skip
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("change", ["environment", "listing", "module found elsewhere"])
 def test_what_a_module_read_is_looked_at_again(
     place: Path,
@@ -167,6 +169,7 @@ def test_what_a_module_read_is_looked_at_again(
         assert prepare.prepare(MIX) == cached
 
 
+@pytest.mark.process
 def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.DataIdentity) -> None:
     settings = place / "settings.json"
     kept = settings.read_text()

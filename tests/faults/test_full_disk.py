@@ -13,6 +13,8 @@ import pytest
 from tests.small_disk import Ended, namespace, run_on_small_disk
 from tests.workplace import REPOSITORY, Workplace, sentences
 
+pytestmark = pytest.mark.process
+
 KIB = 1024
 TASK = "small_span_corruption"
 EXPERIMENT = "DISK/experiments/small/small.gin"

@@ -1,56 +1,45 @@
-"""Every architecture as its users type it: train, evaluate, predict for a prompt and for a split."""
+"""Every architecture as its users type it: train, evaluate, predict for a prompt."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.workplace import Workplace
+from t5xpg.run.records import read_jsonl
+from tests.workplace import Workplace, checkpoint_arrays
 
-# A name, what is included behind the common experiment, and what is bound.
-ARCHITECTURES = {
-    "shared": ("include 'gin/architectures/shared_encoder_decoder.gin'", "small_span_corruption", {}, {}),
-    "lm": (
-        "include 'gin/architectures/decoder_only.gin'\ninclude 'gin/objectives/lm.gin'", "small_lm",
-        {"TASK_FEATURE_LENGTHS": {"targets": 48}}, {},
-    ),
-    "prefix_lm": (
-        "include 'gin/architectures/decoder_only.gin'\ninclude 'gin/objectives/prefix_lm.gin'", "small_prefix_lm",
-        {"TASK_FEATURE_LENGTHS": {"inputs": 32, "targets": 32}, "FEATURE_CONVERTER": "PrefixLMFeatureConverter"}, {},
-    ),
-    "mlm": (
-        "include 'gin/architectures/encoder_only.gin'\ninclude 'gin/objectives/mlm.gin'", "small_mlm",
-        {"TASK_FEATURE_LENGTHS": {"inputs": 48, "targets": 48}, "VOCAB_SIZE": 640}, {"prompt": "the [MASK]og sees"},
-    ),
-}  # fmt: skip
+pytestmark = pytest.mark.process
+
+OPTIONS = ("--gin.TRAIN_STEPS=6", "--gin.EVAL_PERIOD=3")
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def trained(request: pytest.FixtureRequest, workplace: Workplace) -> tuple[str, Path, Path]:
-    """Its name, its gin file, its run."""
-    includes, task, bound, _ = ARCHITECTURES[request.param]
+def write_gin(workplace: Workplace, name: str, includes: list[str], run: str = "pretrain", **bound: Any) -> Path:
+    """The common experiment with other macros and more files behind it."""
     lines = workplace.experiment.read_text().splitlines()
-    kept = [line for line in lines if not line.startswith(("MIXTURE_OR_TASK_NAME", "TASK_FEATURE_LENGTHS"))]
+    kept = [line for line in lines if line.partition(" = ")[0] not in bound]
+    kept = [line.replace("gin/runs/pretrain.gin", f"gin/runs/{run}.gin") for line in kept]
     last = max(index for index, line in enumerate(kept) if line.startswith("include "))
-    values = {"MIXTURE_OR_TASK_NAME": task, "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}, **bound}
-    bindings = [f"{name} = {value!r}" for name, value in values.items()]
-    file = workplace.folder / f"{request.param}.gin"
-    file.write_text("\n".join([*kept[: last + 1], includes, *bindings, *kept[last + 1 :]]) + "\n")
-    printed = workplace.run("train", str(file), "--gin.TRAIN_STEPS=6", "--gin.EVAL_PERIOD=3")
+    more = [f"include 'gin/{each}.gin'" for each in includes] + [f"{key} = {value!r}" for key, value in bound.items()]
+    file = workplace.folder / f"{name}.gin"
+    file.write_text("\n".join([*kept[: last + 1], *more, *kept[last + 1 :]]) + "\n")
+    return file
+
+
+def losses(run: Path) -> list[float]:
+    return [one["loss"] for one in read_jsonl(run / "metrics.jsonl") if one["split"] == "validation"]
+
+
+def assert_learns_and_is_measured(workplace: Workplace, gin: Path) -> None:
+    printed = workplace.run("train", str(gin), *OPTIONS)
     assert "step 0: validation loss" in printed, printed
-    return request.param, file, workplace.folder / "runs" / request.param
-
-
-def test_it_learns_and_is_measured(workplace: Workplace, trained: tuple[str, Path, Path]) -> None:
-    _, file, run = trained
-    overrides = ("--gin.TRAIN_STEPS=6", "--gin.EVAL_PERIOD=3")
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    losses = [record["loss"] for record in records if record["split"] == "validation"]
-    assert losses[-1] < losses[0]
-    printed = workplace.run("eval", str(file), *overrides)
+    run = workplace.folder / "runs" / gin.stem
+    assert losses(run)[-1] < losses(run)[0]
+    printed = workplace.run("eval", str(gin), *OPTIONS)
     assert "nats per target token" in printed
     assert "  the frequencies of tokens alone: loss " in printed
     evaluation = json.loads((run / "evaluation.json").read_text())
@@ -61,45 +50,50 @@ def test_it_learns_and_is_measured(workplace: Workplace, trained: tuple[str, Pat
     assert all(sample["input"] and set(sample) <= {"input", "target", "prediction", "filled"} for sample in samples)
 
 
-def test_it_is_exported(workplace: Workplace, trained: tuple[str, Path, Path]) -> None:
-    """Or says why not; compared with transformers where that is installed."""
-    name, file, run = trained
-    overrides = ("--gin.TRAIN_STEPS=6", "--gin.EVAL_PERIOD=3")
-    if name == "prefix_lm":
-        said = workplace.run("export", str(file), *overrides, code=1)
-        assert "transformers has no architecture that is equal to this one" in said
-        assert not (run / "huggingface").exists()
-        return
-    kind = "T5ForTokenClassification" if name == "mlm" else "T5ForConditionalGeneration"
-    assert f"{name} after step 6 as {kind}: " in workplace.run("export", str(file), *overrides)
-    card = (run / "huggingface" / "README.md").read_text()
-    assert "## Results" in card
-    assert "model-index" in card
-    results = json.loads((run / "huggingface" / "results.json").read_text())
-    assert results["steps"] == 6
-    assert (run / "huggingface" / "curve.svg").exists()
-
-
-def test_it_answers(workplace: Workplace, trained: tuple[str, Path, Path]) -> None:
-    name, file, _ = trained
-    overrides = ("--gin.TRAIN_STEPS=6", "--gin.EVAL_PERIOD=3")
-    prompt = ARCHITECTURES[name][3].get("prompt", "the <extra_id_0> sees" if name == "shared" else "the dog sees")
-    lines = workplace.run("infer", str(file), f"--prompt={prompt}", *overrides).splitlines()
+def answer(workplace: Workplace, gin: Path, prompt: str) -> str:
+    lines = workplace.run("infer", str(gin), f"--prompt={prompt}", *OPTIONS).splitlines()
     assert f"input       {prompt}" in lines
     (prediction,) = [line for line in lines if line.startswith("prediction")]
-    if name == "mlm":
-        assert "[MASK]" not in prediction
-        assert "og sees" in prediction
+    return prediction
 
 
-def test_it_predicts_for_a_split(workplace: Workplace, trained: tuple[str, Path, Path]) -> None:
-    name, file, _ = trained
-    out = workplace.folder / f"{name}.jsonl"
-    workplace.run(
-        "infer", str(file), "--split=validation", f"--output={out}", "--gin.TRAIN_STEPS=6", "--gin.EVAL_PERIOD=3"
-    )
-    records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert len(records) > 8
-    assert all({"inputs", "targets", "prediction"} <= record.keys() for record in records)
-    # a prefix may be empty, and so may what follows it
-    assert sum(bool(record["inputs"] and record["targets"]) for record in records) > len(records) / 2
+def test_one_set_of_parameters_for_encoder_and_decoder(workplace: Workplace) -> None:
+    gin = write_gin(workplace, "shared", ["architectures/shared_encoder_decoder"])
+    assert_learns_and_is_measured(workplace, gin)
+    answer(workplace, gin, "the <extra_id_0> sees")
+
+
+def test_an_encoder_alone_fills_masks(workplace: Workplace) -> None:
+    lengths = {"inputs": 48, "targets": 48}
+    includes = ["architectures/encoder_only", "objectives/mlm"]
+    task = {"MIXTURE_OR_TASK_NAME": "small_mlm", "TASK_FEATURE_LENGTHS": lengths, "VOCAB_SIZE": 640}
+    gin = write_gin(workplace, "mlm", includes, **task)
+    assert_learns_and_is_measured(workplace, gin)
+    prediction = answer(workplace, gin, "the [MASK]og sees")
+    assert "[MASK]" not in prediction
+    assert "og sees" in prediction
+
+
+def test_a_language_model_becomes_a_prefix_lm(workplace: Workplace) -> None:
+    """From one checkpoint: the same parameters, whose inputs see all of themselves now."""
+    task: dict[str, Any] = {"MIXTURE_OR_TASK_NAME": "small_lm", "TASK_FEATURE_LENGTHS": {"targets": 48}}
+    lm = write_gin(workplace, "lm", ["architectures/decoder_only", "objectives/lm"], **task)
+    assert_learns_and_is_measured(workplace, lm)
+    answer(workplace, lm, "the dog sees")
+    task = {
+        "MIXTURE_OR_TASK_NAME": "small_prefix_lm",
+        "TASK_FEATURE_LENGTHS": {"inputs": 32, "targets": 32},
+        "FEATURE_CONVERTER": "PrefixLMFeatureConverter",
+        "INITIAL_CHECKPOINT": "lm",
+    }
+    tuned = write_gin(workplace, "prefix_lm", ["architectures/decoder_only"], "finetune", **task)
+    assert "start: lm after step 6, lm" in workplace.run("train", str(tuned), *OPTIONS)
+    runs = [workplace.folder / "runs" / name for name in ("lm", "prefix_lm")]
+    before, after = map(losses, runs)
+    assert after[-1] < after[0] < before[0], "it begins with what the language model has learned"
+    arrays = [checkpoint_arrays(run / "checkpoints", 6) for run in runs]
+    params = [{name: one for name, one in each.items() if name.startswith("params")} for each in arrays]
+    assert {name: one.shape for name, one in params[0].items()} == {name: one.shape for name, one in params[1].items()}
+    assert all(np.abs(one - params[1][name]).max() < 0.1 for name, one in params[0].items() if "scale" in name)
+    said = workplace.run("export", str(tuned), *OPTIONS, code=1)
+    assert "transformers has no architecture that is equal to this one" in said

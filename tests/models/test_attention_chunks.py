@@ -12,7 +12,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.models.attention import attend_by_chunks, attend_whole
-from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias, causal, join_queries, split_queries
+from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.layers import OFF
 
@@ -74,7 +74,6 @@ def largest_difference(got: Any, expected: Any) -> float:
     [
         (False, 8, {}),  # divides neither inputs nor targets
         (True, 13, {"dropout_rate": 0.2}),  # divides the inputs
-        (True, 20, {}),  # the targets are whole
     ],
 )
 def test_chunks_compute_what_the_whole_computes(packed, size, settings):
@@ -148,19 +147,6 @@ def test_no_array_holds_all_pairs():
     assert largest(1024) >= heads * 1024**2
     assert largest(1024, attention_chunk_size=64) < 2 * heads * 64 * 1024
     assert largest(2048, attention_chunk_size=64) < 2 * heads * 64 * 2048
-
-
-def test_split_and_join():
-    x = np.arange(2 * 7 * 3).reshape(2, 7, 3)
-    parts = split_queries(x, 3)
-    assert parts.shape == (3, 2, 3, 3)
-    np.testing.assert_array_equal(parts[1], x[:, 3:6])
-    np.testing.assert_array_equal(parts[2, :, 1:], 0)
-    np.testing.assert_array_equal(join_queries(parts, 7), x)
-
-
-def test_the_causal_mask_of_some_queries():
-    np.testing.assert_array_equal(causal(3, 7, 2)[0, 0], np.asarray(causal(7))[0, 0, 2:5])
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, "64"])

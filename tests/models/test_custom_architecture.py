@@ -13,6 +13,8 @@ import pytest
 
 from tests.workplace import FAST_COMPILATION, REPOSITORY, sentences
 
+pytestmark = pytest.mark.process
+
 PAGE = REPOSITORY / "docs" / "custom_architecture.md"
 FILE = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

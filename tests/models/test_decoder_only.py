@@ -133,23 +133,6 @@ def test_what_a_position_sees(prefix, at):
     np.testing.assert_array_equal(different, expected)
 
 
-def test_packed_neighbours_see_nothing_of_each_other():
-    first, second = rows((6, 3), (7, 4)), rows((6, 3), (7, 4), seed=1)
-    mixed = {name: np.where(np.arange(T) < 6, first[name], second[name]) for name in first}
-    np.testing.assert_array_equal(logits(first)[0, :6], logits(mixed)[0, :6])
-    np.testing.assert_array_equal(logits(second)[0, 6:13], logits(mixed)[0, 6:13])
-
-
-def test_packed_is_as_alone():
-    packed = rows((6, 3), (7, 4))
-    for start, end in ((0, 6), (6, 13)):
-        alone = {name: np.zeros_like(array) for name, array in packed.items()}
-        for name, array in packed.items():
-            alone[name][:, : end - start] = array[:, start:end]
-        got = logits(alone, without=("decoder_segment_ids", "decoder_positions"))[0, : end - start]
-        assert relative_error(got, logits(packed)[0, start:end]) < 2e-6
-
-
 @pytest.mark.parametrize("size", [4, 9])
 def test_by_chunks(size):
     batch = rows((6, 3), (7, 4))

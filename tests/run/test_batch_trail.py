@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t5xpg.base import phases
 from t5xpg.data.batch import Batch, hash_batch
 from t5xpg.run.batch_trail import LINE, UNKNOWN, BatchTrail, Shares, read_trail
 
@@ -103,16 +101,3 @@ def test_what_several_processes_read_has_the_lines_of_one(tmp_path: Path, owned:
         said.insert(0, own)
     assert (tmp_path / "several").read_bytes() == (tmp_path / "one").read_bytes()
     assert read_trail(tmp_path / "one") == [hash_batch(batch, shards) for batch in batches]
-
-
-def test_a_watcher_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, writing = os.pipe()
-    monkeypatch.setenv(phases.VARIABLE, str(writing))
-    with pytest.raises(ValueError, match="inside"), phases.phase("restore", 7):
-        raise ValueError("inside")
-    with phases.phase("compile"):
-        pass
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        assert pipe.read().splitlines() == ["begin restore 7", "end restore 7", "begin compile", "end compile"]
-    phases.begin("step", 8)  # nobody watches any more

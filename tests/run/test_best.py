@@ -106,8 +106,3 @@ def test_values_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         BestMetric(**options)
     assert message in str(caught.value)
-
-
-def test_the_direction_of_a_validation_is_known() -> None:
-    assert BestMetric("validation/accuracy").mode == "max"
-    assert BestMetric("validation/task/bits_per_byte").mode == "min"

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.distributed import MeshConfig, jit_train_step, make_mesh, state_shardings, with_shardings
+from t5xpg.distributed import MeshConfig, make_mesh, state_shardings, with_shardings
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.models.losses import LossConfig
 from t5xpg.optim import state as state_lib
 from t5xpg.optim.optimizers import Adafactor, Muon, Optimizer
 from t5xpg.optim.state import TrainState
-from t5xpg.optim.step import make_train_step
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
 
@@ -38,22 +34,6 @@ def abstract(model: EncoderDecoderModel, optimizer: Optimizer) -> TrainState:
     return with_shardings(found, state_shardings(model.logical_axes(), found, MESH))
 
 
-def batch(step: int) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(step)
-    names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
-    tokens = {name: generator.integers(1, 32, (4, 6)).astype(np.int32) for name in names}
-    return tokens | {"decoder_loss_weights": np.ones((4, 6), np.int32)}
-
-
-@functools.cache
-def compiled(model: EncoderDecoderModel, optimizer: Optimizer) -> Any:
-    """The update, without LLVM's optimisations, which take most of the time here."""
-    state = abstract(model, optimizer)
-    step = make_train_step(model, optimizer, LossConfig(), seed=1, token_bytes=np.ones(32, np.int32))
-    jitted = jit_train_step(step, MESH, jax.tree.map(lambda leaf: leaf.sharding, state))
-    return jitted.lower(state, batch(0)).compile(compiler_options={"xla_backend_optimization_level": 0})
-
-
 def new(model: EncoderDecoderModel, optimizer: Optimizer) -> TrainState:
     """A state with numbers that differ everywhere, of which none was computed."""
     generator = np.random.default_rng(0)
@@ -61,12 +41,6 @@ def new(model: EncoderDecoderModel, optimizer: Optimizer) -> TrainState:
     return jax.tree.map(
         lambda leaf: jax.device_put(generator.uniform(0.1, 1, leaf.shape).astype(leaf.dtype), leaf.sharding), like
     )
-
-
-def trained(model: EncoderDecoderModel, optimizer: Optimizer, state: TrainState, steps: range) -> TrainState:
-    for number in steps:
-        state, _ = compiled(model, optimizer)(state, batch(number))
-    return state
 
 
 def saved(folder: Path, state: TrainState) -> None:
@@ -95,21 +69,6 @@ def test_there_and_back(tmp_path, name) -> None:
         jax.tree.leaves(restored(tmp_path / "scanned", PLAIN, optimizer)), jax.tree.leaves(plain), strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_a_run_goes_on_with_scanned_layers(tmp_path) -> None:
-    """After two updates with plain layers and two with scanned ones, it is where four with plain ones lead."""
-    optimizer = OPTIMIZERS["Adafactor"]
-    start = state_lib.of_parameters(PLAIN, optimizer, PLAIN.init(jax.random.key(0)))
-    half = trained(PLAIN, optimizer, start, range(2))
-    saved(tmp_path / "plain", half)
-    scanned = trained(SCANNED, optimizer, restored(tmp_path / "plain", SCANNED, optimizer), range(2, 4))
-    saved(tmp_path / "scanned", scanned)
-    ours = restored(tmp_path / "scanned", PLAIN, optimizer)
-    theirs = trained(PLAIN, optimizer, half, range(2, 4))
-    assert int(ours.step) == int(theirs.step) == 4
-    for found, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
 
 
 def test_parameters_alone_and_what_does_not_fit(tmp_path) -> None:

@@ -7,9 +7,6 @@ import errno
 import os
 import resource
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +16,6 @@ import numpy as np
 import optax
 import pytest
 
-from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.distributed import MeshConfig, make_mesh, replicated, with_shardings
 from t5xpg.optim.state import TrainState
@@ -155,13 +151,6 @@ def test_what_a_kill_kept_from_being_removed_goes(tmp_path):
         assert checkpoints.steps() == [1, 3]
 
 
-def test_best_is_none_before_anything_was_measured(tmp_path):
-    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
-        assert checkpoints.best() is None
-        checkpoints.save(1, make_state(1), {}, {})
-        assert checkpoints.best() is None
-
-
 def test_a_step_is_written_once(tmp_path):
     with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
         assert checkpoints.save(5, make_state(5), {}, {"first": True})
@@ -223,31 +212,6 @@ def test_a_disk_without_room_is_said(tmp_path, asynchronous, capfd):
         checkpoints.save(2, make_state(2), {}, {})
         assert checkpoints.steps() == [1, 2]
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_kill_while_writing_leaves_the_earlier_checkpoint(tmp_path):
-    command = [sys.executable, str(ROOT / "tests" / "killed_save.py"), str(tmp_path)]
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert done.stderr == ""
-    unfinished = [path.name for path in tmp_path.iterdir() if not path.name.isdecimal()]
-    assert unfinished, "the second checkpoint was not being written"
-    # Someone who looks on changes nothing.
-    with Checkpointer(tmp_path, CheckpointConfig(), read_only=True) as checkpoints:
-        assert checkpoints.meta() == {"at": 1}
-    assert [path.name for path in tmp_path.iterdir() if not path.name.isdecimal()] == unfinished
-    params = {"layer": {"kernel": jnp.zeros(100)}}
-    state = TrainState(step=jnp.int32(0), params=params, opt_state=(jnp.zeros(3),))
-    with Checkpointer(tmp_path, CheckpointConfig(keep=1, keep_best=None)) as checkpoints:
-        restored, data, meta = checkpoints.restore(None, abstract(state))
-        assert int(restored.step) == 1
-        assert meta == {"at": 1}
-        np.testing.assert_array_equal(data["position"], np.arange(3))
-        checkpoints.save(2, restored, data, {"at": 2})
-        assert checkpoints.steps() == [2]
-    assert [path.name for path in tmp_path.iterdir()] == ["2"]
 
 
 def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
@@ -322,23 +286,6 @@ def as_a_user_without_rights(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-def test_a_watcher_is_told_of_saving(tmp_path, monkeypatch):
-    reader, writer = os.pipe()
-    monkeypatch.setenv(phases.VARIABLE, str(writer))
-    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
-        checkpoints.save(1, make_state(1, size=100_000), {}, {})
-        while (told := os.read(reader, 100)) == b"begin save 1\n":
-            pass
-        assert told.endswith(b"end save 1\n")
-        assert (tmp_path / "1").is_dir()
-        checkpoints.save(1, make_state(1), {}, {})
-        checkpoints.wait()
-        os.write(writer, b"nothing more")
-        assert os.read(reader, 100) == b"nothing more"
-    os.close(reader)
-    os.close(writer)
-
-
 def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
     config = CheckpointConfig(keep=2)
     with Checkpointer(tmp_path, config) as checkpoints:
@@ -355,23 +302,3 @@ def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
             checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": 4.0 - step})
         assert checkpoints.steps() == [4, 5]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
-
-
-def test_nothing_is_printed_and_tensorflow_stays_out(tmp_path):
-    code = """
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from test_checkpoints import *
-state = make_state(1)
-with Checkpointer(Path(sys.argv[1]), CheckpointConfig()) as checkpoints:
-    for step in (1, 2, 3):
-        checkpoints.save(step, state, {"it": np.arange(3)}, {}, None if step == 1 else {"validation/loss": 1.0})
-    checkpoints.restore(None, abstract(state))
-assert "tensorflow" not in sys.modules
-"""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.run.directory import RunDirectory, SharedRunDirectory, clean_runs, differing
+from t5xpg.run.directory import RunDirectory, SharedRunDirectory, clean_runs
 
 IDENTITY: dict[str, Any] = {
     "seed": 0,
@@ -85,11 +84,6 @@ def test_only_some_of_many_differences_are_shown(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 23
 
 
-def test_differing_compares_leaves() -> None:
-    assert differing({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 1, "c": [1, 2]}}) == {}
-    assert differing({"a": {"b": 1}}, {"a": 2, "n": None}) == {"a": ({"b": 1}, 2), "n": ("not set", None)}
-
-
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("…", encoding="utf-8")
     with pytest.raises(UserError, match=r"no run directory: it has no run.json and holds thesis.tex. Name another"):
@@ -122,11 +116,7 @@ def test_an_unreadable_record_says_what_to_do(tmp_path: Path, text: str, message
         RunDirectory(tmp_path).read()
 
 
-def test_reading_what_is_no_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no run .* Train first"):
-        RunDirectory(tmp_path / "missing").read()
-
-
+@pytest.mark.process
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
@@ -166,13 +156,6 @@ def test_runs_are_listed_and_deleted_after_a_yes(
     assert sorted(entry.name for entry in folder.iterdir()) == ["no run", "two"]
     assert clean_runs(folder, yes=True) == 0
     assert [entry.name for entry in folder.iterdir()] == ["no run"]
-
-
-def test_nobody_to_ask_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start(tmp_path / "one")
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert clean_runs(tmp_path) == 1
-    assert (tmp_path / "one").is_dir()
 
 
 def test_a_further_process_sees_the_run_and_writes_apart(tmp_path: Path) -> None:

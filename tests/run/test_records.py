@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import struct
 from pathlib import Path
@@ -36,15 +35,7 @@ def test_what_json_cannot_hold_is_refused() -> None:
     assert to_json((1, True, None, Path("a/b"))) == [1, True, None, "a/b"]
 
 
-def test_opening_again_appends(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    for step in (1, 2):
-        with JsonlWriter(path) as writer:
-            writer.write({"step": step})
-    assert [line["step"] for line in read_jsonl(path)] == [1, 2]
-
-
-@pytest.mark.parametrize("torn", [b'{"step": 3, "lo', b'{"step": 3}', b"x" * 10_000, b"\x00\x00"])
+@pytest.mark.parametrize("torn", [b'{"step": 3, "lo', b'{"step": 3}', b"x" * 10_000])
 def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "m.jsonl"
     whole = b'{"step": 1}\n{"step": 2}\n'
@@ -54,13 +45,6 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: bytes) -> None:
         assert path.read_bytes() == whole
         writer.write({"step": 3})
     assert path.read_bytes() == whole + b'{"step": 3}\n'
-
-
-def test_a_file_with_nothing_but_a_torn_line_becomes_empty(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    path.write_bytes(b'{"step"')
-    JsonlWriter(path).close()
-    assert path.read_bytes() == b""
 
 
 def test_truncation_keeps_the_lines_up_to_the_step_as_they_are(tmp_path: Path) -> None:
@@ -80,31 +64,12 @@ def test_truncation_keeps_the_lines_up_to_the_step_as_they_are(tmp_path: Path) -
     assert path.read_bytes() == b""
 
 
-def test_a_failing_truncation_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "m.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
-    writer = JsonlWriter(path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("t5xpg.base.files.os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        writer.truncate_after(1)
-    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m.jsonl"]
-
-
-@pytest.mark.parametrize("line", ["no json", "[1]", '{"loss": 1.0}', '{"step": "1"}'])
+@pytest.mark.parametrize("line", ["no json", '{"step": "1"}'])
 def test_a_whole_line_that_is_no_record_is_an_error(tmp_path: Path, line: str) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 1}\n' + line + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"m\.jsonl, line 2: expected a JSON object .* Delete that line"):
         read_jsonl(path)
-
-
-def test_no_file_has_no_records(tmp_path: Path) -> None:
-    assert read_jsonl(tmp_path / "missing.jsonl") == []
 
 
 def events(directory: Path) -> list[bytes]:
@@ -186,9 +151,3 @@ def test_records_of_a_task_are_not_of_the_whole_split() -> None:
     ]
     assert writers.whole_split(records, "validation") == records[:1]
     assert writers.whole_split(records, "train") == records[2:3]
-
-
-def test_numbers_are_numbers_of_python() -> None:
-    assert type(writers.to_json_number(np.float32(1))) is float
-    assert type(writers.to_json_number(np.int64(1))) is int
-    assert json.dumps(to_json(np.bool_(True))) == "true"

@@ -9,7 +9,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
-from t5xpg.base.page import code, escape
+from t5xpg.base.page import escape
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import check_block, publish, write_report
@@ -312,19 +312,3 @@ def test_the_best_step_is_shown_where_it_is_not_the_last(tmp_path: Path) -> None
 )
 def test_predictions_are_escaped(text: str, markdown: str) -> None:
     assert escape(text) == markdown
-
-
-def test_commands_are_code_where_code_can_show_them() -> None:
-    assert code("make train EXP=byt5_tiny") == "`make train EXP=byt5_tiny`"
-    assert code("t5xpg infer '`a|b`'") == "t5xpg infer '&#96;a&#124;b&#96;'"
-
-
-def test_the_page_has_no_facts_but_those_in_results_json(tmp_path: Path) -> None:
-    """The block is a function of results.json: reading it back gives the same block."""
-    from t5xpg.run.results_page import block, curve_svg
-
-    folder = tmp_path / "report"
-    write_report(make_run(tmp_path / "run"), folder)
-    results: dict[str, Any] = read_results(folder / "results.json")
-    assert block(results) in (folder / "README.md").read_text(encoding="utf-8")
-    assert curve_svg(results) == (folder / "curve.svg").read_text(encoding="utf-8")

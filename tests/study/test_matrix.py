@@ -97,6 +97,7 @@ def records(place: Workplace, cell: str) -> list[dict[str, Any]]:
     return read_jsonl(place.folder / "runs" / place.experiment.stem / cell / "metrics.jsonl")
 
 
+@pytest.mark.process
 def test_check_says_what_is_there_and_what_is_made_first(place: Workplace, done: dict[str, str]) -> None:
     assert "2 architectures, 2 objectives, 2 vocabularies, 4 cells; 2 pairs left out" in done["before"]
     assert "bpe_80 is trained first: make vocab DATASET=small SIZE=80 MODEL=bpe" in done["before"]
@@ -109,6 +110,7 @@ def test_check_says_what_is_there_and_what_is_made_first(place: Workplace, done:
     assert done["after"].endswith("it can be trained\n")
 
 
+@pytest.mark.process
 def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[str, str]) -> None:
     folder = place.folder / "runs" / place.experiment.stem
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(CELLS)
@@ -135,6 +137,7 @@ def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[st
     assert after == before
 
 
+@pytest.mark.process
 def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str]) -> None:
     place.run("report", str(place.experiment))
     folder = place.experiment.parent
@@ -159,6 +162,7 @@ def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str
     assert Matrix.page.differences(folder) == []
 
 
+@pytest.mark.process
 def test_a_cell_that_was_not_trained_here_stays_as_published(place: Workplace, done: dict[str, str]) -> None:
     place.run("report", str(place.experiment))
     file = place.experiment.parent / BOARD_FILE
@@ -189,6 +193,7 @@ def test_a_cell_that_was_not_trained_here_stays_as_published(place: Workplace, d
     ]
 
 
+@pytest.mark.process
 def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict[str, str]) -> None:
     trail = place.folder / "runs" / place.experiment.stem / CELLS[0] / "batches.sha256"
     kept = trail.read_bytes()
@@ -203,6 +208,7 @@ def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict
     assert "3 of 4 cells are done" in text
 
 
+@pytest.mark.process
 def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict[str, str]) -> None:
     file = place.folder / "runs" / place.experiment.stem / CELLS[1] / "run.json"
     kept = file.read_text(encoding="utf-8")
@@ -216,6 +222,7 @@ def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict
     assert "were trained with another small each" in printed
 
 
+@pytest.mark.process
 def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> None:
     file = place.experiment.parent / Matrix.plan_file
     try:

@@ -47,6 +47,7 @@ def published(workplace: Workplace) -> Path:
     return experiment
 
 
+@pytest.mark.process
 def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
     workplace: Workplace, published: Path, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
     assert (folder / "checkpoints" / "7").is_dir()
 
 
+@pytest.mark.process
 def test_tampered_results_are_told(workplace: Workplace, published: Path, tmp_path: Path) -> None:
     experiment = _copied(published, tmp_path)
     _tamper(experiment, lambda found: found["curves"]["validation"]["loss"].__setitem__(0, 6.0))
@@ -95,6 +97,7 @@ def test_tampered_results_are_told(workplace: Workplace, published: Path, tmp_pa
     assert "Traceback" not in printed
 
 
+@pytest.mark.process
 def test_other_data_are_told_before_anything_is_trained(workplace: Workplace, published: Path, tmp_path: Path) -> None:
     experiment = _copied(published, tmp_path)
     _tamper(experiment, lambda found: found["identity"]["data"]["sha256"].update(train="ab" * 32))

@@ -79,6 +79,7 @@ def copied(sweep: Sweep, folder: Path) -> Sweep:
     return Sweep(sweep.experiment, folder / "runs")
 
 
+@pytest.mark.process
 def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, printed = done
     best = sweep.best_candidates()
@@ -105,6 +106,7 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
     assert {file for file in written if file.parent == lost.parent} == written
 
 
+@pytest.mark.process
 def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> None:
     board = done[1].collect(done[1].runs())
     assert (board["runs"], board["runs_done"]) == (4, 4)
@@ -125,6 +127,7 @@ def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> Non
     assert prefix_lm["target_tokens"] - 16 <= prefix_lm["text_bytes"] <= 16 * (63 + 64)
 
 
+@pytest.mark.process
 def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, _ = done
     place.run("report", str(place.experiment))
@@ -145,6 +148,7 @@ def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> 
     ]
 
 
+@pytest.mark.process
 def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
     sweep = copied(done[1], tmp_path)
     searched, _, spans, prefix_lm = sweep.runs()
@@ -164,6 +168,7 @@ def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_pat
     assert (board["runs"], board["runs_done"]) == (4, 1)
 
 
+@pytest.mark.process
 def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tuple[Workplace, Sweep, str]) -> None:
     place, *_ = done
     text = place.experiment.read_text(encoding="utf-8")
@@ -176,6 +181,7 @@ def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tupl
     assert "4 in the run, 8 now" in printed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("task", "said"),
     [

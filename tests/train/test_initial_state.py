@@ -18,7 +18,6 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
-from t5xpg.run.checkpoint.initial_checkpoint import find
 from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
 from t5xpg.train import initial_state
 from tests.workplace import EXPERIMENT, FINE_TUNING
@@ -87,15 +86,6 @@ def test_the_optimiser_goes_on(trained: tuple[Path, TrainState], build: Any) -> 
     assert start.origin["sha256"] == sha256_of_arrays(both)
 
 
-def test_without_an_initial_checkpoint(tmp_path: Path) -> None:
-    gin = tmp_path / "small.gin"
-    gin.write_text(EXPERIMENT)
-    built = assembly.assemble(config.load(str(gin)).experiment)
-    start = initial_state.begin(built)
-    assert start.origin is None
-    assert same(start.state, built.new_state())
-
-
 def test_the_digest_is_of_names_and_values_alone() -> None:
     one = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": {"c": np.int32(1)}}
     assert sha256_of_arrays(one) == sha256_of_arrays(jax.tree.map(jax.numpy.asarray, dict(reversed(one.items()))))
@@ -137,16 +127,6 @@ def test_a_checkpoint_of_another_model(build: Any, overrides: tuple[str, ...]) -
     for line in MISFITS[overrides]:
         assert re.search(line, message, re.MULTILINE), (line, message)
     assert ("VOCAB_SIZE=384" in message) == (overrides == ("VOCAB_SIZE=512",))
-
-
-def test_every_parameter_of_another_shape_is_named(build: Any) -> None:
-    with pytest.raises(UserError) as caught:
-        initial_state.begin(build("encoder_decoder.T5Config.emb_dim=64"))
-    named = re.findall(r"^  params/(\S+) is ", str(caught.value), re.MULTILINE)
-    names = {"/".join(map(str, (part.key for part in path))) for path, _ in jax.tree_util.tree_leaves_with_path(
-        build().abstract_state.params)}  # fmt: skip
-    assert set(named) == {name for name in names if "rel_embedding" not in name}
-    assert len(named) == len(set(named))
 
 
 def test_what_does_not_change_what_parameters_mean(build: Any) -> None:
@@ -205,17 +185,3 @@ def test_a_run_that_goes_on_needs_the_initial_checkpoint_no_more(
     another = {**recorded, "sha256": "0" * 64}
     found = initial_state.origin_of(build("INITIAL_CHECKPOINT=moved"), another)
     assert found["sha256"] == recorded["sha256"], "the caller refuses it"
-
-
-def test_a_checkpoint_that_is_damaged(
-    trained: tuple[Path, TrainState], build: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shutil.copytree(trained[0] / "small", tmp_path / "small")
-    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path))
-    built = build()
-    (tmp_path / "small" / "checkpoints" / "5" / "meta" / "metadata").unlink()
-    with pytest.raises(UserError, match=r"None of the checkpoints in .* is whole"):
-        initial_state.begin(built)
-    assert built.experiment.initial is not None
-    with pytest.raises(UserError, match=r"The checkpoint .*small/checkpoints/5 cannot be read: .*metadata"):
-        initial_state.require_fit(find(built.experiment.initial), built.experiment, built.abstract_state)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+
+import pytest
 
 from tests.conftest import Workplace
+
+pytestmark = pytest.mark.process
 
 # Everything that changes how a step or a batch is made, at once.
 OPTIONS = [
@@ -34,12 +37,3 @@ def test_packed_microbatched_bfloat16_runs_learn_and_continue(workplace: Workpla
     records = [json.loads(line) for line in lines(workplace, "options").splitlines()]
     validation = [record["loss"] for record in records if record["split"] == "validation"]
     assert validation[-1] < validation[0] - 0.1
-
-
-def test_the_run_directory_can_lie_anywhere(workplace: Workplace, tmp_path: Path) -> None:
-    folder = tmp_path / "some where" / "else"
-    workplace.run("train", str(workplace.experiment), "--gin.TRAIN_STEPS=5", f"--run={folder}")
-    assert (folder / "checkpoints" / "5").is_dir()
-    assert "after step 5" in workplace.run(
-        "infer", str(workplace.experiment), f"--run={folder}", "--prompt=<extra_id_0>"
-    )

@@ -33,6 +33,7 @@ def programs() -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "expected", "times"),
     [

@@ -12,6 +12,8 @@ from t5xpg.check.plan import expected, page
 from t5xpg.experiment import config
 from tests.workplace import EXPERIMENT
 
+pytestmark = pytest.mark.process
+
 MADE_SMALL = ["DROPOUT_RATE=0.0", "BATCH_SIZE=16", "NUM_MICROBATCHES=2"]
 
 

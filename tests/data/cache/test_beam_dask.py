@@ -18,6 +18,8 @@ import pytest
 from t5xpg.data.cache.command import cache_task
 from tests.workplace import REPOSITORY, sentences
 
+pytestmark = pytest.mark.process
+
 # the documents of one file wait for the other worker to be gone
 TASK = """
 import os, time

@@ -53,6 +53,7 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", refuse)
 
 
+@pytest.mark.process
 def test_plain_seqio_reads_the_cache(folder: Path) -> None:
     register_tasks(folder / "data")
     task = seqio.TaskRegistry.get(TASK)
@@ -73,11 +74,13 @@ def test_plain_seqio_reads_the_cache(folder: Path) -> None:
         seqio.utils.set_global_cache_dirs(before)
 
 
+@pytest.mark.process
 def test_leaves_nothing_else_behind(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "cache").iterdir()) == [memory.FOLDER, TASK, f"{TASK}.log"]
     assert {path.suffix for path in (folder / "cache" / memory.FOLDER).iterdir()} == {".json", ".lock"}
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("no_child")
 def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     said: list[str] = []
@@ -96,6 +99,7 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     assert identity["features"]["targets"]["vocabulary"]["sentinels"] == "seqio"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("change", ["force", "text", "completed", "code", "module", "version", "made again", "folder"])
 def test_what_changed_is_looked_at_again(
@@ -130,6 +134,7 @@ def test_what_changed_is_looked_at_again(
         path.write_bytes(content)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("damage", ["cut off", "flipped", "gone", "empty", "another record"])
 def test_a_damaged_cache_is_named(folder: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +191,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return write
 
 
+@pytest.mark.process
 def test_failures_show_the_end_of_the_log(tmp_path: Path, worker: Callable[[str], None]) -> None:
     cache = tmp_path / "cache"
     worker("plan(); report(count=1); print('no disk left'); sys.exit(3)")
@@ -216,6 +222,7 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != memory.FOLDER)
 
 
+@pytest.mark.process
 def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
     cache = tmp_path / "cache"
     worker("plan(); (out / 'first').touch(); report(count=3)")
@@ -233,6 +240,7 @@ def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worke
     assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "second", "t5xpg_identity.json"]
 
 
+@pytest.mark.process
 def test_an_interruption_ends_the_process_and_cleans_up(
     tmp_path: Path, worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +260,7 @@ def test_an_interruption_ends_the_process_and_cleans_up(
     assert visible(tmp_path / "cache") == ["t.log"]
 
 
+@pytest.mark.process
 def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[[str], None]) -> None:
     cache = tmp_path / "cache"
     ended = subprocess.Popen(["true"])
@@ -265,6 +274,7 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[
     assert visible(cache) == sorted([f"{ours}abc.tmp", ".t.elsewhere-1.abc.tmp", "t", "t.log"])
 
 
+@pytest.mark.process
 def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[[str], None]) -> None:
     worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
     lock = tmp_path / "cache" / memory.FOLDER / "t.lock"

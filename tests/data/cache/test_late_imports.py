@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import sys
 from t5xpg.data.stream.worker import Answers

@@ -163,6 +163,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.process
 def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
     ours = contents(cache(folder, "local_all", "local", "local"))
     beam = contents(cache(folder, "local_all", "FnApiRunner", "beam"))

@@ -50,6 +50,7 @@ def test_signatures_are_those_that_seqio_tells_metrics_by() -> None:
         assert all(each.default is not each.empty for each in parameters if each.kind is each.KEYWORD_ONLY), name
 
 
+@pytest.mark.process
 def test_naming_the_metrics_of_a_task_loads_no_library() -> None:
     heavy = {"numpy", "sklearn", "sacrebleu", "rouge_score", "nltk", "seqio", "tensorflow", "jax", "editdistance"}
     program = f"import sys, t5xpg.data.metrics; print(sorted({heavy!r} & set(sys.modules)))"

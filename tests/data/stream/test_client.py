@@ -56,6 +56,7 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
     return DatasetConfig(name, **(settings | {"module_import": ("sample_tasks",)} | values))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "settings",
     [
@@ -89,6 +90,7 @@ def test_a_fresh_process_goes_on_with_the_same_batches(
     resumed.close()
 
 
+@pytest.mark.process
 def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, second: DataService) -> None:
     settings = config("sample_plain", num_virtual_shards=4, batch_size=4)
     low, high = first.open(settings, (0, 1)), second.open(settings, (2, 3))
@@ -112,6 +114,7 @@ def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, se
         stream.close()
 
 
+@pytest.mark.process
 def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
     settings = config("sample_plain", split="validation", num_epochs=1, shuffle=False)
     stream = first.open(settings)
@@ -132,6 +135,7 @@ def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
     stream.close()
 
 
+@pytest.mark.process
 def test_a_position_of_other_settings_is_refused(first: DataService) -> None:
     stream = first.open(config("sample_plain"))
     other = first.open(config("sample_plain", batch_size=4, seed=1))
@@ -141,6 +145,7 @@ def test_a_position_of_other_settings_is_refused(first: DataService) -> None:
     other.close()
 
 
+@pytest.mark.process
 def test_description(first: DataService) -> None:
     described = first.describe(config("sample_mixture"))
     assert described.tasks == ("sample_cached", "sample_one")
@@ -154,6 +159,7 @@ def test_description(first: DataService) -> None:
     assert first.describe(config("sample_plain")).objective is None
 
 
+@pytest.mark.process
 def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
     first: DataService, sample_folder: Path
 ) -> None:
@@ -171,6 +177,7 @@ def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
     stream.close()
 
 
+@pytest.mark.process
 def test_a_dying_data_process_is_named_with_its_last_lines(sample_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "folder" / "data process.log"
     with service(sample_folder, log=log) as dying:
@@ -183,6 +190,7 @@ def test_a_dying_data_process_is_named_with_its_last_lines(sample_folder: Path, 
     assert "ValueError: not a frame" in log.read_text()
 
 
+@pytest.mark.process
 def test_a_killed_data_process_ends_the_stream_which_another_goes_on_with(
     first: DataService, sample_folder: Path
 ) -> None:
@@ -206,6 +214,7 @@ def test_a_killed_data_process_ends_the_stream_which_another_goes_on_with(
     resumed.close()
 
 
+@pytest.mark.process
 def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService, sample_folder: Path) -> None:
     folder = sample_folder / "data" / "vanishing"
     folder.mkdir(parents=True)
@@ -234,6 +243,7 @@ def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService
     stream.close()
 
 
+@pytest.mark.process
 def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     stream = first.open(config("sample_plain"))
     os.kill(first.pid, signal.SIGINT)
@@ -243,6 +253,7 @@ def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     stream.close()
 
 
+@pytest.mark.process
 def test_the_data_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom t5xpg.data.stream.client import DataService\n"

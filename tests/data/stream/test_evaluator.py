@@ -17,6 +17,8 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 
+pytestmark = pytest.mark.process
+
 MODULE = """
 import os
 

@@ -16,6 +16,8 @@ from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.evaluate import measurements
 from t5xpg.experiment.prepare import export_dataset, train_vocabulary
 
+pytestmark = pytest.mark.process
+
 TASK = "mine_span_corruption"
 
 

@@ -29,6 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, real_texts: list[str]) -> P
     return folder
 
 
+@pytest.mark.process
 def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "data_directory", lambda: folder / "data")
     monkeypatch.setattr(paths, "cache_directory", lambda: folder / "cache")

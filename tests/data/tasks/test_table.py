@@ -91,6 +91,7 @@ def test_a_dataset_that_is_not_exported_has_tasks_without_files(task: seqio.Task
     assert list(missing.source.list_shards("train")) == []
 
 
+@pytest.mark.process
 def test_importing_the_module_registers_them_for_plain_seqio(data_dir: Path, tmp_path: Path) -> None:
     program = (
         "import seqio, t5xpg.tasks\n"

@@ -55,6 +55,7 @@ def loaded(*overrides: str) -> config.LoadedConfig:
     return config.load("byt5_tiny_demo", overrides, ["gin/optimizers/adafactor.gin"])
 
 
+@pytest.mark.process
 def test_t5x_is_given_the_experiment(t5x: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine.train(loaded("NOISE_DENSITY=0.3"), t5x) == 0
     called = json.loads((t5x / "called.json").read_text())
@@ -73,6 +74,7 @@ def test_t5x_is_given_the_experiment(t5x: Path, capsys: pytest.CaptureFixture[st
     assert (record["vocabulary"]["extra_ids"], record["model"]["emb_dim"]) == (125, 128)
 
 
+@pytest.mark.process
 def test_a_run_goes_on_with_its_own_settings_alone(t5x: Path) -> None:
     engine.train(loaded(), t5x)
     engine.train(loaded("TRAIN_STEPS=800"), t5x)
@@ -83,6 +85,7 @@ def test_a_run_goes_on_with_its_own_settings_alone(t5x: Path) -> None:
         engine.train(loaded(), t5x)
 
 
+@pytest.mark.process
 def test_what_goes_wrong_in_t5x_is_said(t5x: Path) -> None:
     engine.train(loaded(), t5x)
     (t5x / "fail").write_text("")
@@ -99,6 +102,7 @@ def test_sums_are_divided_by_the_tokens() -> None:
     assert engine.summary("[5] uptime=3", None) is None
 
 
+@pytest.mark.process
 def test_where_t5x_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("T5X_PYTHON", raising=False)
     monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
@@ -111,11 +115,13 @@ def test_where_t5x_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
             engine.python_with_t5x()
 
 
+@pytest.mark.process
 def test_options_that_t5x_does_not_take(workplace: Workplace) -> None:
     said = workplace.run("train", str(workplace.experiment), "--engine=t5x", "--profile", code=1, T5X_PYTHON="")
     assert "leave them out with ENGINE=t5x" in said
 
 
+@pytest.mark.process
 def test_tasks_are_registered_as_the_experiment_has_them(workplace: Workplace) -> None:
     """What T5X's process imports, in a process of its own."""
     import subprocess

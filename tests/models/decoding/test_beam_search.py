@@ -106,16 +106,6 @@ def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty(rule: Rule)
     assert not alone.scores[3:].any()
 
 
-def test_sequences_are_told_apart_and_end_once() -> None:
-    found = search(Rule("t5x", 0.6))(jnp.asarray(table(2)), inputs=jnp.asarray(rows(6)))
-    for row in np.asarray(found.tokens):
-        assert len({sequence.tobytes() for sequence in row}) == len(row)
-        for sequence in row:
-            ends = np.flatnonzero(sequence == END)
-            assert len(ends) <= 1
-            assert not len(ends) or not sequence[ends[0] + 1 :].any()
-
-
 def test_one_beam_without_a_penalty_is_greedy() -> None:
     params, inputs = jnp.asarray(table(3)), jnp.asarray(rows(8))
     expected = jax.jit(functools.partial(greedy, Automaton(), max_decode_length=LENGTH))(params, inputs)

@@ -11,6 +11,8 @@ import pytest
 from tests.run.loggers.standins import install_wandb, runs_of
 from tests.workplace import REPOSITORY, Workplace
 
+pytestmark = pytest.mark.process
+
 PAGE = (REPOSITORY / "docs" / "logging.md").read_text(encoding="utf-8")
 FAILING = """
 from t5xpg.run.loggers import Logger

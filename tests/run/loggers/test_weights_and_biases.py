@@ -115,6 +115,7 @@ def entries(data: bytes) -> Iterator[bytes]:
         at += 7 + size
 
 
+@pytest.mark.process
 def test_the_package_itself_offline_killed_and_continued(tmp_path: Path) -> None:
     """No step twice and none missing, over two processes that were killed and one that was not."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}

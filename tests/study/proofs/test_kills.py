@@ -86,6 +86,7 @@ def prove(experiment: str, folder: Path, *overrides: str, kills: int = 5, seed: 
     return resume.prove_resume(experiment, overrides, kills=kills, seed=seed, path=folder)
 
 
+@pytest.mark.process
 def test_every_phase_gets_its_share(trainer: Path, experiment: str, tmp_path: Path) -> None:
     folder = tmp_path / "proof"
     assert prove(experiment, folder, kills=23) == 0
@@ -104,6 +105,7 @@ def test_every_phase_gets_its_share(trainer: Path, experiment: str, tmp_path: Pa
     assert not (folder / "killed" / "of the first").exists()
 
 
+@pytest.mark.process
 def test_a_start_that_fails_is_shown(trainer: Path, experiment: str, tmp_path: Path) -> None:
     write_trainer(trainer, extra="sys.exit('no room for it')")
     with pytest.raises(UserError, match=r"ended with exit code 1; its output lies in .*output\.log") as error:
@@ -111,6 +113,7 @@ def test_a_start_that_fails_is_shown(trainer: Path, experiment: str, tmp_path: P
     assert str(error.value).endswith("  no room for it")
 
 
+@pytest.mark.process
 def test_kills_that_never_hit_come_to_an_end(trainer: Path, experiment: str, tmp_path: Path) -> None:
     """A restore that is told and over at once cannot be hit."""
     write_trainer(trainer, seconds=0.0)
@@ -119,6 +122,7 @@ def test_kills_that_never_hit_come_to_an_end(trainer: Path, experiment: str, tmp
         prove(experiment, tmp_path / "proof")
 
 
+@pytest.mark.process
 def test_a_run_without_marks_cannot_be_killed(trainer: Path, experiment: str, tmp_path: Path) -> None:
     trainer.write_text(trainer.read_text().replace('phase("evaluate", ', "print("))
     with pytest.raises(UserError, match="cannot be killed in them: evaluate"):
@@ -157,6 +161,7 @@ def listen_until(run: WatchedRun, phase: str) -> None:
         run.listen(1.0)
 
 
+@pytest.mark.process
 def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
     with start(tmp_path, "tell('begin save 4\\nend save 4\\nbegin step 5\\n'); time.sleep(600)") as run:
         listen_until(run, "step")
@@ -170,6 +175,7 @@ def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
         assert run.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.process
 def test_updates_overlap(tmp_path: Path) -> None:
     program = "tell('begin step 1\\nbegin step 2\\nend step 1\\nbegin evaluate 0\\n'); time.sleep(600)"
     with start(tmp_path, program) as run:
@@ -179,6 +185,7 @@ def test_updates_overlap(tmp_path: Path) -> None:
         assert run.kill() == ["step", "evaluate"]
 
 
+@pytest.mark.process
 def test_marks_told_before_the_death_are_read(tmp_path: Path) -> None:
     """Though nobody listened."""
     with start(tmp_path, "tell('begin compile\\n'); print('told', flush=True); time.sleep(600)") as run:
@@ -187,6 +194,7 @@ def test_marks_told_before_the_death_are_read(tmp_path: Path) -> None:
         assert run.kill() == ["compile"]
 
 
+@pytest.mark.process
 def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
     """The other one holds the pipe open."""
     program = "subprocess.Popen(['sleep', '20'], close_fds=False); tell('begin compile\\n')"
@@ -199,18 +207,21 @@ def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
     assert time.monotonic() - began < 19
 
 
+@pytest.mark.process
 def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), start(tmp_path, "time.sleep(600)") as run:
         raise KeyboardInterrupt
     assert run.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.process
 def test_a_phase_of_its_own_that_was_missed_ends_in_a_kill(tmp_path: Path) -> None:
     times = PhaseTimes({name: [1] for name in PHASES}, {name: [600.0] for name in PHASES})
     with start(tmp_path, "tell('begin restore 3\\nend restore 3\\nbegin step 4\\n'); time.sleep(600)") as run:
         assert kill_in(run, "restore", 1, times, random.Random(0), limit_seconds=60) in ([], ["step"])
 
 
+@pytest.mark.process
 def test_a_start_that_hangs(tmp_path: Path) -> None:
     times = PhaseTimes({name: [1] for name in PHASES}, {name: [1.0] for name in PHASES})
     with start(tmp_path, "time.sleep(600)") as run, pytest.raises(UserError, match="had not come to its compile"):

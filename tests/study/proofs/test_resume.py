@@ -36,6 +36,7 @@ def proof(workplace: Workplace) -> tuple[Path, str]:
     return folder, printed
 
 
+@pytest.mark.process
 def test_a_run_killed_in_each_phase_is_the_same_run(proof: tuple[Path, str]) -> None:
     folder, printed = proof
     receipt = json.loads((folder / "receipt.json").read_text())
@@ -70,10 +71,12 @@ def copy(proof: tuple[Path, str], tmp_path: Path) -> Path:
     return Path(shutil.copytree(proof[0] / "unbroken", tmp_path / "killed"))
 
 
+@pytest.mark.process
 def test_a_copy_is_the_same_run(proof: tuple[Path, str], copy: Path) -> None:
     assert differences(proof, copy) == []
 
 
+@pytest.mark.process
 def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy: Path) -> None:
     steps = sorted(int(path.name) for path in (copy / "checkpoints").iterdir())
     shutil.rmtree(copy / "checkpoints" / str(steps[0]))
@@ -81,6 +84,7 @@ def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy
     assert said == f"{copy / 'checkpoints'} holds the steps {steps[1:]}, in the unbroken run {steps}."
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["metrics.jsonl", "batches.sha256"])
 def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -> None:
     lines = (copy / name).read_text().splitlines(keepends=True)
@@ -95,6 +99,7 @@ def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -
     assert f"{copy / name}, line {len(lines)}: no such line; in the unbroken run: " in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [f"{UNKNOWN}\n", *lines[1:]]])
 def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy: Path, change: Any) -> None:
     """Though both runs lack them."""
@@ -105,6 +110,7 @@ def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy:
     assert f"{other / 'batches.sha256'} is not whole: " in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("item", ["params", "optimizer"])
 def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item: str) -> None:
     folder = copy / "checkpoints" / str(STEPS) / item
@@ -124,12 +130,14 @@ def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item:
     assert f"/{name} differs in 1 of {values.size:,} values, first at {[0] * values.ndim}: " in said
 
 
+@pytest.mark.process
 def test_a_checkpoint_that_is_not_there_is_found(proof: tuple[Path, str], copy: Path) -> None:
     shutil.rmtree(copy / "checkpoints" / str(STEPS))
     (said,) = differences(proof, copy)
     assert said == f"There is no checkpoint {copy / 'checkpoints' / str(STEPS)}."
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "left",
     [
@@ -146,6 +154,7 @@ def test_what_a_kill_left_is_found(proof: tuple[Path, str], copy: Path, left: st
     assert differences(proof, copy) == [f"{copy / left} was left behind by a kill."]
 
 
+@pytest.mark.process
 def test_the_same_position_written_in_another_way_is_the_same(
     proof: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +188,7 @@ if run.name == "killed":
 """
 
 
+@pytest.mark.process
 def test_a_proof_fails_where_the_runs_differ(
     proof: tuple[Path, str],
     workplace: Workplace,
@@ -220,6 +230,7 @@ def test_the_first_difference_of_arrays() -> None:
     assert first_difference({"a": zero * np.nan}, {"a": zero * np.nan}) is None
 
 
+@pytest.mark.process
 def test_a_checkpoint_is_read_without_devices(proof: tuple[Path, str]) -> None:
     items = read_checkpoint(proof[0] / "unbroken" / "checkpoints" / str(STEPS))
     assert set(items) == {"params", "optimizer", "data"}

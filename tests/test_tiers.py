@@ -1,0 +1,46 @@
+"""A unit test that starts a process is told so, however it does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import tiers
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: subprocess.run(["true"], check=False),
+        os.fork,
+        lambda: os.system("true"),
+        lambda: multiprocessing.get_context("spawn").Process().start(),
+    ],
+)
+def test_no_process_without_the_mark(start: Callable[[], object]) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"test_tiers\.py::test_no_process.* starts a process \(.+\) without the mark"
+    ):
+        start()
+    tiers._started = None  # or this test would fail, as one does that hides the error
+
+
+@pytest.mark.parametrize(
+    ("marks", "tier"),
+    [
+        ({}, "units"),
+        ({"process": {}}, "processes"),
+        ({"process": {"tier": "units"}}, "units"),
+        ({"process": {}, "proof": {}}, "proofs"),
+    ],
+)
+def test_the_tier_of_a_test(marks: dict[str, Any], tier: str) -> None:
+    found = {name: SimpleNamespace(kwargs=options) for name, options in marks.items()}
+    item: Any = SimpleNamespace(get_closest_marker=found.get)
+    assert tiers.tier_of(item) == tier
