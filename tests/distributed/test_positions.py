@@ -44,7 +44,7 @@ def test_the_first_process_has_the_whole_position(tmp_path: Path) -> None:
         states = []
         for _ in range(2):
             states.append(shared.state())
-            shared._group.meet("the checkpoint is written")
+            shared._group.barrier("the checkpoint is written")
         return states
 
     with ThreadPoolExecutor(3) as pool:

@@ -157,6 +157,7 @@ def test_needs_make_no_other_run() -> None:
     assert not [name for name in deciding_settings(experiment) if name.startswith("needs")]
 
 
+@pytest.mark.process
 def test_a_stale_cache_is_one_for_the_check_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A cache whose files and text are as they were, of a task that was another one."""
     write_files(place)

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process, worker
-from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.distributed import MeshConfig, batch_sharding, make_mesh
 from t5xpg.distributed.rows import HeldRows
 from t5xpg.models.config import T5Config
@@ -64,6 +66,18 @@ class Way:
         ):
             self.note(frame)
 
+    def followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of another thread, with a profile while it runs."""
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            sys.setprofile(self.profile)
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                sys.setprofile(None)
+
+        return run
+
 
 @pytest.fixture
 def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,12 +89,14 @@ def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return SimpleNamespace(pid=0, poll=lambda: None, wait=lambda timeout=None: 0)
 
     monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        monkeypatch.setattr(tf.config.threading, name, lambda count: None)  # it may be in use here
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # of the main thread alone
     monkeypatch.setattr(os, "_exit", lambda code: threading.Event().wait())  # a daemon thread that has nothing to do
 
 
 @pytest.mark.usefixtures("data_process_in_this_one")
-def test_a_batch_crosses_few_files_in_one_direction(tmp_path: Path) -> None:
+def test_a_batch_crosses_few_files_in_one_direction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The cat sat on the mat and looked at the door.\n" * 50, encoding="utf-8")
     (tmp_path / "way_tasks.py").write_text(TASKS.format(text=str(text)), encoding="utf-8")
@@ -106,16 +122,16 @@ def test_a_batch_crosses_few_files_in_one_direction(tmp_path: Path) -> None:
     place = HeldRows.of_all(4).place
     sharding = batch_sharding(make_mesh(MeshConfig()))
     way = Way()
-    threading.setprofile(way.profile)  # before the data process starts
+    monkeypatch.setattr(worker.Answers, "next", way.followed(worker.Answers.next))
+    monkeypatch.setattr(Stream, "_read", way.followed(Stream._read))
     with DataService(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache") as service:
+        stream = service.open(config)
+        sys.setprofile(way.profile)
         try:
-            stream = service.open(config)
-            sys.setprofile(way.profile)
             at = RunState(0, create(model, optimizer, jax.random.key(0)), Best(None))
             Noted().loop(at, stream, lambda batch: place(batch, sharding), update, until=2)
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
     assert at.step == 2
     assert len(way.files) <= MOST, way.files
     assert way.files == documented()

@@ -22,6 +22,8 @@ from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.tasks import providers
 from tests.data.source_samples import SPLITS, write_sources
 
+pytestmark = pytest.mark.process  # a process caches
+
 LENGTHS = {"inputs": 40, "targets": 24}
 CACHED = ["python", "hub_copied", "hub_streamed", "tfds", "required", "lines_i40_t24"]
 
