@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_atomically, write_json
 from t5xpg.data.batch import Batch, hash_batch
 from t5xpg.distributed import path_names
@@ -71,6 +72,26 @@ def nonfinite_parameters(params: Params) -> list[str]:
         return []
     flags = jax.device_get(_finite(params))
     return [name for name, finite in zip(parameter_names(params), flags, strict=True) if not finite]
+
+
+def require_finite(params: Params, step: int) -> None:
+    """Raise UserError where a parameter is not finite: an update can overflow though its gradient did not."""
+    bad = nonfinite_parameters(params)
+    if bad:
+        raise UserError(
+            f"After step {step} {', '.join(bad[:_SHOWN])}{' and more' if len(bad) > _SHOWN else ''} hold values that are "
+            "not finite; nothing of it was saved. Lower LEARNING_RATE."
+        )
+
+
+def too_many(found: NonFinite, allowed: int, kept: str) -> UserError:
+    """The message where more updates than `allowed` were not finite. kept: where the batch of the last one lies."""
+    before = f" SKIP_NONFINITE={allowed} such steps were passed over before it." if allowed else ""
+    return UserError(
+        f"{found} ({found.where()}); nothing of that step was saved, and its batch lies in {kept}.{before} "
+        "Lower LEARNING_RATE, clip with max_gradient_norm, or set SKIP_NONFINITE to pass over some steps "
+        "(these change the run: name another run directory with RUN=…)."
+    )
 
 
 @jax.jit

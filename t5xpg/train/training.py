@@ -389,12 +389,7 @@ def _pass_over(run: Run, at: RunState, found: nonfinite.NonFinite, metrics: Mapp
     """Keep the batch of an update that is not finite; raise UserError if there were too many of them."""
     kept, allowed = shown(run.records.keep_nonfinite(found, metrics)), run.experiment.skip_nonfinite
     if at.skipped >= allowed:
-        before = f" SKIP_NONFINITE={allowed} such steps were passed over before it." if allowed else ""
-        raise UserError(
-            f"{found} ({found.where()}); nothing of that step was saved, and its batch lies in {kept}.{before} "
-            "Lower LEARNING_RATE, clip with max_gradient_norm, or set SKIP_NONFINITE to pass over some steps "
-            "(these change the run: name another run directory with RUN=…)."
-        )
+        raise nonfinite.too_many(found, allowed, kept)
     at.skipped += 1
     run.records.skipped(found)
     run.progress.updated(None)
@@ -444,11 +439,6 @@ def save(run: Run, at: RunState, *, passing: bool) -> None:
     Raises UserError where a parameter is not finite: an update can overflow though its gradient did not.
     """
     with run.progress.paused():
-        bad = nonfinite.nonfinite_parameters(at.train.params)
-        if bad:
-            raise UserError(
-                f"After step {at.step} {', '.join(bad[:5])}{' and more' if len(bad) > 5 else ''} hold values that are "
-                "not finite; nothing of it was saved. Lower LEARNING_RATE."
-            )
+        nonfinite.require_finite(at.train.params, at.step)
         run.records.trail.flush()
         at.save(run.checkpointer, run.meta, run.position(), passing=passing)
