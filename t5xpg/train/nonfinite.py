@@ -79,8 +79,8 @@ def require_finite(params: Params, step: int) -> None:
     bad = nonfinite_parameters(params)
     if bad:
         raise UserError(
-            f"After step {step} {', '.join(bad[:_SHOWN])}{' and more' if len(bad) > _SHOWN else ''} hold values that are "
-            "not finite; nothing of it was saved. Lower LEARNING_RATE."
+            f"After step {step} {', '.join(bad[:_SHOWN])}{' and more' if len(bad) > _SHOWN else ''} hold values that "
+            "are not finite; nothing of it was saved. Lower LEARNING_RATE."
         )
 
 
