@@ -117,9 +117,9 @@ def train(
                 return 0
             service = recording or stack.enter_context(DataService(log=directory.data_log))
             start = Start(loaded, directory, identity, source, checkpointer, service, group, step)
-            with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled) as (run, at):
-                # Loop. Where several processes train, they agree upon the update after which they stop.
-                if group.count > 1 or not request.requested:
+            with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled, request) as opened:
+                if opened is not None:  # Loop.
+                    run, at = opened
                     loop(run, at, stop, end)
                     reached = at.step
         if stop.number is not None and reached < end and not best.ends(reached):
@@ -158,8 +158,11 @@ def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
 
 
 @contextlib.contextmanager
-def _open(start: Start, best: Best, profiled: bool) -> Iterator[tuple[Run, RunState]]:
-    """Say what will run, open the data, compile, make or restore the state; close all at the end of the block."""
+def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Iterator[tuple[Run, RunState] | None]:
+    """Say what will run, open the data, compile, make or restore the state; close all at the end of the block.
+
+    Yields None where a stop is requested before the first update. Several processes agree upon that after an update.
+    """
     began = time.perf_counter()
     loaded, experiment, group, step = start.loaded, start.loaded.experiment, start.group, start.step
     built = assembly.assemble(experiment)
@@ -207,6 +210,9 @@ def _open(start: Start, best: Best, profiled: bool) -> Iterator[tuple[Run, RunSt
             stream.restore(at.position or {})
         else:
             at = RunState(0, state.state, best)
+        if request.requested and group.count == 1:
+            yield None
+            return
         progress = ProgressLine(built, stream, step)
 
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
@@ -249,8 +255,6 @@ def _open(start: Start, best: Best, profiled: bool) -> Iterator[tuple[Run, RunSt
         )
         print(f"ready {duration(time.perf_counter() - began)} after the start", flush=True)
         yield run, at
-        if at.step == step:  # a request to stop came before the first update
-            return
         start.checkpointer.wait()
         all_kept.result()
         records.complete()

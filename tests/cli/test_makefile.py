@@ -51,7 +51,7 @@ def program(path: Path) -> None:
 
 def make(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     """What make printed. `code` is the exit status that is expected."""
-    dropped = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", *VARIABLES}
+    dropped = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "TIER", "TESTS", *VARIABLES}
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     done = subprocess.run(
         ["make", *arguments], cwd=folder, env=environment | variables, text=True,

@@ -192,7 +192,7 @@ def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirector
     prompt = "--prompt=the <extra_id_0> sees"
     more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
     printed = workplace.run("infer", str(workplace.experiment), prompt, *more, code=1)
-    assert "model.config.relative_attention_max_distance" in printed
+    assert "T5Config.relative_attention_max_distance" in printed
     assert "mixture_or_task_name" not in printed
     # what decides nothing may differ: the dataset, dropout
     printed = workplace.run("infer", str(workplace.experiment), prompt, "--run=blend", "--gin.DROPOUT_RATE=0.0")

@@ -97,7 +97,8 @@ def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: t
 
 
 def test_another_checkpoint_is_another_run(workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]) -> None:
-    printed = workplace.run("train", tuned_gin, *OPTIONS, "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8", code=1)
+    more = (*OPTIONS[:-1], "--gin.EARLY_STOP_PATIENCE=4")  # it has not come to its end, then
+    printed = workplace.run("train", tuned_gin, *more, "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8", code=1)
     assert re.search(r"initial\.step +12 in the run, 8 now", printed), printed
     assert "initial.sha256" in printed
 

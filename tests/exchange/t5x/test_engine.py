@@ -47,7 +47,7 @@ def t5x(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "train.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     monkeypatch.setenv("T5X_PYTHON", sys.executable)
-    monkeypatch.setattr(prepare, "prepare_all", lambda datasets: None)
+    monkeypatch.setattr(prepare, "prepare_all", lambda datasets, needed: None)
     return tmp_path / "run"
 
 
