@@ -1,15 +1,18 @@
-"""Imports TensorFlow, SeqIO and t5 without two things that they load and a stream of batches does not use.
+"""Imports TensorFlow, SeqIO and t5 without three things that they load and a stream of batches does not use.
 
 TensorFlow and TensorFlow Text load Keras; t5 loads scikit-learn, SciPy, NLTK and sacrebleu for its metrics. Left out,
-the import takes 2.7 s of processor time instead of 4.2 s, a third less (medians of five alternating starts). What is
-imported later, by a user's module for instance, is the real thing; what has kept a stand-in gets the real thing by it.
+the import takes 2.7 s of processor time instead of 4.2 s, a third less (medians of five alternating starts). SeqIO
+loads TensorFlow Text, 120 MB that bytes do not need. What is imported later, by a user's module for instance, is the
+real thing; what has kept a stand-in gets the real thing by it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import types
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _KERAS_OF_TEXT = "tensorflow_text.python.keras"
@@ -36,18 +39,32 @@ class LateFunctions(LateModule):
         )
 
 
+class LateText(LateModule):
+    """Stands for TensorFlow Text, which vocabularies of pieces use, and bytes do not."""
+
+    def __getattr__(self, name: str) -> Any:
+        with _in_place({_KERAS_OF_TEXT: LateModule(_KERAS_OF_TEXT)}):
+            return super().__getattr__(name)
+
+
 def import_libraries() -> None:
     """Import TensorFlow, SeqIO and t5 so."""
     metrics = {name: LateFunctions(name) for name in _OF_METRICS}
     for parent, child in (("scipy", "stats"), ("sklearn", "metrics")):
         setattr(metrics[parent], child, metrics[f"{parent}.{child}"])
     # None: TensorFlow does without the optimisers of Keras where importing them fails
-    given = {**metrics, _KERAS_OF_TEXT: LateModule(_KERAS_OF_TEXT), "keras.src.optimizers": None}
-    added = {name: module for name, module in given.items() if name not in sys.modules}
-    sys.modules.update(added)  # type: ignore[arg-type]
-    try:
+    with _in_place({**metrics, "tensorflow_text": LateText("tensorflow_text"), "keras.src.optimizers": None}):
         import t5.data  # noqa: F401
+
+
+@contextlib.contextmanager
+def _in_place(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
+    """Put modules where an import finds them; those that are there already stay. None: importing it fails."""
+    absent = {name: module for name, module in modules.items() if name not in sys.modules}
+    sys.modules.update(absent)  # type: ignore[arg-type]
+    try:
+        yield
     finally:
-        for name, module in added.items():
+        for name, module in absent.items():
             if sys.modules.get(name, module) is module:
                 sys.modules.pop(name, None)

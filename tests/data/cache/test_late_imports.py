@@ -14,7 +14,7 @@ import sys
 from t5xpg.data.stream.worker import Answers
 
 Answers()
-for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu"):
+for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "tensorflow_text"):
     assert name not in sys.modules, name
 import tensorflow as tf
 import tensorflow_text
