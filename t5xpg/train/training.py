@@ -180,12 +180,16 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             first_update.wait()
             return built.compile_eval_step()
 
+        def end_compiling() -> None:
+            keep_programs()
+            compile_cache.release_unused()
+
         # The data process loads TensorFlow while this one compiles.
         begun, compiled, eval_step, all_kept = in_background(
             (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
             functools.partial(_compile_train_step, built),
             compile_eval_step,
-            keep_programs,
+            end_compiling,
         )
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
