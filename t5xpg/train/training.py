@@ -180,16 +180,13 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             first_update.wait()
             return built.compile_eval_step()
 
-        def end_compiling() -> None:
-            keep_programs()
-            compile_cache.release_unused()
-
         # The data process loads TensorFlow while this one compiles.
-        begun, compiled, eval_step, all_kept = in_background(
+        begun, compiled, eval_step, _, end_of_compiling = in_background(
             (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
             functools.partial(_compile_train_step, built),
             compile_eval_step,
-            end_compiling,
+            keep_programs,
+            compile_cache.release_unused,
         )
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
@@ -260,7 +257,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         print(f"ready {duration(time.perf_counter() - began)} after the start", flush=True)
         yield run, at
         start.checkpointer.wait()
-        all_kept.result()
+        end_of_compiling.result()
         records.complete()
         progress.measure_peak(again=True)  # what starts measure, while TensorFlow loads beside them, can be too low
     if best.ends(at.step):
