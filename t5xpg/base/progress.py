@@ -146,7 +146,9 @@ class Progress:
         if rate > 0:
             parts.append(_rate_text(rate, self.unit))
             if self.total is not None and self.total > self.count:
-                parts.append(f"{duration((self.total - self.count) / rate)} left")
+                # by the mean of the whole: the last half minute may have been an evaluation
+                mean = (time.monotonic() - self._started) / (self.count - self._initial)
+                parts.append(f"{duration((self.total - self.count) * mean)} left")
         if self.note:
             parts.append(self.note)
         return _one_line("  ".join(parts))
@@ -156,7 +158,7 @@ class Progress:
         done = self.count - self._initial
         of_total = f"/{self.total:,}" if stopped and self.total is not None else ""
         text = f"{self.label}  {'stopped at ' if stopped else ''}{self.count:,}{of_total} {self.unit}"
-        text += f"  in {duration(seconds)}"
+        text += f"  {f'{done:,} of them ' if self._initial else ''}in {duration(seconds)}"
         if done > 0 and seconds >= 1.0:
             text += f" ({_rate_text(done / seconds, self.unit)})"
         return _one_line(text + (f"  {self.note}" if self.note else ""))

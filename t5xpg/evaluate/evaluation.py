@@ -30,6 +30,7 @@ from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
+from t5xpg.run.results import PREDICTED, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
 
@@ -103,9 +104,12 @@ def evaluate(
     if by_task:
         result["tasks"] = by_task
     if measured:
-        result["metrics"] = {one.task: one.to_record(at)["metrics"] for one in measured}
+        records = {one.task: one.to_record(at) for one in measured}
+        result["predicted"] = {task: {name: one[name] for name in PREDICTED} for task, one in records.items()}
+        result["metrics"] = {task: one["metrics"] for task, one in records.items()}
     _write_history(directory, folder, "validation" if own else config.split, at, summary, by_task, measured)
     written = directory.evaluation_json if own else folder / directory.evaluation_json.name
+    replaced = replaced_metrics(read_json(written), result) if written.exists() else []
     if own:
         # evaluation.json names the step: it comes last, so that the samples beside it are of the same
         write_json(directory.samples_json, samples)
@@ -119,7 +123,7 @@ def evaluate(
             f"  the frequencies of tokens alone: loss {unigram['loss']:.3f} nats per target token, accuracy "
             f"{unigram['accuracy']:.3f}"
         )
-    for line in [*_losses_table(by_task), *_metrics_table(measured)]:
+    for line in [*_losses_table(by_task), *_metrics_table(measured), *replaced]:
         print(f"  {line}")
     print(f"written to {shown(written)}", flush=True)
     return result
@@ -183,7 +187,8 @@ def _metrics_table(measured: Sequence[TaskMetrics]) -> list[str]:
         for one in measured
         for name, value in one.metrics.items()
     ]
-    return aligned(["task", "examples", "metric", "value"], rows)
+    table = aligned(["task", "examples", "metric", "value"], rows)
+    return table + [f"{one.task} was predicted by {settings_text(one.decoding)}" for one in measured if one.decoding]
 
 
 def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,17 @@ def predict(
     )
 
 
+def decoding_settings(experiment: Experiment) -> dict[str, Any]:
+    """What decides predictions besides parameters and examples, as JSON: the method of decoding with the options that
+    it reads, and the lengths that inputs and predictions are cut to."""
+    lengths = experiment.eval_dataset.task_feature_lengths
+    if experiment.eval_dataset.converter == MASKED_LM:
+        return {"method": "fill_masks", "task_feature_lengths": dict(lengths)}
+    settings = experiment.decoding.settings()
+    settings["max_decode_length"] = experiment.decoding.max_decode_length or lengths.get("targets")
+    return {**settings, "task_feature_lengths": dict(lengths)}
+
+
 SPLIT = "infer_eval"  # in records
 
 
@@ -79,25 +91,28 @@ class ModelOutputs:
 
     predict: (params, batch, row_numbers) -> int32 [B, T], each row up to its end token, then 0. row_numbers: int32 [B],
     the places of the rows in their task, for what is drawn row by row. score: (params, batch) -> float32 [B], the
-    log-likelihood of each row's targets in nats. Rows of zeros may give anything.
+    log-likelihood of each row's targets in nats. Rows of zeros may give anything. decoding: `decoding_settings`.
     """
 
     predict: Callable[[Params, Batch, np.ndarray], np.ndarray]
     score: Callable[[Params, Batch], np.ndarray]
+    decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TaskMetrics:
-    """The metrics of one task, over so many examples."""
+    """The metrics of one task, over so many examples. decoding: how they were predicted, {} where only scores count."""
 
     task: str
     examples: int
     metrics: Mapping[str, MetricValue]
+    decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_record(self, step: int) -> dict[str, Any]:
-        """A line of metrics.jsonl: {"step", "split": "infer_eval", "task", "examples", "metrics": {name: value}}."""
+        """A line of metrics.jsonl: {"step", "split": "infer_eval", "task", "examples", "decoding", "metrics"}."""
         metrics = {name: metric_values.to_record(value) for name, value in self.metrics.items()}
-        return {"step": step, "split": SPLIT, "task": self.task, "examples": self.examples, "metrics": metrics}
+        facts = {"step": step, "split": SPLIT, "task": self.task, "examples": self.examples}
+        return {**facts, "decoding": dict(self.decoding), "metrics": metrics}
 
     def __str__(self) -> str:
         """One line: the metrics that are one number."""
@@ -133,7 +148,11 @@ class InferEval:
         with Progress("metrics", sum(examples.values()), "examples") as progress:
             outputs = {task.name: self._outputs_of(task, params, progress) for task in evaluator.tasks}
             measured = evaluator.measure(outputs, step, inferences)
-        return [TaskMetrics(task, examples[task], metrics) for task, metrics in measured.items()]
+        decoded = {task.name for task in evaluator.tasks if set(task.kinds) - {"score"}}
+        return [
+            TaskMetrics(task, examples[task], metrics, self._outputs.decoding if task in decoded else {})
+            for task, metrics in measured.items()
+        ]
 
     def _outputs_of(self, task: EvaluatedTask, params: Params, progress: Progress) -> dict[str, np.ndarray]:
         assert self._evaluator is not None
@@ -206,4 +225,4 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
     def predict_rows(params: Params, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
         return predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers)
 
-    return ModelOutputs(predict_rows, on_the_host(score))
+    return ModelOutputs(predict_rows, on_the_host(score), decoding_settings(experiment))

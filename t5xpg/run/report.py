@@ -6,6 +6,7 @@ anywhere else, with the published results beside the run's own.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from t5xpg.base.files import read_json, replaced_together, write_text
 from t5xpg.base.page import block_of, with_block
 from t5xpg.base.paths import shown
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.results import collect, read_results, write_results
+from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
 from t5xpg.run.results_page import BEGIN, CURVE_FILE, END, block, curve_svg
 
 RESULTS_FILE = "results.json"
@@ -32,6 +33,7 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
     Raises UserError where the run has nothing to report.
     """
     results = collect(run, published if published is not None and published.exists() else None)
+    replaced = _replaced(destination / RESULTS_FILE, results)
     readme = destination / README_FILE
     text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {results['experiment']}\n"
     text = with_block(text, block(results), BEGIN, END, readme)
@@ -41,12 +43,24 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
         write_text(readme, text)
         write_text(destination / CURVE_FILE, curve)
         write_results(destination / RESULTS_FILE, results)
-    lacking = not_evaluated(run, results)
-    if lacking:
-        print(lacking)
+    for line in [not_evaluated(run, results), *replaced]:
+        if line:
+            print(line)
     for path in (readme, destination / RESULTS_FILE, destination / CURVE_FILE):
         print(f"report: {shown(path)}", flush=True)
     return readme
+
+
+def _replaced(path: Path, results: Mapping[str, Any]) -> list[str]:
+    """Lines on the predicted metrics in a results.json that new results replace by others that were made otherwise."""
+    before: Mapping[str, Any] = {}
+    with contextlib.suppress(UserError):  # none, or one that cannot be read: written anew
+        before = read_results(path)
+    pairs = [("", before.get("evaluation"), results["evaluation"])]
+    others = results.get("other_splits", {})
+    pairs += [(f" on {split}", before.get("other_splits", {}).get(split), one) for split, one in others.items()]
+    return [f"{path.name}{where}: {line}" for where, old, new in pairs if old and new
+            for line in replaced_metrics(old, new)]  # fmt: skip
 
 
 def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_text
 from t5xpg.base.page import cell, decimals, escape, table
 from t5xpg.run.best import Best, BestMetric
-from t5xpg.run.directory import RunDirectory
+from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.records import read_jsonl, whole_split
 
 Record = Mapping[str, Any]
@@ -28,7 +28,9 @@ def of_records(records: Sequence[Record], measures: Sequence[str]) -> dict[str, 
     """The curves of each task: {"validation": {task: …}, "infer_eval": {task: …}}, empty where there are none.
 
     "validation": {"step": […], measure: […]} of a mixture's tasks. "infer_eval": {"step": […], "examples": […],
-    "metrics": {name: […]}}; of a metric that is a text (a signature) the last one, and pictures are left out.
+    "decoding": {…}, "metrics": {name: […]}}; of a metric that is a text (a signature) the last one, and pictures are
+    left out. A curve is of one way of decoding and one number of examples, those of the last record: "left_out" counts
+    the records of others.
     """
     found: dict[str, Any] = {}
     for split, columns in (("validation", _validation_columns), ("infer_eval", _metric_columns)):
@@ -55,6 +57,8 @@ def _validation_columns(lines: Sequence[Record], measures: Sequence[str]) -> dic
 
 
 def _metric_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+    alike = [line for line in lines if all(line.get(name) == lines[-1].get(name) for name in PREDICTED)]
+    left_out, lines = len(lines) - len(alike), alike
     metrics: dict[str, Any] = {}
     for name in dict.fromkeys(name for line in lines for name in line["metrics"]):
         values = [line["metrics"].get(name) for line in lines]
@@ -66,6 +70,8 @@ def _metric_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[st
     return {
         "step": [line["step"] for line in lines],
         "examples": [line["examples"] for line in lines],
+        **({"decoding": lines[-1]["decoding"]} if lines[-1].get("decoding") else {}),
+        **({"left_out": left_out} if left_out else {}),
         "metrics": metrics,
     }
 
@@ -89,19 +95,50 @@ def _losses(results: Record, measures: Mapping[str, str]) -> str:
 
 
 def _metrics(results: Record) -> str:
-    rows = [
-        [
-            escape(f"{task} / {name}"),
-            f"{columns['step'][-1]:,}",
-            cell(values if isinstance(values, str) else values[-1]),
-        ]
-        for task, columns in results.get("tasks", {}).get("infer_eval", {}).items()
-        for name, values in columns["metrics"].items()
-    ]
+    rows = []
+    for task, columns in results.get("tasks", {}).get("infer_eval", {}).items():
+        found = {name: values if isinstance(values, str) else values[-1] for name, values in columns["metrics"].items()}
+        if "decoding" in columns:
+            found["examples"], found["decoding"] = columns["examples"][-1], settings_text(columns["decoding"])
+        if "left_out" in columns:
+            found["evaluations that were decoded otherwise, left out"] = columns["left_out"]
+        rows += [[escape(f"{task} / {name}"), f"{columns['step'][-1]:,}", cell(one)] for name, one in found.items()]
     return table(["metrics while training", "step", ""], rows, numbers_from=1) if rows else ""
 
 
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings of decoding as a person reads them: "beam, num_decodes 4, …, inputs 128, targets 80"."""
+    rest = {name: value for name, value in settings.items() if name not in ("method", "task_feature_lengths")}
+    numbers = {**rest, **settings.get("task_feature_lengths", {})}
+    return ", ".join([str(settings.get("method")), *(f"{name} {value}" for name, value in numbers.items())])
+
+
+def replaced_metrics(before: Record, after: Record) -> list[str]:
+    """What to tell a person who replaces an evaluation by another one of the same split that was made otherwise.
+
+    before, after: the contents of evaluation.json. One line for each task whose way of decoding or number of examples
+    differs; none for a task that only one of them has.
+    """
+    lines = []
+    for task, now in after.get("predicted", {}).items():
+        old, new = before.get("metrics", {}).get(task), after["metrics"][task]
+        made = before.get("predicted", {}).get(task, {})
+        changed = differing(made, now)
+        if old is None or not changed:
+            continue
+        values = ", ".join(
+            f"{name} {cell(old[name])} -> {cell(new[name])}"
+            for name in new
+            if name in old and isinstance(new[name], int | float)
+        )
+        ways = ", ".join(f"{name} {one} -> {other}" for name, (one, other) in changed.items())
+        how = ways if made else f"not recorded -> {settings_text(now['decoding'])}, {now['examples']:,} examples"
+        lines.append(f"this replaces metrics of {task} that were predicted otherwise: {values} ({how})")
+    return lines
+
+
 FORMAT = 1
+PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
 TRAIN_POINTS = 200  # of the thinned training curve
 _CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
 _FACTS_OF_A_START = ("git", "versions", "host", "devices")

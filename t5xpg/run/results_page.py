@@ -9,6 +9,7 @@ from t5xpg.base.curves import Curve, draw
 from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
 from t5xpg.run import results as results_tasks
+from t5xpg.run.results import settings_text
 
 BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"
@@ -230,12 +231,15 @@ def _splits(results: Results) -> str:
 def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
-    elsewhere = ("data", "tasks")  # in tables of their own
+    elsewhere = ("data", "tasks", "predicted")
     numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
         [escape(_MEASURES.get(name, name)), decimals(value) if name in _MEASURES else cell(value)]
         for name, value in _leaves(numbers, "")
     ]
+    for task, how in evaluation.get("predicted", {}).items():
+        rows.append([escape(f"{task} / examples"), cell(how["examples"])])
+        rows += [[escape(f"{task} / decoding"), settings_text(how["decoding"])]] if how["decoding"] else []
     return table([escape(title), ""], rows, numbers_from=1)
 
 

@@ -169,3 +169,23 @@ def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal, monkeypatch: pytes
 )  # fmt: skip
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_an_evaluation_does_not_change_the_time_left_much(clock: FakeClock) -> None:
+    stream = io.StringIO()
+    with Progress("train", 400, "steps", stream=stream, interval=5.0) as progress:
+        for step in range(200):
+            clock.now += 60.0 if step == 150 else 1.0
+            progress.advance()
+    left = [re.search(r"(\d+)/400 .* (\d+) min (\d+) s left", line) for line in stream.getvalue().splitlines()]
+    seconds = {int(match[1]): 60 * int(match[2]) + int(match[3]) for match in left if match}
+    assert max(seconds) > 190
+    assert all(abs(found - (400 - step)) < 0.45 * (400 - step) for step, found in seconds.items())
+
+
+def test_work_that_is_continued_counts_its_own_part(clock: FakeClock) -> None:
+    stream = io.StringIO()
+    with Progress("train", 200, "steps", stream=stream, initial=100) as progress:
+        clock.now += 50.0
+        progress.advance(100)
+    assert stream.getvalue().splitlines()[-1] == "train  200 steps  100 of them in 50 s (2 steps/s)"

@@ -1,0 +1,59 @@
+"""Predicted metrics say how they were predicted, from the record of an evaluation to the page of a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.files import write_json
+from t5xpg.run.records import JsonlWriter
+from t5xpg.run.report import write_report
+from t5xpg.run.results import collect
+from t5xpg.run.results_page import block
+from tests.run.test_report import make_run
+
+LENGTHS = {"inputs": 128, "targets": 80}
+GREEDY = {"method": "greedy", "max_decode_length": 80, "task_feature_lengths": LENGTHS}
+BEAM = {"method": "beam", "max_decode_length": 80, "num_decodes": 4, "alpha": 0.6, "task_feature_lengths": LENGTHS}
+
+
+def evaluation(decoding: dict[str, object], bleu: float, examples: int = 1014) -> dict[str, object]:
+    predicted = {"en_de": {"examples": examples, "decoding": decoding}}
+    return {"step": 600, "predicted": predicted, "metrics": {"en_de": {"bleu": bleu}}}
+
+
+def test_a_figure_is_not_replaced_by_one_made_otherwise_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = make_run(tmp_path / "run"), tmp_path / "report"
+    folder.mkdir()
+    write_json(run.evaluation_json, evaluation(BEAM, 40.73))
+    write_json(run.evaluation / "test" / "evaluation.json", evaluation(BEAM, 39.5, 1000))
+    write_report(run, folder)
+    readme = (folder / "README.md").read_text()
+    assert (
+        "| en_de / decoding | beam, max_decode_length 80, num_decodes 4, alpha 0.6, inputs 128, targets 80 |" in readme
+    )
+    assert "| en_de / examples | 1,014 |" in readme
+    assert "| en_de / examples | 1,000 |" in readme
+    assert "otherwise" not in capsys.readouterr().out
+    write_json(run.evaluation_json, evaluation(GREEDY, 38.44))
+    write_report(run, folder)
+    printed = capsys.readouterr().out
+    assert "results.json: this replaces metrics of en_de that were predicted otherwise: bleu 40.73 -> 38.44" in printed
+    assert "decoding.method beam -> greedy" in printed
+    assert "results.json on test" not in printed
+
+
+def test_a_curve_is_of_one_way_of_decoding(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        for step, decoding in ((100, BEAM), (200, GREEDY), (300, GREEDY)):
+            facts = {"step": step, "split": "infer_eval", "task": "en_de", "examples": 8, "decoding": decoding}
+            metrics.write({**facts, "metrics": {"bleu": step / 10}})
+    results = collect(run)
+    curve = results["tasks"]["infer_eval"]["en_de"]
+    assert (curve["step"], curve["metrics"], curve["decoding"]) == ([200, 300], {"bleu": [20.0, 30.0]}, GREEDY)
+    assert curve["left_out"] == 1
+    assert "| en_de / decoding | 300 | greedy, max_decode_length 80, inputs 128, targets 80 |" in block(results)
