@@ -25,7 +25,7 @@ def look_at(dataset: DatasetConfig, experiment: Experiment, *, quick: bool) -> I
     """What there is to say of a stream. quick: without starting TensorFlow, so nothing of users' tasks."""
     state = data_state.state_of(dataset, experiment.needs, compare=not quick)
     if state.row is not None:
-        yield from _task_of_table(state, state.row, dataset, experiment)
+        yield from _task_of_table(state, state.row, dataset, experiment, quick=quick)
     elif not dataset.module_import:
         yield _unknown_task(dataset.mixture_or_task_name)
     elif not state.ready:
@@ -56,7 +56,7 @@ def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Findi
 
 
 def _task_of_table(
-    state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, experiment: Experiment
+    state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, experiment: Experiment, *, quick: bool
 ) -> Iterator[Finding]:
     documents = _documents(state, row)
     count = documents.get(dataset.split)
@@ -79,6 +79,9 @@ def _task_of_table(
             "targets already: include 'gin/objectives/none.gin' behind gin/runs/pretrain.gin.",
             problem=True,
         )
+    if row.supervised is not None and state.ready and not quick and count != 0:
+        with DataService() as service:
+            yield from _fits(service, dataset, experiment)
     for part in row.parts:
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 
@@ -131,6 +134,8 @@ def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Find
             assembly.check_vocabulary(described.vocabulary, experiment)
             if described.cached:
                 data_state.compare_caches(dataset)
+            if described.cached or not dataset.use_cached:
+                yield from _fits(service, dataset, experiment)
         except UserError as error:
             yield Finding("data", str(error), problem=True)
             return
@@ -139,6 +144,14 @@ def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Find
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
     yield _readable(described.name, dataset, cached, described.examples.get(dataset.split))
     yield from _metrics(dataset, experiment, has_metrics=described.has_metrics)
+
+
+def _fits(service: DataService, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
+    """How many of the first examples are cut, and how much of them is unknown to the vocabulary."""
+    for fit in service.fits(dataset):
+        yield Finding("examples", fit.summary(dataset))
+        for problem in fit.problems(dataset, experiment.max_cut_share):
+            yield Finding("examples", problem, problem=True)
 
 
 def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:

@@ -24,7 +24,7 @@ from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
 from t5xpg.evaluate.trained_model import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
-from t5xpg.experiment import assembly, data_state, prepare
+from t5xpg.experiment import Experiment, assembly, data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
@@ -33,6 +33,9 @@ from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
 from t5xpg.run.results import PREDICTED, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
+_WHILE_TRAINING = (
+    "eval_dataset.max_batches", "eval_period", "stats_period", "infer_eval_period", "infer_eval_steps",
+)  # fmt: skip
 
 
 def evaluate(
@@ -64,6 +67,8 @@ def evaluate(
         config, folder = _of_split(config, split), folder / split
     own = folder == directory.evaluation
     source = _prepared(loaded, directory, config)
+    if config.max_batches != directory.read()["identity"].get("settings", {}).get("eval_dataset.max_batches"):
+        print(f"EVAL_STEPS={config.max_batches} is for validation in training: all of {config.split} is measured here")
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)
     params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
@@ -197,14 +202,23 @@ def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
     if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary
         check_same_model(directory, experiment)
         return prepare.prepare(config, experiment.needs)
-    identity = run_identity(experiment, prepare.DataIdentity({}))
-    known = {name: value for name, value in identity.items() if name not in ("data", "cache")}
-    directory.check(loaded.name, known)
+    known = _evaluation_identity(experiment, prepare.DataIdentity({}), directory)
+    directory.check(loaded.name, {name: value for name, value in known.items() if name not in ("data", "cache")})
     _check_ids(config, directory)
     source = prepare.prepare(config, experiment.needs)
     if config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
-        directory.check(loaded.name, run_identity(experiment, source))
+        directory.check(loaded.name, _evaluation_identity(experiment, source, directory))
     return source
+
+
+def _evaluation_identity(
+    experiment: Experiment, source: prepare.DataIdentity, directory: RunDirectory
+) -> dict[str, Any]:
+    """`run_identity` with the run's own values of what only says when, and on how much, it is measured in training."""
+    identity, recorded = run_identity(experiment, source), directory.read()["identity"].get("settings", {})
+    settings = {name: value for name, value in identity["settings"].items() if name not in _WHILE_TRAINING}
+    kept = {name: recorded[name] for name in _WHILE_TRAINING if name in recorded}
+    return {**identity, "settings": {**settings, **kept}}
 
 
 def _check_ids(config: DatasetConfig, directory: RunDirectory) -> None:

@@ -27,12 +27,13 @@ class Experiment:
     """Everything that determines a run. Configured by gin at the root (`gin/runs/*.gin`), read by the command line.
 
     Periods and steps count optimiser updates. skip_nonfinite: how many updates of a run may have a loss or a gradient
-    that is not finite; they change nothing. infer_eval_period: how often the metrics of the tasks are computed, on what
-    the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for never. decoding: how
-    predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the run starts from; None
-    for new parameters. selection: which evaluation is the best; None for the lowest validation loss among the
-    checkpoints that are written anyway. loggers: told of the records, besides TensorBoard; they change nothing. needs:
-    exports and vocabularies to be made first, where the name of the task does not say enough.
+    that is not finite; they change nothing. max_cut_share: of a supervised task, the share of the examples that may be
+    longer than the lengths of its features, which cut them. infer_eval_period: how often the metrics of the tasks are
+    computed, on what the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for
+    never. decoding: how predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the
+    run starts from; None for new parameters. selection: which evaluation is the best; None for the lowest validation
+    loss among the checkpoints that are written anyway. loggers: told of the records, besides TensorBoard; they change
+    nothing. needs: exports and vocabularies to be made first, where the name of the task does not say enough.
     """
 
     model: Model
@@ -48,6 +49,7 @@ class Experiment:
     stats_period: int = 10
     num_microbatches: int = 1
     skip_nonfinite: int = 0
+    max_cut_share: float = 0.2
     infer_eval_period: int | None = None
     infer_eval_steps: int | None = None
     model_dir: str | None = None
@@ -67,6 +69,8 @@ class Experiment:
                 raise UserError(f"Experiment.{name} must be a positive integer, not {value!r}.")
         if not isinstance(self.skip_nonfinite, int) or isinstance(self.skip_nonfinite, bool) or self.skip_nonfinite < 0:
             raise UserError(f"SKIP_NONFINITE is {self.skip_nonfinite!r}: it must be a whole number of at least 0.")
+        if not isinstance(self.max_cut_share, int | float) or not 0 <= self.max_cut_share <= 1:
+            raise UserError(f"MAX_CUT_SHARE is {self.max_cut_share!r}: it must be a share of the examples, 0.0 to 1.0.")
         check_seed(self.random_seed)
         for name in ("train_dataset", "eval_dataset"):
             object.__setattr__(self, name, self._converted(getattr(self, name)))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # What it started from is known by its digest, and not by its name.
 FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
-    "initial.same_vocabulary", "loggers", "needs", "model.config.scan_layers", "model.config.remat_policy",
+    "initial.same_vocabulary", "loggers", "needs", "max_cut_share", "model.config.scan_layers",
+    "model.config.remat_policy",
 )  # fmt: skip
 # Settings that change nothing at these values: runs from before there were such settings are the same runs.
 WITHOUT_EFFECT = {

@@ -15,7 +15,7 @@ from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import Group
-from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment import Experiment, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.identity import deciding_settings, vocabulary_identity
@@ -102,6 +102,20 @@ def print_data(description: TaskDescription, experiment: Experiment) -> None:
     masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
     cached = "cached" if description.cached else "not cached"
     print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
+
+
+def check_fits(service: DataService | RecordedData, experiment: Experiment) -> None:
+    """Say how many of the first examples of supervised tasks are cut. Raises UserError where those are too many."""
+    for dataset in (experiment.train_dataset, experiment.eval_dataset):
+        row = data_state.row_of(dataset.mixture_or_task_name, experiment.needs)
+        if not isinstance(service, DataService) or (row is not None and row.supervised is None):
+            continue  # texts of pretraining are divided, and the batches of a recording are what they are
+        fits = service.fits(dataset)
+        problems = [problem for fit in fits for problem in fit.problems(dataset, experiment.max_cut_share)]
+        if problems:
+            raise UserError("\n".join(problems))
+        for fit in fits:
+            print(f"examples: {fit.summary(dataset)}", flush=True)
 
 
 def _count_text(count: int) -> str:

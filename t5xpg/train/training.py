@@ -42,7 +42,7 @@ from t5xpg.train.profile import Update, profiled_updates
 from t5xpg.train.progress_line import ProgressLine
 from t5xpg.train.run_records import RunRecords
 from t5xpg.train.run_state import Position, RunState
-from t5xpg.train.start import Start, print_data, print_header, record_start, require_same, started_run
+from t5xpg.train.start import Start, check_fits, print_data, print_header, record_start, require_same, started_run
 
 if TYPE_CHECKING:
     from t5xpg.data.recording.reader import RecordedData, RecordedStream
@@ -198,8 +198,9 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         vocabulary = description.vocabulary
         token_bytes = built.token_bytes(vocabulary)
         origin = initial_state.origin_of_run(built, start.checkpointer, step, begun.result, vocabulary)
-        record_start(start, built, vocabulary, origin)
         print_data(description, experiment)
+        check_fits(start.service, experiment)
+        record_start(start, built, vocabulary, origin)
         continues = f", continues after step {step:,}" if step else ""
         print(f"run: {shown(start.directory.path)}{continues}", flush=True)
 

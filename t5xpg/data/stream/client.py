@@ -30,6 +30,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
+from t5xpg.data.stream.fit import Fit
 from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -308,6 +309,11 @@ class DataService:
         """
         reply, _ = self._process.request({"call": "describe", "config": config.to_json()})
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
+
+    def fits(self, config: DatasetConfig) -> list[Fit]:
+        """How the first examples of each supervised task fit its lengths and vocabulary. UserError as `describe`."""
+        reply, _ = self._process.request({"call": "fits", "config": config.to_json()})
+        return [Fit(**each) for each in reply["fits"]]
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, or of some of its virtual shards, before its first batch.

@@ -104,6 +104,13 @@ class Answers:
         }
         return reply, {}
 
+    def fits(self, config: dict[str, Any], arrays: Arrays) -> Answer:
+        """How the first examples of the tasks that are cut to lengths fit them."""
+        from t5xpg.data.stream import first_examples
+
+        dataset, provider = _find_provider(config)
+        return {"fits": first_examples.measure(provider, dataset)}, {}
+
     def open(self, config: dict[str, Any], shards: list[int], arrays: Arrays) -> Answer:
         """Build a stream that stands before its first batch."""
         from t5xpg.data.stream.pipeline import ShardedBatches

@@ -1,0 +1,48 @@
+"""The first examples of supervised tasks, uncut: their lengths, and their unknown tokens. Imports TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import seqio
+
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.fit import EXAMPLES
+from t5xpg.data.tasks.providers import Provider, reads_cache, tasks_of
+from t5xpg.data.tasks.steps import objective_of
+
+
+def measure(provider: Provider, config: DatasetConfig) -> list[dict[str, Any]]:
+    """The fields of a `fit.Fit` for each task whose examples are cut to the lengths of its features.
+
+    Tasks with an objective of pretraining are left out: those divide their text and cut nothing. So are tasks whose
+    steps cannot do without lengths.
+    """
+    found = []
+    for task in tasks_of(provider):
+        if config.split in task.splits and objective_of(task) is None:
+            try:
+                found += [_measure(task, config)]
+            except Exception:  # of steps of the user's that need lengths: whatever they raise
+                continue
+    return found
+
+
+def _measure(task: seqio.Task, config: DatasetConfig) -> dict[str, Any]:
+    names = [name for name in config.token_features if name in config.task_feature_lengths]
+    lengths: dict[str, list[int]] = {name: [] for name in names}
+    unknown = dict.fromkeys(names, 0)
+    dataset = task.get_dataset(None, config.split, use_cached=reads_cache(task, config), shuffle=False)
+    for example in dataset.take(EXAMPLES).as_numpy_iterator():
+        for name in names:
+            lengths[name].append(len(example[name]))
+            unknown[name] += int(np.sum(example[name] == task.output_features[name].vocabulary.unk_id))
+    return {
+        "task": task.name,
+        "examples": max(map(len, lengths.values()), default=0),
+        "cut": {name: sum(n > config.task_feature_lengths[name] for n in lengths[name]) for name in names},
+        "longest": {name: max(lengths[name], default=0) for name in names},
+        "tokens": {name: sum(lengths[name]) for name in names},
+        "unknown": unknown,
+    }

@@ -1,0 +1,53 @@
+"""How the examples of a supervised task fit the lengths of a stream and its vocabulary. Without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from t5xpg.data.spec import DatasetConfig
+
+EXAMPLES = 1000  # so many of a split are looked at, the first ones
+_WARNED_OF = 0.01  # a share of cut examples above it, and of unknown tokens
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Of the first `examples` of a task, by feature: how many are cut, tokens of the longest, of all, unknown ones."""
+
+    task: str
+    examples: int
+    cut: Mapping[str, int]
+    longest: Mapping[str, int]
+    tokens: Mapping[str, int]
+    unknown: Mapping[str, int]
+
+    def share_cut(self, feature: str) -> float:
+        """The share of the examples that are longer in a feature than its length."""
+        return self.cut[feature] / max(1, self.examples)
+
+    def share_unknown(self, feature: str) -> float:
+        """The share of the tokens of a feature that the vocabulary does not know."""
+        return self.unknown[feature] / max(1, self.tokens[feature])
+
+    def summary(self, config: DatasetConfig) -> str:
+        """One line: what is cut and unknown of each feature, with a warning where that is much."""
+        parts = [
+            f"{feature} {self.share_cut(feature):.1%} cut at {config.task_feature_lengths[feature]} (longest "
+            f"{self.longest[feature]}), {self.share_unknown(feature):.2%} unknown"
+            for feature in self.cut
+        ]
+        much = [max(self.share_cut(name), self.share_unknown(name)) > _WARNED_OF for name in self.cut]
+        text = f"{self.task}, {config.split}, the first {self.examples:,}: {'; '.join(parts)}"
+        return f"WARNING: {text}" if any(much) else text
+
+    def problems(self, config: DatasetConfig, most: float) -> Iterator[str]:
+        """What keeps a run from training on these examples: a larger share of them than `most` would be cut."""
+        for feature, length in config.task_feature_lengths.items():
+            if feature in self.cut and self.share_cut(feature) > most:
+                yield (
+                    f"{self.share_cut(feature):.0%} of the examples of {self.task}, {config.split}, would be cut: "
+                    f"their {feature} are longer than {length} tokens (the longest of the first {self.examples:,} has "
+                    f"{self.longest[feature]}). Raise TASK_FEATURE_LENGTHS, or, to train on parts of examples, "
+                    f"MAX_CUT_SHARE (now {most:g}): --gin.MAX_CUT_SHARE=1.0"
+                )
