@@ -178,31 +178,16 @@ def _phrases(leaves: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
 
 def _phrase(path: tuple[str, ...], then: Any, now: Any) -> str:
     match path:
-        case ("task",):
-            what = "the task"
-        case ("source", "kind"):
-            what = "the kind of source"
-        case ("source", "splits", split) if then is None or now is None:
-            return f"the split {split}: " + ("none, now there is one" if then is None else "there was one, now none")
-        case ("source", "splits", split) if isinstance(then, list) and isinstance(now, list):
-            return f"the text of the split {split}: {len(then)} files, now {len(now)}"
         case ("source", "splits", split, *file):
             what = f"the text of the split {split}" + (f", file {file[0]}" if len(file) > 1 else "")
-        case ("preprocessors",):
-            lists = [", ".join(step["function"] for step in steps) for steps in (then, now)]
-            return f"the preprocessors before the placeholder: {lists[0]}, now {lists[1]}"
-        case ("preprocessors", *steps, "arguments"):
-            what = f"the arguments of the preprocessor {steps[-1]}"
         case ("preprocessors", *steps) if "arguments" in steps:
             place = steps.index("arguments")
             # positional ones have numbers; the last of the list are those by name
             what = f"the argument {'.'.join(steps[place + 1 :])} of the preprocessor {steps[place - 1]}"
-        case ("features", feature, "vocabulary", *field):
-            what = f"the vocabulary of {feature}" + (f" ({'.'.join(field)})" if field else "")
         case ("features", feature, *field):
             what = f"the feature {feature}" + (f" ({'.'.join(field)})" if field else "")
         case _:
-            what = ".".join(path)
+            what = f"the {'.'.join(path)}"
     return f"{what}: {_text(then)}, now {_text(now)}"
 
 
@@ -212,7 +197,9 @@ def _text(value: Any) -> str:
         return "none"
     if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
         return digests.short(value)
-    if isinstance(value, dict) and "function" in value:
-        return str(value["function"])
+    if isinstance(value, dict) and ("function" in value or "sha256" in value):
+        return _text(value.get("function", value.get("sha256")))
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        return ", ".join(map(_text, value))
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

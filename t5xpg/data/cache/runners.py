@@ -15,10 +15,8 @@ BEAM = "FnApiRunner"
 
 @dataclass(frozen=True)
 class Runner:
-    """A runner of Beam.
-
-    selector: its name for Beam. package, install: a module that it imports, and what to install for it. options: the
-    ones that it needs. remote: its workers cannot read this machine's folders.
+    """A runner by its name for Beam (`selector`): a module that it imports and what to install for that, the options
+    that it needs, and whether its workers cannot read this machine's folders.
     """
 
     selector: str
@@ -29,12 +27,8 @@ class Runner:
 
 
 RUNNERS = {
-    "FnApiRunner": Runner("FnApiRunner"),
-    "DirectRunner": Runner("DirectRunner"),
-    "PrismRunner": Runner("PrismRunner"),
+    **{name: Runner(name) for name in (BEAM, "DirectRunner", "PrismRunner", "FlinkRunner", "SparkRunner")},
     "DaskRunner": Runner("t5xpg.data.cache.beam_dask.DaskRunnerForCaching", "distributed", "dask distributed"),
-    "FlinkRunner": Runner("FlinkRunner"),
-    "SparkRunner": Runner("SparkRunner"),
     "PortableRunner": Runner("PortableRunner", options=("--job_endpoint",)),
     "DataflowRunner": Runner(
         "DataflowRunner",
@@ -69,8 +63,7 @@ def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> st
             f"RUNNER={name} needs packages that are not installed: .venv/bin/python -m pip install {runner.install}"
         )
     given_names = {option.partition("=")[0] for option in options}
-    missing = [option for option in runner.options if option not in given_names]
-    if missing:
+    if missing := [option for option in runner.options if option not in given_names]:
         raise UserError(
             f'RUNNER={name} needs {" and ".join(missing)}: BEAM_OPTIONS="{" ".join(f"{one}=…" for one in missing)}".'
         )
