@@ -86,18 +86,15 @@ def token_f1(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str,
 def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
     """SQuAD's "exact" and "f1" (Rajpurkar et al. 2016, 2018), as evaluate-v2.0.py computes them.
 
-    Lower case, no punctuation, no articles. A question without an answer has "" for its target. Version 1.1's script
-    gives the same numbers except for answers of which the normalisation leaves nothing ("The"): where another answer
-    is left, these do not count; where none is, the prediction has to be nothing too.
+    Lower case, no punctuation, no articles. A question without an answer has "" for its target. Of answers that the
+    normalisation empties ("The"), others count where there are any.
     """
     return _answers(targets, predictions, _normalized_squad, only_with_text=True)
 
 
 def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer.
-
-    Lower case, punctuation as white space, no articles, as in its official script.
-    """
+    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer, normalised as in its script:
+    lower case, punctuation as white space, no articles."""
     return _answers(targets, predictions, _normalized_trivia_qa, only_with_text=False)
 
 
@@ -154,10 +151,9 @@ def majority(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
 def macro_f1(
     targets: Sequence[Hashable], predictions: Sequence[Hashable], *, labels: Sequence[Hashable] | None = None
 ) -> dict[str, float]:
-    """The mean of the F1 of every class: each counts the same, however many examples it has.
+    """The mean of the F1 of every class of `labels`, by default those of the targets: each counts the same.
 
-    The classes are `labels`, by default those of the targets. A prediction that is none of them is a miss for its
-    target's class, and no class of its own. A class of `labels` without targets and predictions counts 0.
+    A prediction of another class is a miss for its target's. A class without targets and predictions counts 0.
     """
     from sklearn.metrics import f1_score
 
@@ -174,20 +170,17 @@ def _numbered(*sequences: Sequence[Hashable]) -> list[list[int]]:
 
 
 def edit_similarity(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in characters (code points).
+    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in code points; two empty texts are
+    alike.
 
-    Two empty texts are alike. This is the edit similarity of Svyatkovskiy et al. 2020; CodeXGLUE's scripts take
-    fuzzywuzzy's ratio instead, in which a replaced character counts twice.
+    As Svyatkovskiy et al. 2020. CodeXGLUE's scripts count a replaced character twice.
     """
     return {"edit_similarity": mean_of_best(_similarity, targets, predictions)}
 
 
 def next_line(targets: Sequence[Mapping[str, str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Exact match and edit similarity of predicted lines, and what two answers without a model get.
-
-    targets: {"line", "before"}, the line to be predicted and the one before it. `…_of_line_before` are of repeating
-    that one, `…_of_one_line` of always answering the most frequent line of the targets: no constant matches more.
-    """
+    """Exact match and edit similarity of predicted lines, and (`…_of_line_before`) of repeating the line before or
+    (`…_of_one_line`) always answering the targets' most frequent line. targets: {"line", "before"}."""
     check_pairs(targets, predictions)
     lines = [target["line"] for target in targets]
     ((most_frequent, _),) = Counter(lines).most_common(1)
@@ -216,10 +209,9 @@ _LARGEST_EXPONENT = 700.0  # of what a float can hold
 def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float]:
     """Negative log-likelihood of the targets per UTF-8 byte, in nats and bits, and the perplexities of bytes and words.
 
-    targets: texts. scores: the log-likelihood of each in nats, summed over its tokens, the end token included. Sums
-    over the whole split are divided by its bytes or words (what white space divides), so that long targets count more
-    than short ones. A target that TASK_FEATURE_LENGTHS cuts has the score of its beginning and the bytes of all of it:
-    choose lengths that hold the targets. Raises ValueError where the targets have no byte.
+    targets: texts. scores: log-likelihoods in nats, summed over the tokens, the end included. The sums over the split
+    are divided by its bytes or words (what white space divides). Choose lengths that hold the targets: one that is cut
+    counts with all its bytes. Raises ValueError where the targets have no byte.
     """
     check_pairs(targets, scores)
     nats = -math.fsum(float(score) for score in scores)
@@ -245,9 +237,8 @@ _KINDS = ("rouge1", "rouge2", "rougeLsum")
 def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer: bool = False) -> dict[str, float]:
     """ROUGE-1, ROUGE-2 and ROUGE-Lsum (Lin 2004): 100 times the mean F measure over the examples.
 
-    Sentences are lines; " . " ends one too, as in T5's evaluation. Its numbers are medians of resampled means, which
-    differ from one call to the next; these are the means themselves. The words are those of rouge-score, runs of
-    a-z and 0-9 after lower-casing: text in other scripts has none.
+    Sentences are lines; " . " ends one too, as in T5's evaluation (which gives medians of resampled means). Words are
+    those of rouge-score, runs of a-z and 0-9 after lower-casing.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -268,10 +259,8 @@ def _in_lines(text: str) -> str:
 def bleu(
     targets: Sequence[Target], predictions: Sequence[str], *, tokenize: str = "intl", lowercase: bool = False
 ) -> dict[str, Any]:
-    """Corpus BLEU (Papineni et al. 2002) of sacrebleu and its signature, a `seqio.metrics.Text`.
-
-    tokenize: sacrebleu's tokeniser; "intl" is that of T5's results, "13a" that of WMT's.
-    """
+    """Corpus BLEU (Papineni et al. 2002) of sacrebleu and its signature, a `seqio.metrics.Text`. tokenize: sacrebleu's
+    tokeniser; "intl" is that of T5's results, "13a" that of WMT's."""
     from sacrebleu.metrics.bleu import BLEU
 
     # force: it would warn of text that looks tokenised already

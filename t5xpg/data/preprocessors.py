@@ -32,18 +32,14 @@ _ESCAPES: tuple[tuple[str, str], ...] = (
 
 
 def parse_jsonl(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Lines of an export (scalar strings) to examples {"text": scalar string}: the inverse of `canonical_line`.
-
-    Reading fails with InvalidArgumentError, showing the line, where it is not one that an export writes.
-    """
+    """Lines of an export (scalar strings) to examples {"text": scalar string}: the inverse of `canonical_line`. Fails
+    with InvalidArgumentError, showing the line, where it is not one that an export writes."""
     return parse_records(dataset, ("text",))
 
 
 def parse_records(dataset: tf.data.Dataset, fields: Sequence[str]) -> tf.data.Dataset:
-    """Lines of an export of records (scalar strings) to examples {field: scalar string}.
-
-    The inverse of `manifest.canonical_record`. fields: those of the export, in its order. Fails as `parse_jsonl` does.
-    """
+    """Lines of an export of records to examples {field: scalar string}: the inverse of `manifest.canonical_record`.
+    fields: those of the export, in its order. Fails as `parse_jsonl` does."""
     return dataset.map(functools.partial(_parse_record, fields=fields), num_parallel_calls=tf.data.AUTOTUNE)
 
 

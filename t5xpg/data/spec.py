@@ -25,11 +25,10 @@ _MOST_NUMBERS = 2**31 - 1  # in one array of a batch: what its frameworks can in
 class DatasetConfig:
     """One stream of batches. The names are those of T5X's `utils.DatasetConfig` where it has one.
 
-    `batch_size` is the global batch: rows over all virtual shards. Each of `num_virtual_shards` shards of the data
-    gives `batch_size / num_virtual_shards` rows of every batch, so a batch does not depend on how many processes read.
-    `num_epochs=None` repeats for ever; with a number the stream ends, and its last batch is padded with rows of zeros.
-    `feature_converter` is SeqIO's, by its name, or one of `t5xpg.data.batch.add_layout`; None for what the model takes.
-    `loss_on_targets_only` is what `seqio.PrefixLMFeatureConverter` means by it. Raises UserError for values that cannot
+    `batch_size` is the global batch, to which each of `num_virtual_shards` shards of the data gives as many rows,
+    however many processes read. `num_epochs=None` repeats for ever; with a number the stream ends, its last batch
+    padded with rows of zeros. `feature_converter`: SeqIO's, or one of `batch.add_layout`, by name; None for what the
+    model takes. `loss_on_targets_only`: as in `seqio.PrefixLMFeatureConverter`. Raises UserError for values that cannot
     be.
     """
 

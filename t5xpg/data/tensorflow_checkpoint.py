@@ -17,11 +17,8 @@ _Result = TypeVar("_Result")
 
 
 class TensorFlowCheckpoint:
-    """The variables of a checkpoint: `shapes` by name, and `read` for the numbers of one.
-
-    prefix: the path without `.index`. Raises UserError where files are not there, not whole or damaged: TensorFlow
-    compares blocks of the index and every variable with their checksums.
-    """
+    """The variables of a checkpoint, by its path without `.index`: `shapes` by name, and `read` for the numbers of one.
+    Raises UserError where files are not there, not whole or damaged (TensorFlow compares checksums)."""
 
     def __init__(self, prefix: Path) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -36,14 +36,12 @@ def cache_tasks(
     report: Callable[[int, str], None],
     staging: str | None = None,
 ) -> None:
-    """Run SeqIO's script in this process, as its command line would, with a count of the documents that it reads.
+    """Cache tasks below `output`: SeqIO's script in this process, as its command line runs it, with a count of
+    documents.
 
-    Caches the tasks below `output`. runner: as Beam knows it. options: of Beam's pipeline; modules: which register the
-    tasks; report: gets the number of documents since the last call, and what is being done. staging: a folder that
-    Beam's workers and this machine can write, here or in a bucket, where they do not share `output`.
-
-    The files are those of `local`, byte for byte: Beam's random numbers and the timing of its workers decide
-    where a document lies, so that its records are dealt out again in the order of their digests.
+    runner, options: of Beam's pipeline. modules: which register the tasks. report: gets the number of documents since
+    the last call, and what is being done. staging: a folder, here or in a bucket, that Beam's workers and this machine
+    can write, where they do not share `output`: the cache is fetched from there.
     """
     counted = _count_documents(report)
     if runner == RUNNERS["DaskRunner"].selector:
@@ -118,11 +116,10 @@ def _fetch(folder: str, here: Path) -> None:
 
 
 def _put_in_order(shards: Sequence[Path]) -> None:
-    """Deal the records of a split out to its shards in the order of their digests.
+    """Deal the records of a split out to its shards in the order of their digests, in bounded memory.
 
-    Beam shuffles documents by random numbers and by the timing of its threads, so that no two caches of the same text
-    are equal; some of its runners do not shuffle. The order of digests is as good a shuffle, and the same each time.
-    Memory does not grow with the number of records.
+    Beam places documents by random numbers and timing; some runners do not shuffle. This order is as good, and always
+    the same: that of `local`.
     """
     if not shards:
         return

@@ -48,11 +48,8 @@ def run_bundle(
     given: Any,
     views: Any,
 ) -> list[Any]:
-    """The outputs of one bundle of a ParDo.
-
-    sides: of each side input its partitions, lists of elements. given: positional and named arguments of `fn` in which
-    side inputs have their places. views: of each side input how it is shown: its class, options and windows.
-    """
+    """The outputs of one bundle of a ParDo. sides: of each side input its partitions, lists of elements. given: the
+    arguments of `fn`, with places for side inputs. views: class, options and windows of each side input."""
     received = transform_evaluator.OneReceiver()
     handler = _OutputHandler(
         window_fn=window_fn,

@@ -131,9 +131,7 @@ def cache_task(
 
 def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None:
     """What can be seen to be wrong with the cache of a task of the table without TensorFlow; None where nothing is.
-
-    export: the digests of the splits of its text. command: what to type to make the cache again.
-    """
+    export: the digests of the splits of its text. command: what to type to make the cache again."""
     try:
         found = record.read(folder, command)
         if found is None:
@@ -202,10 +200,8 @@ def _lock(
     force: bool,
     log: Callable[[str], None],
 ) -> None:
-    """Take the lock of each task that is to be cached, in the order of their names; waits for those who cache one.
-
-    What they have cached meanwhile is noted in the plan.
-    """
+    """Take the lock of each task that is to be cached, by name; waits for others, and notes in the plan what they
+    cached."""
     for entry in sorted(plan, key=lambda one: str(one["task"])):
         if entry["up_to_date"]:
             continue

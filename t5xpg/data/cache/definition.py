@@ -33,10 +33,8 @@ _FULLY_CACHED = "seqio.experimental.add_fully_cached_task.<locals>.wrapped_prep"
 
 
 def definition_of(task: Any, digest: Digest, modules: Sequence[str] = ()) -> dict[str, Any]:
-    """The definition of a task, as it will be read from a file. modules: those that MODULE_IMPORT names.
-
-    Raises UserError where files of the source are missing: MissingTextError where an export would bring them.
-    """
+    """The definition of a task, as JSON. modules: those of MODULE_IMPORT. Raises UserError where files of the source
+    are missing: MissingTextError where an export would bring them."""
     definition = {
         "format": FORMAT,
         "task": task.name,

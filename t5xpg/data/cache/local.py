@@ -36,10 +36,8 @@ _INT64_MAX = 2**63 - 1
 
 
 def cache_task(task: seqio.Task, folder: Path, command: str, report: Report) -> None:
-    """Cache all splits of a task in `folder`, which is made. command: what caches the task with Beam.
-
-    Raises UserError where the cache would not be the same each time.
-    """
+    """Cache all splits of a task in the new `folder`. command: what caches it with Beam. Raises UserError where the
+    cache would not be the same each time."""
     folder.mkdir(parents=True)
     for split in task.splits:
         _cache_split(task, split, folder, command, report)

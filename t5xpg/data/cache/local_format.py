@@ -35,11 +35,8 @@ _decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=Fals
 
 @dataclass(frozen=True)
 class Column:
-    """One feature of a batch of examples.
-
-    values: [all values] int32 or int64, or an object array of bytes. splits: [B + 1] int64; the values of example b are
-    `values[splits[b]:splits[b + 1]]`.
-    """
+    """One feature of B examples. values: [all values] int32, int64, or objects (bytes). splits: [B + 1] int64; example
+    b has `values[splits[b]:splits[b + 1]]`."""
 
     values: np.ndarray
     splits: np.ndarray
@@ -47,10 +44,8 @@ class Column:
 
 @dataclass
 class Stats:
-    """The numbers of SeqIO's stats file.
-
-    unused: for each feature of the task, the ids that are no tokens (its vocabulary's end and padding).
-    """
+    """The numbers of SeqIO's stats file. unused: by feature, the ids that are no tokens (its vocabulary's end and
+    padding)."""
 
     unused: Mapping[str, Sequence[int]]
     examples: int = 0
@@ -149,11 +144,8 @@ def varint(value: int) -> bytes:
 
 
 def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers [N], int32 or int64, as varints one behind another.
-
-    Returns the bytes, uint8, and [N + 1] int64, where each number begins, and the last ends. Negative numbers have ten
-    bytes, as those of 64 bits have.
-    """
+    """Numbers [N], int32 or int64, as varints one behind another: uint8, and [N + 1] int64 where each begins and the
+    last ends. Negative numbers have ten bytes, as those of 64 bits have."""
     negative = len(values) > 0 and int(values.min()) < 0
     bits = (values.astype(np.int64) if negative else values).view(np.uint64 if negative else f"u{values.itemsize}")
     largest = int(bits.max()) if len(bits) else 0

@@ -22,10 +22,8 @@ _LOG_LINES = 15
 
 
 class CacheProcess:
-    """A running `worker`. Close it: it ends then, whatever it does.
-
-    What it prints goes into the request's folder "output", and from there to `log_file` once it caches or fails.
-    """
+    """A running `worker`, which `close` ends, whatever it does. What it prints goes into the request's folder "output",
+    and from there to `log_file` once it caches or fails."""
 
     def __init__(self, request: Mapping[str, Any], log_file: Path, environment: Mapping[str, str]) -> None:
         self._task, self._log_file, self._output = request["task"], log_file, Path(request["output"]) / ".log"

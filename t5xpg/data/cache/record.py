@@ -42,11 +42,8 @@ class MissingTextError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """What a cache was made from.
-
-    definition: `definition.definition_of` the task; it identifies the cache in the records of runs. package:
-    `definition.package_code` of the task. versions: of the libraries that made it. files: the SHA-256 of each file.
-    """
+    """What a cache was made from: `definition_of` the task, which identifies it in the records of runs, `package_code`,
+    the versions of the libraries that made it, and the SHA-256 of each file."""
 
     definition: dict[str, Any]
     package: dict[str, str]
@@ -59,10 +56,8 @@ class Record:
 
 
 def read(folder: Path, command: str | None = None) -> Record | None:
-    """The record in a task's cache; None where there is no cache, or one that this program did not make.
-
-    Raises UserError where it cannot be read, or has an older format. command: what to type to make the cache again.
-    """
+    """The record in a task's cache; None where there is none, or it was not made by this program. Raises UserError
+    where it cannot be read, or has an older format. command: what to type to make the cache again."""
     if not (folder / COMPLETED).is_file() or not (folder / IDENTITY).is_file():
         return None
     remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
@@ -113,10 +108,8 @@ def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
 
 
 def differences(record: Record, definition: Mapping[str, Any], package: Mapping[str, str]) -> list[str]:
-    """Which parts of what a cache was made from are other ones now, a phrase each; empty where none is.
-
-    Of the user's modules those are compared that both sides know: an experiment may name more of them than another.
-    """
+    """A phrase for each part that differs from what a cache was made from. Of the user's modules those are compared
+    that both sides know: an experiment may name more of them than another."""
     then, now = record.definition["code"], definition["code"]
     shared = then.keys() & now.keys() or {*then, *now}
     leaves = _leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ())

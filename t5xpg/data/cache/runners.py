@@ -41,10 +41,8 @@ RUNNERS = {
 
 
 def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> str:
-    """LOCAL, or the runner's name for Beam. A name with dots is a class of the user's own.
-
-    Raises UserError for an unknown name, and for what the runner would miss: a package, options, a staging folder.
-    """
+    """LOCAL, or the runner's name for Beam; one with dots is a class of the user's own. Raises UserError for an unknown
+    name, and for what the runner would miss: a package, options, a staging folder."""
     if name == LOCAL:
         if options or staging:
             given = f"BEAM_OPTIONS ({' '.join(options)}) are" if options else f"STAGING ({staging}) is"

@@ -65,10 +65,8 @@ def _read_lines(lines: queue.SimpleQueue[str]) -> None:
 
 
 def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """What is to be done for each task, and what that depends on, where it can be seen again without TensorFlow.
-
-    Raises UserError where caches are not what they say, or were made from something else: all of them in one.
-    """
+    """What is to be done for each task, and what that depends on, where it can be seen again without TensorFlow. Raises
+    one UserError for all caches that are damaged, or were made from something else."""
     if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401
@@ -103,10 +101,8 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
 
 
 def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
-    """What is known of one task, and of the cache of it that there is. Raises UserError where that is not its cache.
-
-    Gets what is to be cached first, where it is not on this machine, and says so to `log`.
-    """
+    """What is known of one task, and of the cache of it that there is; data that is not here yet is fetched, and `log`
+    told. Raises UserError where the cache is not that of the task."""
     import seqio
 
     from t5xpg.data.tasks import sources
@@ -198,10 +194,8 @@ def _check_export(task: Any, data_dir: Path) -> None:
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the plan depends on, by `memory.look`; None where that cannot be seen without TensorFlow.
-
-    Of a user's module these are also the files and the variables that its text names: they may decide settings.
-    """
+    """What the plan depends on, by `memory.look`; None where that cannot be seen without TensorFlow. The files and
+    variables that a user's module names in its text are part of it: they may decide settings."""
     import seqio
 
     texts: set[Path] = set()

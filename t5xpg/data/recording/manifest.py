@@ -31,11 +31,8 @@ _MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """One recorded stream.
-
-    identity: the settings that decide its batches and "files", as a live stream's saved position holds them. limit:
-    the `max_batches` that it was recorded with. ended: whether the live stream had no more batches than these.
-    description: a `client.TaskDescription` as JSON.
+    """One recorded stream. identity: its settings and "files", as in a live stream's position. limit: its
+    `max_batches`. ended: whether the live stream had no more batches. description: a `client.TaskDescription` as JSON.
     """
 
     identity: Mapping[str, Any]

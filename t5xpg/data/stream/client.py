@@ -79,10 +79,8 @@ class TaskDescription:
 class BatchStream(Iterator[Batch]):
     """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
 
-    shards: the virtual shards whose rows the batches hold, ascending. spec: names, shapes and dtypes of the arrays.
-    identity: what decides the batches, as JSON: the settings, and names and sizes of the files.
-    batches_read: how many batches `__next__` has returned, which is the number of the next one, counted from 0.
-    waited: seconds that `__next__` has waited for batches, in total.
+    shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes. identity: what decides the
+    batches, as JSON. batches_read: how many `__next__` has returned. waited: seconds that it has waited, in total.
     """
 
     def __init__(
@@ -110,10 +108,8 @@ class BatchStream(Iterator[Batch]):
         """Batch `number`, in the thread that reads ahead; None behind the last batch of a finite stream."""
 
     def __next__(self) -> Batch:
-        """The next batch: arrays of `rows_per_shard` rows for each of `shards`. See `t5xpg.data.batch`.
-
-        Raises StopIteration at the end of a finite stream, and whatever reading the batch has raised.
-        """
+        """The next batch: arrays of `rows_per_shard` rows for each of `shards`. Raises StopIteration at the end of a
+        finite stream, and whatever reading the batch has raised."""
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
@@ -151,11 +147,8 @@ class BatchStream(Iterator[Batch]):
 
 
 class Stream(BatchStream):
-    """Batches of one dataset out of the data process. Opened by `DataService.open`.
-
-    `__next__` raises UserError for data that cannot be read, ValueError for a batch that is not as `spec` says, and
-    DataProcessError where the data process has died.
-    """
+    """Batches out of the data process, by `DataService.open`. `__next__` raises UserError for data that cannot be read,
+    ValueError for a batch that is not as `spec` says, DataProcessError where the process has died."""
 
     def __init__(
         self, server: DataProcess, config: DatasetConfig, shards: Sequence[int], prefetch: int, opened: dict[str, Any]
@@ -172,11 +165,10 @@ class Stream(BatchStream):
         return batch
 
     def state(self) -> Arrays:
-        """The exact position: of the batch that `__next__` would return. Its cost does not grow with the position.
+        """The exact position, of the batch that `__next__` would return, at a cost that does not grow with it.
 
-        Arrays whose names start with `shard_<index>-` belong to one virtual shard (its iterators, and its rows of the
-        batches already read ahead); so the states that several processes take after the same batch are, together, the
-        state of the whole stream.
+        Arrays `shard_<index>-…` belong to one virtual shard (iterators, rows read ahead): the states that several
+        processes take after the same batch are, together, that of the whole stream.
         """
         self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
@@ -192,10 +184,8 @@ class Stream(BatchStream):
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, here or in another process, on these shards or more.
-
-        Raises UserError where it was taken of a stream of other settings, other files, or without these shards.
-        """
+        """Continue where `state` was taken, here or in another process, on these shards or more. Raises UserError where
+        it was taken of a stream of other settings, other files, or without these shards."""
         arrays = {name: np.asarray(value) for name, value in state.items()}
         if "last_batch" in arrays:
             raise UserError(
@@ -286,8 +276,8 @@ def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str
 class DataService:
     """The data process and the streams that it feeds. A context manager; leaving it ends the process.
 
-    data_dir, cache_dir: where exported datasets and SeqIO caches lie, if not where `base.paths` says. log: a file for
-    what the process prints; its end is shown if the process dies.
+    data_dir, cache_dir: if not where `base.paths` says. log: for what the process prints; its end is shown if that
+    dies.
     """
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
@@ -301,20 +291,14 @@ class DataService:
         return self._process.pid
 
     def describe(self, config: DatasetConfig) -> TaskDescription:
-        """What is known of the task, after every check that can be made before reading.
-
-        Raises UserError where the stream could not be read: an unknown task or split, files or a cache that are not
-        there, targets too short for the objective, fewer sentinels than spans.
-        """
+        """What is known of the task. Raises UserError where the stream could not be read: an unknown task or split, no
+        files or cache, targets too short for the objective, fewer sentinels than spans."""
         reply, _ = self._process.request({"call": "describe", "config": config.to_json()})
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
-        """The stream of `config`, or of some of its virtual shards, before its first batch.
-
-        `shards` are the virtual shards whose rows this process reads, ascending; None for all. `prefetch` batches are
-        read ahead by a thread. Raises UserError as `describe` does.
-        """
+        """The stream of `config`, or of some of its virtual shards, ascending, before its first batch; None for all
+        shards. A thread reads `prefetch` batches ahead. Raises UserError as `describe` does."""
         owned = check_shards(config, shards, prefetch)
         opened, _ = self._process.request({"call": "open", "config": config.to_json(), "shards": owned})
         stream = Stream(self._process, config, owned, prefetch, opened)
@@ -322,11 +306,8 @@ class DataService:
         return stream
 
     def evaluator(self, config: DatasetConfig) -> RemoteEvaluator:
-        """The tasks of `config` that have metrics, their examples read: see `RemoteEvaluator`.
-
-        `config.max_batches` limits the examples of each task. Raises UserError as `describe` does, and for a metric
-        that needs what the model cannot be asked for.
-        """
+        """The tasks of `config` that have metrics, `config.max_batches` of examples of each read. Raises UserError as
+        `describe` does, and for a metric that needs what the model cannot be asked for."""
         opened, _ = self._process.request({"call": "evaluator", "config": config.to_json()})
         return RemoteEvaluator(self._process, config, opened)
 

@@ -38,11 +38,8 @@ Outputs = Mapping[str, np.ndarray]
 
 
 class TaskEvaluator:
-    """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory.
-
-    config: `max_batches` limits the examples of each task to so many batches; examples are never packed. Raises
-    UserError where a metric needs what the model cannot be asked for.
-    """
+    """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory, never packed:
+    at most `max_batches` of each. Raises UserError for metrics that need what the model cannot be asked for."""
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self.config = config
@@ -102,13 +99,8 @@ class TaskEvaluator:
     def measure(
         self, outputs: Mapping[str, Outputs], step: int, inferences: Path | None = None
     ) -> dict[str, dict[str, MetricValue]]:
-        """{task: {metric: value}} of what the model made of each task's examples, in their order.
-
-        outputs: {task: {"prediction": int32 [examples, T], "score": float32 [examples], "prediction_scores": float32
-          [examples]}}, of these what the task's `kinds` need.
-        inferences: a folder for a file of JSON lines for every task: texts, targets, predictions and scores.
-        Raises UserError where a metric fails, or gives what no record can hold.
-        """
+        """{task: {metric: value}} of what the model made of each task's examples, in their order: see
+        `RemoteEvaluator.measure`."""
         if not self.tasks:
             return {}
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}

@@ -53,8 +53,8 @@ THREADS = 2  # of each pipeline; the training process computes on the same cores
 class ShardedBatches:
     """The rows that `shards` give to the batches of `config`, in order, from the first batch on.
 
-    Rows of a shard that has ended while another has not, and the rest of a last partial batch, are zeros. The stream
-    ends when all virtual shards have ended, also those that are not owned: every process sees as many batches.
+    Rows of a shard that has ended before others, and the rest of a last partial batch, are zeros. The stream ends when
+    all virtual shards have, also those that are not owned: every process sees as many batches.
     """
 
     def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
@@ -101,11 +101,8 @@ class ShardedBatches:
         return {name: np.concatenate([rows[name] for rows in present]) for name in self._features}
 
     def save(self) -> dict[str, np.ndarray]:
-        """The position, as arrays. Those of one virtual shard have names that start with `shard_<index>-`.
-
-        Raises UserError where a file is no longer what it was when the stream was opened: what was read since may be
-        other data, and no position is given after it.
-        """
+        """The position, as arrays; those of one virtual shard are named `shard_<index>-…`. Raises UserError where a
+        file has changed since the stream was opened: what was read since may be other data."""
         arrays: dict[str, np.ndarray] = {FILES: self._files.to_array()}
         for shard in self.shards:
             position = np.array([self._index, self._ended[shard]], np.int64)
@@ -117,10 +114,8 @@ class ShardedBatches:
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back a position that `save` gave for the same config; for these shards at least.
-
-        Raises UserError where it was taken over other files.
-        """
+        """Put back a position that `save` gave for the same config, and these shards at least. Raises UserError where
+        it was taken over other files."""
         self._files.check()
         if FILES in arrays:  # not in positions of earlier versions
             self._files.compare(arrays[FILES])
@@ -149,9 +144,8 @@ class ShardedBatches:
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
         """The next rows of one shard; None at its end.
 
-        SeqIO repeats a source before the steps that make examples of it: where these leave nothing, the pipeline reads
-        for ever and cannot be interrupted. So the first rows are waited for beside it, and after PATIENCE one pass over
-        the source says whether there are any.
+        SeqIO repeats a source before the steps that make examples: where these leave nothing, the pipeline reads for
+        ever. So a thread reads the first rows, and after PATIENCE one pass over the source says whether there are any.
         """
         iterator = self._iterators[shard]
         if self.config.num_epochs is not None or self._index > 0:
@@ -257,11 +251,8 @@ def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.D
 
 
 def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-    """The dataset that `build` makes, with its Python functions traced as they are, where that is possible.
-
-    AutoGraph's rewriting costs five seconds in every process, and the preprocessors of SeqIO and t5 are written in
-    TensorFlow's own control flow. One that is not, with a Python `if` on a tensor, cannot be traced without it.
-    """
+    """The dataset that `build` makes, its Python functions traced as they are, without AutoGraph's five seconds of
+    rewriting, where that is possible: a step with a Python `if` on a tensor needs it."""
     try:
         return tf.autograph.experimental.do_not_convert(build)()
     except UserError:
@@ -271,10 +262,9 @@ def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
-    """The seed of one virtual shard's pipeline.
-
-    Where the files are more than one but fewer than the shards, SeqIO deals examples out to shards after shuffling the
-    files: each shard must shuffle them alike, or they would share examples. There, all shards have the one seed.
+    """The seed of one virtual shard's pipeline. Where the files are several but fewer than the shards, SeqIO deals
+    examples to shards after shuffling files: all shards must shuffle alike, with one seed, or they would share
+    examples.
     """
     if shard == 0 or not config.shuffle:
         files = [0]

@@ -89,11 +89,8 @@ class DataProcessError(UserError):
 
 
 class DataProcess:
-    """One data process and the connection to it. `request` may be called from several threads.
-
-    environment: variables that it gets beside those of this process. What it prints goes to the file `log`, or to a
-    temporary file until `print_to` names another.
-    """
+    """One data process and the connection to it. `request` may be called from several threads. environment: its
+    variables beside those of this process. log: for what it prints; until `print_to` names one, a temporary file."""
 
     def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
         self.environment = dict(environment)
@@ -128,10 +125,8 @@ class DataProcess:
         self._tell({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
-        """Send a request and wait for the answer: a message and arrays.
-
-        Raises UserError where the answer is one, DataProcessError where the process failed or there is no answer.
-        """
+        """The answer to a request: a message and arrays. Raises UserError where it is one, DataProcessError where the
+        process failed or does not answer."""
         with self._lock:
             self._raise_if_closed()
             try:

@@ -81,10 +81,8 @@ def text_to_text(example: Mapping[str, tf.Tensor], inputs: str, targets: str, pr
 
 @seqio.map_over_dataset
 def trivia_qa_open(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """A question of TFDS's `trivia_qa` for closed-book answering, as Roberts et al. 2020 ask it.
-
-    "answers" has all aliases, of which an answer is to be one; the model is trained on the answer itself.
-    """
+    """A question of TFDS's `trivia_qa` for closed-book answering, as Roberts et al. 2020 ask it. "answers" has all
+    aliases, of which an answer is to be one; the model is trained on the answer itself."""
     return {
         "inputs": tf.strings.join(["trivia_qa question: ", example["question"]]),
         "targets": example["answer"]["value"],

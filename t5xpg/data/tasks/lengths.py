@@ -64,10 +64,8 @@ _LONGEST_COUNTED = 1 << 11  # tokens of text; for longer ones its numbers are sc
 
 @dataclass(frozen=True)
 class ObjectiveLengths:
-    """For lengths of features: tokens of text in an example, tokens of the longest targets, most sentinels in either.
-
-    text: at most; examples at the end of documents may have less.
-    """
+    """For lengths of features: tokens of text in an example (fewer at the end of documents), tokens of the longest
+    targets, most sentinels in either."""
 
     text: int
     targets: int
@@ -76,9 +74,7 @@ class ObjectiveLengths:
 
 def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved: int = 0) -> ObjectiveLengths:
     """What an objective makes of `lengths` of its features: "inputs" and "targets", of a LanguageModel "targets" alone.
-
-    reserved: tokens in front of the inputs that are not of the text, such as UL2's mode.
-    """
+    reserved: tokens in front of the inputs that are not of the text, such as UL2's mode."""
     if isinstance(objective, LanguageModel):
         return ObjectiveLengths(lengths["targets"], lengths["targets"])
     inputs = lengths["inputs"] - reserved
@@ -162,11 +158,8 @@ def _numbers(objective: Objective) -> str:
 
 @functools.cache
 def _iid_most(text: int, density: float) -> tuple[int, int]:
-    """Of `text` tokens that are masked one by one: most tokens of targets without an end, and most sentinels.
-
-    The targets are the masked tokens and a sentinel for each run of others; the inputs have one for each run of masked
-    ones.
-    """
+    """Of `text` tokens masked one by one: most tokens of targets (masked ones, and a sentinel for each run of others)
+    without an end, and most sentinels; the inputs have one for each run of masked ones."""
     if text > _LONGEST_COUNTED:  # no larger share of a longer text
         tokens, sentinels = _iid_most(_LONGEST_COUNTED, density)
         return -(-tokens * text // _LONGEST_COUNTED), -(-sentinels * text // _LONGEST_COUNTED)
@@ -177,10 +170,8 @@ def _iid_most(text: int, density: float) -> tuple[int, int]:
 
 
 def _most(text: int, density: float, counted: Mapping[str, int], before: str) -> int:
-    """The number that a count exceeds with probability _RARE: of pairs of neighbours, "m" masked and "o" other ones.
-
-    before: what stands before the first token. The distribution is followed token by token.
-    """
+    """The number that a count exceeds with probability _RARE: of pairs of neighbours, "m" masked and "o" other ones,
+    the distribution of which is followed token by token. before: what stands before the first token."""
     ways = {state: np.zeros(text + 1) for state in "mo"}  # probability of each count, by the last token
     ways[before][0] = 1.0
     chances = {"m": density, "o": 1.0 - density}

@@ -57,10 +57,8 @@ def is_known(name: str) -> bool:
 
 
 def find_provider(config: DatasetConfig) -> Provider:
-    """The task or mixture of `config`, with its objective where it sets one.
-
-    Raises UserError, naming the nearest names, where there is none.
-    """
+    """The task or mixture of `config`, with its objective where it sets one. Raises UserError, naming the nearest
+    names, where there is none."""
     name = config.mixture_or_task_name
     if not is_known(name):
         names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}

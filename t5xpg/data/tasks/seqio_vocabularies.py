@@ -18,9 +18,8 @@ from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, HUGGING_FACE, IDS, OWN, SEQ
 class HuggingFaceVocabulary(seqio.Vocabulary):
     """A Hugging Face tokenizer for SeqIO: the ids, pieces and sentinels of a `Vocabulary` of that kind.
 
-    The tokenizer has no TensorFlow operation: graphs call Python for every text, one text at a time in a process. That
-    is for caching; what is cached is read without. The call counts as stateless, so that the position of a stream that
-    is not cached can be saved and put back all the same.
+    Graphs call Python for every text, one at a time in a process: that is for caching. The call counts as stateless, so
+    that the position of a stream that is not cached can be saved all the same.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -123,10 +122,8 @@ def _same_names(one: Any, other: object) -> bool:
 
 
 def to_seqio(vocabulary: Vocabulary) -> seqio.Vocabulary:
-    """The SeqIO vocabulary with the same ids. t5's preprocessors take its last ids, counting down, for sentinels.
-
-    Raises UserError for a convention that SeqIO's vocabularies cannot number: train with `seqio` and translate.
-    """
+    """The SeqIO vocabulary with the same ids; t5's preprocessors take its last ones, counting down, for sentinels.
+    Raises UserError for a convention that SeqIO cannot number: train with `seqio` and translate."""
     if vocabulary.kind == HUGGING_FACE:
         return HuggingFaceVocabulary(vocabulary)
     if vocabulary.kind == IDS:

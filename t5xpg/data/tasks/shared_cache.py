@@ -15,11 +15,9 @@ import tensorflow as tf
 
 
 class SharedCacheTask(seqio.Task):
-    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads that one's cache.
-
-    A cache under its own name goes first. With `own_seed` the seed of its data is made of the given one and its name:
-    several such tasks in a mixture, which gives all of them one seed, then read the same text in different orders,
-    where they would else all take the same documents at the same time.
+    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads that one's cache, if
+    not one of its own. With `own_seed` its name is part of its seed: several such tasks in a mixture, which gives all
+    of them one seed, then read the same text in different orders.
     """
 
     def __init__(self, name: str, *, cached_as: str, own_seed: bool = False, **arguments: Any) -> None:

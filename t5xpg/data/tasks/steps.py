@@ -37,12 +37,12 @@ def next_line(
     output_features: Mapping[str, seqio.Feature],
     lines: int = 4,
 ) -> tf.data.Dataset:
-    """Documents ("targets", tokens) to examples: `targets` a line without its end, `inputs` the text before it.
+    """Documents ("targets", tokens) to examples: `targets` a line without its end, `inputs` the end of the text before
+    it.
 
-    At most `lines` of a document become targets, spread evenly, from a place that its tokens decide: the same ones
-    whatever the seed. None is blank, the first of its document or too long for the targets and their end; of the text
-    before it as much is kept, from its end, as the inputs and their end have room for. Graph operations alone.
-    Raises UserError for a vocabulary in which a line's end is no token of its own.
+    At most `lines` of a document become targets, spread evenly, from a place that its tokens decide, whatever the seed;
+    none that is blank, the first, or too long with its end. Graph operations alone. Raises UserError for a vocabulary
+    in which a line's end is no token of its own.
     """
     vocabulary = from_seqio(output_features["targets"].vocabulary)
     ends_of_line = vocabulary.encode_plain("\n")
@@ -130,10 +130,9 @@ def masked_lm(
 ) -> tf.data.Dataset:
     """BERT's objective (Devlin et al. 2019, section 3.1): [CLS] and text, some of whose tokens are to be predicted.
 
-    Each token is chosen with probability `noise_density`, as `t5.iid_noise_mask` draws. Of the chosen ones,
-    `mask_share` become [MASK] and `random_share` a token of text, any with the same probability. Gives `inputs`,
-    `targets` (the text as it was) and `chosen`, all of one length, at most `sequence_length["inputs"]` - 1: the end is
-    left to `seqio.preprocessors.append_eos_after_trim`.
+    Each token is chosen with probability `noise_density`; of those, `mask_share` become [MASK] and `random_share` any
+    token of text. Gives `inputs`, `targets` (the text as it was) and `chosen`, of one length, at most
+    `sequence_length["inputs"]` - 1: the end is left to `seqio.preprocessors.append_eos_after_trim`.
     """
     seqio_vocabulary = output_features["targets"].vocabulary
     vocabulary = from_seqio(seqio_vocabulary)
@@ -248,9 +247,7 @@ def reserved_of(task: seqio.Task) -> int:
 
 def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
     """The task with the numbers of another objective of its kind. Its cache stays valid: the step comes after it.
-
-    Raises UserError where the task has none of that kind.
-    """
+    Raises UserError where the task has none of that kind."""
     if objective_of(task) == objective:
         return task
     changed: list[Step] = []

@@ -30,10 +30,8 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 def completed_line(
     text: str, *, vocabulary: Vocabulary, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | dict[str, str]:
-    """A postprocessor of SeqIO: the first line of a prediction, without the spaces around it.
-
-    A target also tells the line before it: {"line", "before"}, as `metrics.next_line` takes it.
-    """
+    """A postprocessor of SeqIO: the first line of a prediction, without the spaces around it. A target also tells the
+    line before it: {"line", "before"}, as `metrics.next_line` takes it."""
     line = text.split("\n", 1)[0].strip()
     if not is_target:
         return line
@@ -45,13 +43,11 @@ _DATASET_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
 def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
-    """Register `<dataset>_<objective>[_<vocabulary>]` for known datasets and the exports below `data_dir`.
+    """Register all tasks of known datasets, exports below `data_dir` and TensorFlow Datasets; the names, also of
+    mixtures.
 
-    Exports of records have supervised tasks instead; those over TensorFlow Datasets are registered, too.
-
-    The vocabularies are the fixed ones and those that were made below `data_dir`. The tasks read
-    `data_dir/<dataset>/<split>.jsonl`. `objective` takes the place of the table's numbers in the tasks of its kind.
-    Earlier registrations of the same names are replaced. Returns the names, those of mixtures too.
+    With every vocabulary, also those made below `data_dir`. `objective` takes the place of the table's numbers in the
+    tasks of its kind. Earlier registrations of the same names are replaced.
     """
     known = built_in()
     folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
@@ -111,8 +107,6 @@ def _source(folder: Path) -> seqio.TextLineDataSource:
 
 
 def split_pattern(folder: Path, split: str) -> str:
-    """A pattern that matches the split's file alone, whatever the folder's name.
-
-    It is always a pattern, never a plain path: SeqIO lists a plain path whether or not the file is there.
-    """
+    """A pattern that matches the split's file alone, whatever the folder's name. It is always a pattern: SeqIO lists a
+    plain path whether or not the file is there."""
     return f"{glob.escape(str(folder.resolve()))}/{split}.json[l]"

@@ -66,9 +66,7 @@ OBJECTIVES = (*PLAIN, *MARKED)
 @dataclass(frozen=True)
 class NamedVocabulary:
     """A vocabulary of the table: what it adds to the names of its tasks, and the numbers that suit its tokens.
-
-    leaves_out: objectives that it has no tasks of, although its ids suffice.
-    """
+    leaves_out: objectives that it has no tasks of, although its ids suffice."""
 
     suffix: str
     vocabulary: Vocabulary
@@ -124,9 +122,9 @@ NOT_CACHED = "is not cached"
 class Row:
     """What the table has under one name: a task, or a mixture of several.
 
-    parts: what it makes of text; of a supervised task there are none. dataset: the export that it reads; None for one
-    over TensorFlow Datasets. cached_as: the task whose cache holds the tokens;
-    all objectives of a vocabulary share it, and each supervised task with vocabularies whose tokens are the same.
+    parts: what it makes of text; none for a supervised task. dataset: the export that it reads; None for TensorFlow
+    Datasets. cached_as: the task whose cache holds its tokens, shared by all objectives, and vocabularies of the same
+    tokens.
     """
 
     name: str
@@ -236,10 +234,8 @@ def task_name(dataset: str, objective: str, vocabulary_suffix: str = "") -> str:
 
 
 def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
-    """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`).
-
-    One whose record cannot be read is left out: the command that makes it says so.
-    """
+    """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`), without
+    any whose record cannot be read: the command that makes it says so."""
     found: list[NamedVocabulary] = []
     for name, folder in find_vocabularies(data_dir).items():
         with contextlib.suppress(UserError):
@@ -267,19 +263,15 @@ def vocabulary_size(task: str) -> int:
 
 
 def dataset_of(task: str, datasets: Iterable[str], entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """Which of `datasets` the task or mixture of this name reads; None for one that is not of the table.
-
-    entries: here and elsewhere, the vocabularies of the table; all of them are `vocabularies(data_dir)`.
-    """
+    """Which of `datasets` the task or mixture of this name reads; None for one that is not of the table. entries: here
+    and elsewhere, the vocabularies of the table; all of them are `vocabularies(data_dir)`."""
     known = set(datasets)
     return next((dataset for dataset in _possible_datasets(task, entries) if dataset in known), None)
 
 
 def possible_dataset(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """The dataset that a task of this name would read, whether there is one or not; None where no task has such names.
-
-    The one to export where there is no such task yet.
-    """
+    """The dataset that a task of this name would read, and that is to be exported for it; None where no task has such
+    names."""
     untrained = [dataset for dataset, _ in _without_vocabulary(task, entries)]
     return next(iter([*_possible_datasets(task, entries), *untrained]), None)
 

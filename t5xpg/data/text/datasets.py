@@ -14,10 +14,8 @@ from t5xpg.data.text.sources import HuggingFace, InstalledText, Source
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named dataset; `sha256` is that of each split of its full export, where it is one for all machines.
-
-    `fields` are those of its rows: TEXT where they are texts.
-    """
+    """A named dataset, with the fields of its rows (TEXT where they are texts), and the sha256 of each split of its
+    full export, where that is one for all machines."""
 
     source: Source
     sha256: Mapping[str, str] = field(default_factory=dict)

@@ -52,16 +52,15 @@ def export_dataset(
 ) -> Manifest:
     """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
 
-    files (from `local_files.parse_files`), hub: replace the known source of `name`. Kept are texts of more than 100
-      characters; with fields (from `labelled.parse_fields`) records that have a text for each field.
-    select: the text of some of its files, exported to a dataset of its own, `exported_name`.
-    limit, max_bytes (of UTF-8): the first rows of each split, or of a source without splits.
-    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out and counts it.
-    force: export again what is up to date. log: gets lines for the user.
+    files (of `local_files.parse_files`), hub: replace the known source of `name`. fields (of `labelled.parse_fields`):
+    records with a text for each are kept, else texts of more than 100 characters. select: the text of some files, for
+    `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source without splits.
+    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out and counts it. force:
+    export again what is up to date. log: gets lines for the user.
 
-    The folder is replaced when all is written; an interruption leaves it as it was. Raises UserError where the name,
-    the limits, the selection or the files are wrong, something else stands in the folder's place, the text cannot be
-    had, nothing is kept, there is no room, or the result is not the one that is expected on every machine.
+    The folder is replaced when all is written. Raises UserError for a wrong name, limit, selection or file, something
+    else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
+    expected one.
     """
     left_out = _left_out(name, on_bad_line, files)
     dataset = _dataset(name, files, fields, hub, left_out)

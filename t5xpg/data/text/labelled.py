@@ -38,11 +38,8 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Supervised:
-    """A task with an objective of its own: its targets are what its inputs ask for.
-
-    kind: TRANSLATE, CLASSIFY, TEXT_TO_TEXT, or the name of a task of TFDS_TASKS. inputs, targets: the fields that they
-    are made of. metrics: functions of `t5xpg.data.metrics`.
-    """
+    """A task whose targets are what its inputs ask for. kind: TRANSLATE, CLASSIFY, TEXT_TO_TEXT, or a name in
+    TFDS_TASKS. inputs, targets: the fields that they are made of. metrics: functions of `t5xpg.data.metrics`."""
 
     kind: str
     metrics: tuple[str, ...]
@@ -52,10 +49,8 @@ class Supervised:
 
 @dataclass(frozen=True)
 class TfdsTask:
-    """A task over a data set of TensorFlow Datasets.
-
-    dataset: its name there with configuration and version. splits: those of the task, as slices of its splits.
-    """
+    """A task over a data set of TensorFlow Datasets, by its name there with configuration and version. splits: those of
+    the task, as slices of its splits."""
 
     dataset: str
     splits: Mapping[str, str]
@@ -85,10 +80,8 @@ TFDS_TASKS: Mapping[str, TfdsTask] = {
 
 
 def parse_fields(given: str) -> dict[str, str]:
-    """The fields of `FIELDS=`: what each is called in the export, to what it is called in the files, in order.
-
-    Raises UserError for fields that have no task.
-    """
+    """The fields of `FIELDS=`: what each is called in the export, to what it is called in the files, in order. Raises
+    UserError for fields that have no task."""
     fields: dict[str, str] = {}
     for word in given.replace(",", " ").split():
         name, _, called = word.partition("=")

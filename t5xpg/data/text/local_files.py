@@ -46,9 +46,9 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
     """The files of `FILES=`: split to paths, in the order given; the key None for files that name no split.
 
-    `given` is words as a shell would write them, or the words themselves: `train=a.txt b.txt test=c.txt`. A word
-    without a split belongs to the split before it. Paths may be patterns (`*`, `?`, `**`); their files are sorted.
-    Raises UserError for a file that is not there, a split that is none, a file that is given twice.
+    `given`: words, or a shell's line of them: `train=a.txt b.txt test=c.txt`. One without a split belongs to the split
+    before it. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for a file that is not there or given
+    twice, and a wrong split.
     """
     try:
         words = shlex.split(given) if isinstance(given, str) else list(given)
@@ -106,10 +106,8 @@ def form_of(path: Path) -> str:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
-    """The lines of a file, unpacked (see `bounded_lines`), and where each stands: "a.txt.gz:3".
-
-    Raises UserError where it cannot be read on.
-    """
+    """The lines of a file, unpacked (see `bounded_lines`), and where each stands: "a.txt.gz:3". Raises UserError where
+    it cannot be read on."""
     line_number = 0
     try:
         with _opened(path) as file:

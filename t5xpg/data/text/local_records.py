@@ -21,9 +21,7 @@ Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` gives it: its 
 
 def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
     """The files of a split in parts, in order. Files of text end in their field: the first of each go together, …
-
-    Raises UserError for a text of no field, and where a field has more files than another.
-    """
+    Raises UserError for a text of no field, and where a field has more files than another."""
     if tuple(fields) == TEXT:
         return [(path,) for path in paths]
     texts: dict[str, list[Path]] = {field: [] for field in fields}
@@ -55,13 +53,13 @@ def texts(path: Path, left_out: BadLines | None = None) -> Iterator[str]:
 def records(part: Part, fields: Sequence[str] = TEXT, left_out: BadLines | None = None) -> Iterator[Record]:
     """The texts of `fields` (their names in the files), record by record.
 
-    The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, and for records `.tsv`
-    (columns between tabs, in the order of `fields` or named by a first line). Anything else is text in UTF-8, a
-    document a line; several files are text, line for line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
+    The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, for records `.tsv`
+    (columns between tabs, in the order of `fields` or named by a first line); else text in UTF-8, a document a line;
+    several files are text, line for line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
 
-    Lines of JSON or records without any text are passed over. Lines that are not of the format, or in which a field is
-    empty, go into `left_out`; without it they raise UserError naming file and line. So do, in any case, a file that
-    cannot be read on, and parallel files with different numbers of lines.
+    Lines of JSON or records without any text are passed over. Bad lines, and those with an empty field, go into
+    `left_out`; without it they raise UserError naming file and line, as do a file that cannot be read on, and parallel
+    files of different lengths.
     """
     items, parse = _items_and_parser(part, fields)
     for item in items:

@@ -39,11 +39,9 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record of an export.
-
-    `source` says where the text came from (kind, revision or versions or digests), `filter` which rows were kept,
-    `limit` and `max_bytes` how many rows, and bytes of text, a split was cut to, `rows_read` how many rows were looked
-    at, `fields` what a line holds.
+    """The record of an export. source: where the text came from (kind, revision or versions or digests). filter: which
+    rows were kept. limit, max_bytes: what a split was cut to, in rows and bytes of text. rows_read: how many rows were
+    looked at. fields: what a line holds.
     """
 
     name: str
@@ -152,11 +150,8 @@ def canonical_line(text: str) -> bytes:
 
 
 def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
-    """The line of an export for the texts of its fields, with its line end.
-
-    Escapes are only `\\"`, `\\\\`, `\\b`, `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone
-    surrogates, which UTF-8 cannot hold, become U+FFFD.
-    """
+    """The line of an export for the texts of its fields, with its line end. Escapes are only `\\"`, `\\\\`, `\\b`,
+    `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone surrogates become U+FFFD."""
     pairs = zip(map(encode_basestring, fields), map(encode_basestring, values), strict=True)
     line = "{" + ", ".join(map(": ".join, pairs)) + "}\n"
     try:
@@ -260,10 +255,8 @@ class HeldOut:
 
     @classmethod
     def of(cls, hashes: Iterable[int], what: str = f"documents of more than {MIN_CHARACTERS} characters") -> HeldOut:
-        """Of the content hashes of all documents. what: what they are, to say that they are too few to be split.
-
-        Raises UserError where they are.
-        """
+        """Of the content hashes of all documents. Raises UserError where they are too few to be split; what: what they
+        are."""
         ordered = sorted(set(hashes))
         if len(ordered) < len(SPLITS):
             raise UserError(

@@ -29,10 +29,8 @@ _CHARSET = re.compile(rb"charset=([A-Za-z0-9_.:-]+)")
 
 @dataclass(frozen=True)
 class InstalledMessages:
-    """The translations of messages that the programs of this machine bring: another text on another machine.
-
-    languages: names of folders below share/locale. `extraction` counts changes to how they are read.
-    """
+    """The translations of messages that the programs of this machine bring: another text on another machine. languages:
+    names of folders below share/locale. extraction: counts changes to how they are read."""
 
     languages: tuple[str, ...]
     extraction: int = 1
@@ -98,10 +96,9 @@ def catalog_documents(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def translations(path: Path) -> Iterator[str]:
-    """The messages of a catalogue (a .mo file) that are translated, in its order, each form of a plural by itself.
-
-    Messages that are not in the catalogue's encoding are left out. Raises UserError where the file is no catalogue.
-    (The readers of Babel and of the standard library take every header for UTF-8, and fail on older catalogues.)
+    """The translated messages of a catalogue (a .mo file) in its order, each form of a plural by itself, as far as they
+    are in its encoding. Raises UserError where the file is none. (Babel and the standard library fail on older
+    catalogues.)
     """
     try:
         pairs = list(_pairs(path.read_bytes()))

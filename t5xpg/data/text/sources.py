@@ -57,10 +57,8 @@ class Selection:
 
     @property
     def suffix(self) -> str:
-        """What the name of the dataset ends in: `a` for `a*`; else something of the patterns, and their digest.
-
-        No two selections have the same, also where file systems take capitals for small letters.
-        """
+        """What the name of the dataset ends in: `a` for `a*`; else something of the patterns, and their digest. No two
+        selections have the same, also where file systems take capitals for small letters."""
         if beginning := _BEGINNING.fullmatch(str(self)):
             return beginning[1]
         readable = re.sub(r"[^A-Za-z0-9]+", "_", str(self)).strip("_")[:_SHOWN].strip("_")
@@ -91,10 +89,8 @@ Row: TypeAlias = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split, in order; `split` None: one text from which the splits are to be taken.
-
-    `total` is their number where it is known.
-    """
+    """The rows of one split, in order, and their number where it is known; `split` None: one text from which the splits
+    are to be taken."""
 
     split: str | None
     texts: Iterable[Row]
@@ -116,19 +112,15 @@ class OfFiles(Protocol):
     """A source whose text is that of files with names."""
 
     def select(self, selection: Selection, corpus: str) -> Source:
-        """The text of the chosen files alone. corpus: what the whole is called.
-
-        Raises UserError, here or where it is read, for patterns that match nothing.
-        """
+        """The text of the chosen files alone. corpus: what the whole is called. Raises UserError, here or where it is
+        read, for patterns that match nothing."""
 
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files: split to paths, or None to paths (see `local_files.parse_files`).
-
-    Lines that cannot be used go into `left_out`; without it they are errors. fields: of records, what each is called in
-    the export, to what it is called in the files; of text TEXT alone. selection: by which the files were chosen, and of
-    which dataset.
+    """The user's files, by split (see `local_files.parse_files`). left_out: gets lines that cannot be used; without it
+    they are errors. fields: what each is called in the export, to what it is called in the files. selection: by which
+    the files were chosen, and of which dataset.
     """
 
     files: Mapping[str | None, list[Path]]
@@ -167,10 +159,8 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class InstalledText:
-    """Text from the files of installed packages.
-
-    `extraction` counts changes to how it is read, so that exports of an earlier way are not taken for up to date.
-    """
+    """Text from the files of installed packages. extraction: counts changes to how it is read, so that exports of an
+    earlier way are not taken for up to date."""
 
     packages: Mapping[str, str]
     documents: Callable[[Iterable[SourceFile]], Iterator[Row]]
@@ -192,10 +182,8 @@ class InstalledText:
 
 @dataclass(frozen=True)
 class SelectedText:
-    """Those texts of an `InstalledText` that are of chosen files, in the splits in which the whole has them.
-
-    So nothing that a model of the whole was trained on is held out here, and the other way round.
-    """
+    """Those texts of an `InstalledText` that are of chosen files, in the splits in which the whole has them: nothing
+    that a model of the whole was trained on is held out here, and the other way round."""
 
     whole: InstalledText
     selection: Selection
@@ -239,11 +227,8 @@ class SelectedText:
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A dataset of the Hugging Face hub at one revision, or of a local folder laid out like one, with a column "text".
-
-    It has the three splits. One that is `streamed` is read as it comes, without a copy of it on this machine, and may
-    have a train split alone, from which the splits are then to be taken.
-    """
+    """A dataset of the Hugging Face hub at one revision, or of a local folder laid out like one, with a column "text"
+    and three splits. A `streamed` one is read as it comes, without a copy, and may have a train split alone."""
 
     path: str
     configuration: str | None

@@ -37,11 +37,8 @@ def write_splits(
     left_out: BadLines | None = None,
     fields: Sequence[str] = TEXT,
 ) -> tuple[int, dict[str, SplitRecord]]:
-    """Write the splits' files; how many rows were read, and the records.
-
-    limit, max_bytes: how many documents, and bytes of their texts, are kept of each split at most, or of a source
-    without splits altogether. Nothing is read beyond them. fields: see `manifest.Manifest`.
-    """
+    """Write the splits' files; how many rows were read, and the records. limit, max_bytes: most documents, and bytes of
+    their texts, of each split, or of a source without splits. Nothing is read beyond them."""
     rows_read = 0
     splits: dict[str, SplitRecord] = {}
 

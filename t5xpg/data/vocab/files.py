@@ -23,14 +23,12 @@ def vocabulary_of_file(
     """The vocabulary of a SentencePiece model, of a tokenizer.json, or of the folder that holds one of them.
 
     extra_ids: how many sentinels come behind the tokens. None: none where the model has tokens `<extra_id_0>` … of its
-    own, the last ids counting down; 100 otherwise. eos_token, pad_token: the end and padding of a tokenizer, where it
-    does not name them (they are looked for in tokenizer_config.json and special_tokens_map.json beside it, too).
+    own, the last ids counting down; 100 otherwise. eos_token, pad_token: of a tokenizer that does not name them itself,
+    or in tokenizer_config.json or special_tokens_map.json beside it.
 
-    Padding is id 0 here. Where a tokenizer has another padding, or none, padding takes the place of its token 0, which
-    gets the id of that padding (or, where there was none, a new one behind all others). All other ids are the
-    tokenizer's.
-
-    Raises UserError where there is no such file, or it has no end token, or text would be taken for padding.
+    Padding is id 0 here. Another padding of a tokenizer changes places with its token 0; where it has none, token 0
+    gets a new id behind all others. Raises UserError where there is no such file, or no end token, or text would be
+    taken for padding.
     """
     file = _file(Path(path))
     kind = HUGGING_FACE if file.suffix == ".json" else SENTENCEPIECE

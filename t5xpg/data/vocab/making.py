@@ -32,12 +32,10 @@ _SHOWN_LENGTHS = 12  # pieces of more characters are one line of the table
 
 
 def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
-    """What there is to say of a vocabulary on the held-out text of the export in `folder`.
-
-    "split", "documents", "characters", "bytes", "words", "tokens": what was measured on. "coverage": the share of
-    characters that are not the unknown token. "tokens_per_word" (words stand between white space), "bytes_per_token".
-    "used": the share of the pieces that occur. "pieces_by_length": how many pieces have how many characters (as the
-    model writes them; special tokens and byte pieces are left out). "longest_pieces".
+    """What there is to say of a vocabulary on the held-out text of the export in `folder`: counts of what was measured
+    on, and "coverage" (share of characters that are known), "tokens_per_word" (between white space), "bytes_per_token",
+    "used" (share of pieces that occur), "pieces_by_length" (in characters, without special and byte pieces),
+    "longest_pieces".
     """
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
@@ -114,11 +112,11 @@ def train_vocabulary(
     force: bool = False,
     log: Log = print,
 ) -> VocabularyRecord:
-    """Train a SentencePiece model on the training split of an export, unless that is done.
+    """Train a SentencePiece model on the training split of an export, into `data_dir/dataset/vocabularies/name/`,
+    unless it is there.
 
-    It goes to `data_dir/dataset/vocabularies/name/`. Raises UserError where there is one that was made from another
-    text or with other settings (`force` replaces it: models that were trained with its ids need it), and where the text
-    is too little or not as it was exported.
+    Raises UserError where there is one of another text or settings (`force` replaces it: models that were trained with
+    its ids need it), and where the text is too little or not as it was exported.
     """
     manifest = read_manifest(data_dir / dataset)
     manifest.check_files(data_dir / dataset)
@@ -158,11 +156,8 @@ def copy_vocabulary(
     force: bool = False,
     log: Log = print,
 ) -> VocabularyRecord:
-    """Take a SentencePiece model or a Hugging Face tokenizer for a vocabulary of the table; `vocabulary_of_file`
-    explains `extra_ids`, `eos_token` and `pad_token`.
-
-    The model is copied, and measured on the text of the dataset. As `train_vocabulary` otherwise.
-    """
+    """Copy a SentencePiece model or Hugging Face tokenizer as a vocabulary of the table, measured on the text of the
+    dataset; `vocabulary_of_file` explains `extra_ids`, `eos_token` and `pad_token`. Otherwise as `train_vocabulary`."""
     found = vocabulary_of_file(file, extra_ids, eos_token=eos_token, pad_token=pad_token)
     model = Path(str(found.model_file))
     read_manifest(data_dir / dataset)

@@ -29,10 +29,9 @@ _FORMAT = 1
 class VocabularyRecord:
     """What a vocabulary was made from, and what it is.
 
-    dataset, name: whose it is, and what it is called there. model_file: the name of the model in the folder.
-    vocabulary: `Vocabulary.to_json` without the path of the model. source: the text that it was trained on, or the
-    file that it was copied from, with digests. settings: everything else that decides it. text: how much was read and
-    used. versions: of the libraries that made it.
+    model_file: the name of the model in its folder. vocabulary: `Vocabulary.to_json` without the path of the model.
+    source: the text that it was trained on, or the file that it was copied from, with digests. settings: everything
+    else that decides it. text: how much was read and used. versions: of the libraries that made it.
     """
 
     dataset: str

@@ -39,11 +39,9 @@ _ANCHOR = "a"
 
 
 class TokenModel(Protocol):
-    """A loaded model. Ids are below `size`.
-
-    num_bytes: int32[size], the bytes of text that each id stands for (see `Vocabulary.token_bytes`). own_sentinels: the
-    ids of the model's own tokens `<extra_id_0>`, `<extra_id_1>` and so on, as far as there is no gap. special_ids: the
-    model's own padding, end and unknown token, None where it has none. covers_all_text: no text has unknown tokens.
+    """A loaded model, with ids below `size`. num_bytes: int32[size], see `Vocabulary.token_bytes`. own_sentinels: the
+    ids of its tokens `<extra_id_0>`, `<extra_id_1>` …, up to the first gap. special_ids: its own padding, end and
+    unknown token, or None. covers_all_text: no text has unknown tokens.
     """
 
     size: int
@@ -67,11 +65,8 @@ class TokenModel(Protocol):
 
 
 class HuggingFaceTokenizer:
-    """A Hugging Face tokenizer as a `TokenModel`. Raises UserError for a file that is none.
-
-    Ids are the tokenizer's own, but for one pair: where its padding is not id 0, `tokenizer_pad_id` and 0 change
-    places. A tokenizer without padding gets a new id for it, behind its last (`tokenizer_pad_id` is that).
-    """
+    """A Hugging Face tokenizer as a `TokenModel`. Raises UserError for a file that is none. Ids are its own, but where
+    its padding is not 0, `tokenizer_pad_id` and 0 change places; without padding that is a new id behind the last."""
 
     def __init__(self, file: str, tokenizer_pad_id: int = 0) -> None:
         self._tokenizer = _read(file)
@@ -249,10 +244,8 @@ class SentencePieceModel:
 
 @functools.cache
 def load(kind: str, file: str, tokenizer_pad_id: int = 0) -> TokenModel:
-    """The model in a file. tokenizer_pad_id: see `Vocabulary`. Raises UserError where there is none that can be read.
-
-    A model stays loaded; whoever writes another one into the same file has to call `load.cache_clear()`.
-    """
+    """The model in a file, which stays loaded until `load.cache_clear()`. tokenizer_pad_id: see `Vocabulary`. Raises
+    UserError where there is none that can be read."""
     if not Path(file).is_file():
         raise UserError(f"The {KINDS[kind]} {file} is not there.")
     if kind == SENTENCEPIECE:

@@ -47,10 +47,8 @@ class SampleSize:
 
 
 class Sample:
-    """Draws sentences, each with the same chance, without knowing how many there will be.
-
-    Every sentence gets a random number, and those with the smallest numbers are kept, as many as there is room for.
-    """
+    """Draws sentences, each with the same chance, without knowing how many there will be: every one gets a random
+    number, and those with the smallest are kept, as many as there is room for."""
 
     def __init__(self, size: SampleSize, seed: int) -> None:
         self._size = size
@@ -112,13 +110,12 @@ _LARGE = 2**30  # bytes of text from which SentencePiece needs wider numbers
 
 @dataclass(frozen=True)
 class VocabularySettings:
-    """What decides a trained vocabulary beside the text. The defaults are T5's.
+    """What decides a trained vocabulary beside the text. The defaults are T5's. Raises UserError for what cannot be.
 
-    size: pieces, with the three special ones and the 256 of `byte_fallback`; extra_ids come on top. model: one of
-    MODELS. character_coverage: so many of the text's characters get a piece; the others become bytes or unknown.
-    byte_fallback: 256 pieces for bytes, so that no text has unknown tokens. normalization: SentencePiece's rule;
-    "identity" changes nothing, and keeps spaces and line ends too, as code needs it. sample: how much of the text is
-    used. seed: which of it. Raises UserError for what cannot be.
+    size: pieces, with the three special ones and the 256 of `byte_fallback`, which leave no text unknown; extra_ids
+    come on top. character_coverage: the share of the text's characters that get a piece. normalization: SentencePiece's
+    rule; "identity" keeps spaces and line ends, as code needs it. sample: how much of the text is used. seed: which of
+    it.
     """
 
     size: int = 32_000
@@ -165,11 +162,8 @@ def draw_sample(dataset: str, split: Path, documents: int, settings: VocabularyS
 
 
 def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int) -> bytes:
-    """The SentencePiece model of the sentences, as its file holds it.
-
-    It has fewer pieces than were asked for where the text has no more to give. Raises UserError where the characters of
-    the text alone are more than that.
-    """
+    """The SentencePiece model of the sentences, as its file holds it, with fewer pieces where the text has no more to
+    give. Raises UserError where the characters of the text alone are more."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -211,10 +205,8 @@ def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of
 
 @contextlib.contextmanager
 def _signals_end_it() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the process at once: Python would hear of them when the training is over.
-
-    Nothing is half-written meanwhile: the model is made in memory.
-    """
+    """Let Ctrl-C and SIGTERM end the process at once, as Python would hear of them when the training is over. Nothing
+    is half-written meanwhile: the model is made in memory."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

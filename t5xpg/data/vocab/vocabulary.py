@@ -66,12 +66,10 @@ _NUM_BYTES_OUTSIDE_UTF8 = 11
 class Vocabulary:
     """A vocabulary: `kind`, one of KINDS; `extra_ids` ids behind the tokens; `sentinels`, a convention.
 
-    `model_file` is the SentencePiece model, or the tokenizer.json of Hugging Face. Padding is id 0 in all vocabularies;
-    `tokenizer_pad_id` is that of a Hugging Face tokenizer where it is another: it and 0 change places. `unk_id` is None
-    for tokenizers that need none. `vocab.files.vocabulary_of_file` reads all of this from a model. `named_tokens`
-    are the texts of those of the extra ids that are no sentinels. `num_ids` is of the kind IDS alone, whose ids stand
-    for no text: they are written as numbers, and there are no others behind them.
-    Raises UserError for an unknown kind or convention, or a convention that the kind has no ids for.
+    `model_file`: a SentencePiece model or tokenizer.json; `vocab.files.vocabulary_of_file` reads all of this from it.
+    Padding is id 0; `tokenizer_pad_id`, a Hugging Face tokenizer's other one, and 0 change places. `unk_id`: None for
+    tokenizers that need none. `named_tokens`: the texts of those extra ids that are no sentinels. `num_ids`: of the
+    kind IDS alone, whose ids stand for no text and are written as numbers. Raises UserError for what cannot be.
     """
 
     kind: str = BYTES
@@ -191,10 +189,8 @@ class Vocabulary:
         return self._names.get(token) if index is None else f"<extra_id_{index}>"
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without an end token; `<extra_id_N>` and named tokens become the ids of those.
-
-        Raises UserError for a sentinel that the vocabulary does not have.
-        """
+        """Token ids of a text, without an end token; `<extra_id_N>` and named tokens become their ids. Raises UserError
+        for a sentinel that the vocabulary does not have."""
         found = list(marks(self.named_tokens).finditer(text))
         marked = [self.named_id(one[0]) if one[1] is None else self.sentinel_id(int(one[1])) for one in found]
         if self.kind == HUGGING_FACE and self.sentinels == OWN and not self.named_tokens:
@@ -214,11 +210,8 @@ class Vocabulary:
         return self._model.encode(code.decode("utf-8"))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids up to the first end token.
-
-        Sentinels become `<extra_id_N>`, named tokens their names; padding and ids without a text are left out; bytes
-        that are not UTF-8 become U+FFFD.
-        """
+        """The text of token ids up to the first end token, with sentinels and named tokens by their names. Padding and
+        ids without a text are left out; bytes that are not UTF-8 become U+FFFD."""
         parts: list[str] = []
         run: list[int] = []
         for token in map(int, ids):
@@ -256,11 +249,9 @@ class Vocabulary:
     def token_bytes(self) -> np.ndarray:
         """int32[size]: how many UTF-8 bytes of text each id stands for; 0 for padding, end, unknown and extra ids.
 
-        Summed over the tokens of a text these are the bytes of the text as its tokens say it: as the model normalises
-        it (T5's models make one space of several, and of a line end), without unknown characters, and with the space
-        that most models put before the first word: one byte more. For bytes, byte-level BPE and models that normalise
-        nothing the sum is the length of the text, plus that space. WordPiece tokens (BERT) do not say where spaces are:
-        their sum is the length without spaces.
+        Their sum is the bytes of the text as its tokens say it: normalised (T5's models make one space of several),
+        without unknown characters, and with the space that most models put before the first word. WordPiece (BERT) does
+        not say where spaces are.
         """
         counts = np.zeros(self.size, np.int32)
         if self.kind == BYTES:
@@ -282,10 +273,8 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Vocabulary:
-        """The vocabulary that `to_json` described.
-
-        Raises UserError for what describes none, and where the model file is gone or another one.
-        """
+        """The vocabulary that `to_json` described. Raises UserError for what describes none, and where the model file
+        is gone or another one."""
         if not isinstance(value, Mapping):
             raise UserError(f"A {type(value).__name__} is recorded as the vocabulary, expected an object.")
         if absent := [name for name in _RECORDED if name not in value]:
