@@ -17,8 +17,6 @@ A batch is a dict of int32 arrays with the names that SeqIO's feature converters
 Which of them there are, and how long they are, is the `BatchLayout` of the feature converter.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

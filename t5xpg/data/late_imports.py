@@ -6,8 +6,6 @@ loads TensorFlow Text, 120 MB that bytes do not need. What is imported later, by
 real thing; what has kept a stand-in gets the real thing by it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

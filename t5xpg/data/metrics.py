@@ -26,8 +26,6 @@ Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 Importing this package loads none of these libraries: they are imported when a metric is computed.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 import math

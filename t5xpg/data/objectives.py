@@ -4,8 +4,6 @@ An objective makes inputs and targets of tokens of text. What each does with the
 they become, in `tasks.lengths`; the steps themselves, in `tasks.steps`. A class has the arguments of its step.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

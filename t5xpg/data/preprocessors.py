@@ -1,7 +1,5 @@
 """SeqIO preprocessors of our own. Graph operations alone, so that an iterator behind them can be saved. TensorFlow."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What to read: the description of one stream of batches, as an experiment gives it. Without TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,7 +111,7 @@ class DatasetConfig:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> DatasetConfig:
+    def from_json(cls, value: Mapping[str, Any]) -> "DatasetConfig":
         """The config that `to_json` was called on."""
         return cls(**{**value, "objective": objectives.from_json(value["objective"])})
 

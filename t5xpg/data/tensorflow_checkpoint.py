@@ -1,7 +1,5 @@
 """TensorFlow's checkpoints of variables (`model.ckpt-1000.index`, `.data-00000-of-00001`), by TensorFlow's reader."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

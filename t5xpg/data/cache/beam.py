@@ -1,7 +1,5 @@
 """Caches tasks with SeqIO's `cache_tasks_main`, on any of Apache Beam's runners. Imports TensorFlow and Beam."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -7,8 +7,6 @@ one list of results, read before the bundle is finished: here each has its own. 
 random number on: where a worker is lost, what it did is done again, which has to give the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -5,8 +5,6 @@ Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from,
 that was made from something else than the task is now is never used, and never replaced without being told to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

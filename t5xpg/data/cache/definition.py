@@ -3,8 +3,6 @@
 Imports SeqIO inside its functions. `record.differences` compares a definition with the one that a cache was made from.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import inspect

@@ -1,7 +1,5 @@
 """Records in the order of their SHA-256, and the TFRecord files that they are dealt out to, in limited memory."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ and the examples go to the files in the order of their digests, as `beam` leaves
 Imports TensorFlow.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

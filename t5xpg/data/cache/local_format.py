@@ -4,8 +4,6 @@ Building a protocol buffer in Python for every example costs more than all that 
 of an Example is plain, so that a batch of them is written with array operations.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -3,8 +3,6 @@
 Nothing depends on it: the folder `.t5xpg` may be deleted, and the next check starts the process that knows tasks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import hashlib

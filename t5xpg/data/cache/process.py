@@ -1,7 +1,5 @@
 """The process that caches, as the program that started it sees it. The process itself is `worker`."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

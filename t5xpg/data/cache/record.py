@@ -3,8 +3,6 @@
 A cache is used only where it was made from what the task is now; `differences` says which part is another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json

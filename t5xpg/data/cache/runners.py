@@ -1,7 +1,5 @@
 """What can cache a task: this program itself on one machine ("local"), and the runners of Apache Beam."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ For caches where digests cannot tell: those that other versions of the libraries
 Imports TensorFlow and Beam inside its functions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

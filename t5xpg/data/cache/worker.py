@@ -5,8 +5,6 @@ input and writes reports (lines of JSON) to the pipe: first its plan. Then a sec
 to cache. It ends when its standard input closes.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

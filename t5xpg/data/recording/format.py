@@ -21,8 +21,6 @@ before memory is taken for it, and a batch is handed out only where its hash is 
 UserError with file and batch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

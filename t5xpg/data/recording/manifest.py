@@ -5,8 +5,6 @@ each of its streams, "train" and "validation" (and the models of their vocabular
 "validation-1" and so on are the validations of its tasks, each by itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex
@@ -62,7 +60,7 @@ class Recording:
         return {"kind": _KIND, "format": _FORMAT, **dataclasses.asdict(self)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Recording:
+    def from_json(cls, value: Mapping[str, Any]) -> "Recording":
         """Inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         if value["format"] != _FORMAT:
             raise ValueError(f"format {value['format']!r} instead of {_FORMAT}")

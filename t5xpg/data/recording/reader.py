@@ -4,8 +4,6 @@
 so the run is the same run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,7 +67,7 @@ class RecordedData:
             what = f"The manifest of {shown(self.folder)} describes no task ({type(error).__name__}: {error})"
             raise self.recording.damaged(self.folder, what) from None
 
-    def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> RecordedStream:
+    def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> "RecordedStream":
         """The stream of `config`, as `client.DataService.open`. Raises UserError for one that was not recorded, or with
         fewer batches."""
         name = self._stream_of(config)

@@ -9,8 +9,6 @@ process, `DataService.open` starts a stream in it, and iterating over the `Strea
         position = stream.state()
 """
 
-from __future__ import annotations
-
 import abc
 import concurrent.futures
 import contextlib
@@ -62,7 +60,7 @@ class TaskDescription:
     has_metrics: bool  # whether a task has metric functions of its own
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> TaskDescription:
+    def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> "TaskDescription":
         """Of the other fields as JSON. Raises KeyError or TypeError for anything else."""
         objective = value["objective"]
         return cls(

@@ -4,8 +4,6 @@ The model is in another process. So the evaluation has two halves: the rows of a
 what it makes of them comes back, and SeqIO decodes, postprocesses and measures it.
 """
 
-from __future__ import annotations
-
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence

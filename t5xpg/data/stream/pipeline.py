@@ -19,8 +19,6 @@ part of it, and what the files were stands beside it, so that it is never put ba
 `t5xpg.data.stream.source_files`.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import copy
 import dataclasses

@@ -4,8 +4,6 @@ Requests and answers are frames on a socket: 8 bytes (length of the header, a ma
 names, dtypes and shapes of arrays), then the bytes of the arrays. Each request has one answer, in order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

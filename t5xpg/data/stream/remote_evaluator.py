@@ -1,7 +1,5 @@
 """The metrics of tasks, as the training process asks the data process for them. No TensorFlow here."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ given is one before which nothing else was read than what the stream was opened 
 A saved position carries the names, sizes and digests of the files, and is not put back over others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -4,8 +4,6 @@ Started by `process`, as `python -m t5xpg.data.stream.worker <file descriptor>`.
 socket is closed, however that came about, and ignores Ctrl-C: the training process says when.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import itertools
 import os

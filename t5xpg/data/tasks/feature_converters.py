@@ -1,7 +1,5 @@
 """The feature converters by name. Imports TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

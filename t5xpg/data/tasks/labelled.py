@@ -4,8 +4,6 @@ Inputs and targets are kept as texts beside their tokens ("inputs_pretokenized")
 was, and not as a vocabulary gives it back.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ text. Where chance decides (tokens that are masked one by one), the numbers are 
 million exceeds.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

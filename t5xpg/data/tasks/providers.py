@@ -1,7 +1,5 @@
 """SeqIO tasks and mixtures by name, with the experiment's objective, and what can be known of them before reading."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

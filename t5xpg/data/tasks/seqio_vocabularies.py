@@ -1,7 +1,5 @@
 """Vocabularies of this package as SeqIO's, and back. Imports TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ SeqIO looks for the cache of a task under the task's name. The objectives of the
 placeholder alone: what they would cache is the same for all, and is cached once.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +44,7 @@ class SharedCacheTask(seqio.Task):
             seed = int.from_bytes(digest[:4], "little") % 2**31
         return super().get_dataset(sequence_length, split, use_cached, shuffle, shuffle_buffer_size, seed, **arguments)
 
-    def replace(self, **changes: Any) -> SharedCacheTask:
+    def replace(self, **changes: Any) -> "SharedCacheTask":
         """As `seqio.Task.replace`."""
         plain = super().replace(**changes)
         return SharedCacheTask(

@@ -3,8 +3,6 @@
 Imports TensorFlow.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.resources.abc
 import inspect

@@ -4,8 +4,6 @@ Where `t5.data.preprocessors` has an objective, it is t5's, with the numbers tha
 of a step are the fields of its class in `objectives`, by which it is known and changed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence

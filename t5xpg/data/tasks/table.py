@@ -1,7 +1,5 @@
 """The table of tasks: datasets x objectives x vocabularies, and supervised tasks. Imports TensorFlow."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import glob

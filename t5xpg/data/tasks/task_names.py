@@ -9,8 +9,6 @@ as `mine_span_corruption_norwegian_unigram_32000`.
 `table` makes the tasks, for which it imports TensorFlow; here is what the rest of the program has to know of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re

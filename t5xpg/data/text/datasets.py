@@ -1,7 +1,5 @@
 """The datasets that are known by name, and where their text comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

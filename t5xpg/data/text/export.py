@@ -1,7 +1,5 @@
 """Export a dataset: its text as JSON lines by split, with a manifest."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Datasets of the Hugging Face hub, loaded with `datasets` (imported late: it takes seconds)."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket

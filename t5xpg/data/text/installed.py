@@ -5,8 +5,6 @@ version. Files are found by the package's record of installation and read as byt
 standard library, which differs from one Python to the next, is never read.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.metadata
 import re

@@ -12,8 +12,6 @@ it has:
 Data sets of TensorFlow Datasets have tasks of their own names: TFDS_TASKS.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Lines of files that anyone may have written: bounded, decoded, parsed; what is wrong is said with file and line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any

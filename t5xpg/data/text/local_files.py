@@ -1,7 +1,5 @@
 """The user's files: found by what FILES= says, unpacked, and read by lines or by rows of parquet."""
 
-from __future__ import annotations
-
 import bz2
 import glob
 import gzip

@@ -1,7 +1,5 @@
 """Texts and records out of the user's files: lines of text, parallel files of text, TSV, JSON lines and parquet."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it,
 `{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_line`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex
@@ -68,7 +66,7 @@ class Manifest:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> Manifest:
+    def from_json(cls, value: Any) -> "Manifest":
         """The manifest that `to_json` was called on. Raises ValueError, saying what is wrong, for anything else."""
         if _field(value, "format", int) != _FORMAT:
             raise ValueError(f"format {value['format']}")
@@ -254,7 +252,7 @@ class HeldOut:
     last_test: int
 
     @classmethod
-    def of(cls, hashes: Iterable[int], what: str = f"documents of more than {MIN_CHARACTERS} characters") -> HeldOut:
+    def of(cls, hashes: Iterable[int], what: str = f"documents of more than {MIN_CHARACTERS} characters") -> "HeldOut":
         """Of the content hashes of all documents. Raises UserError where they are too few to be split; what: what they
         are."""
         ordered = sorted(set(hashes))

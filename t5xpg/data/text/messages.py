@@ -1,7 +1,5 @@
 """The translated messages that programs of this machine bring: gettext's catalogues, read as text of a language."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import re

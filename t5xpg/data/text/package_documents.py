@@ -1,7 +1,5 @@
 """Documents out of the Python files of installed packages: source code, and the prose of docstrings."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import re

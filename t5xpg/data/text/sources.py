@@ -1,7 +1,5 @@
 """Where the text of datasets comes from: files, installed packages, the Hugging Face hub."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re
@@ -32,7 +30,7 @@ class Selection:
     patterns: tuple[str, ...]
 
     @classmethod
-    def parse(cls, given: str) -> Selection:
+    def parse(cls, given: str) -> "Selection":
         """The patterns of SELECT=: words as a shell would write them. Their order means nothing."""
         try:
             patterns = sorted(set(shlex.split(given)))
@@ -140,7 +138,7 @@ class LocalFiles:
         chosen = {} if self.selection is None else selected(*self.selection)
         return {"kind": "files", **fields, **chosen, "files": files}
 
-    def select(self, selection: Selection, corpus: str) -> LocalFiles:
+    def select(self, selection: Selection, corpus: str) -> "LocalFiles":
         """By the names of the files without their folders."""
         selection.require_any("FILES", [path.name for paths in self.files.values() for path in paths])
         chosen = {split: [path for path in paths if selection.takes(path.name)] for split, paths in self.files.items()}
@@ -175,7 +173,7 @@ class InstalledText:
         """One text, from which the splits are to be taken."""
         yield Rows(None, self.documents(source_files(self.packages, self.site)))
 
-    def select(self, selection: Selection, corpus: str) -> SelectedText:
+    def select(self, selection: Selection, corpus: str) -> "SelectedText":
         """By the paths of the files inside site-packages: `absl/flags/_flag.py`."""
         return SelectedText(self, selection, corpus)
 

@@ -1,7 +1,5 @@
 """Writing the splits of an export: what is kept of a source, and how a source without splits gets some."""
 
-from __future__ import annotations
-
 import array
 import contextlib
 import hashlib
@@ -119,7 +117,7 @@ class _SplitWriter:
         self._documents = 0
         self._bytes = 0
 
-    def __enter__(self) -> _SplitWriter:
+    def __enter__(self) -> "_SplitWriter":
         return self
 
     def __exit__(self, *exception: object) -> None:

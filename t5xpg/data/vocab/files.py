@@ -1,7 +1,5 @@
 """The vocabulary of any SentencePiece model or Hugging Face tokenizer by its path."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

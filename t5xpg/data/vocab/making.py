@@ -1,7 +1,5 @@
 """Makes the vocabulary of a dataset: trained on its export, or copied from a model that there is, with a report."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import json

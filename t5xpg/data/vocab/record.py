@@ -4,8 +4,6 @@ A vocabulary is a folder `<data folder>/<dataset>/vocabularies/<name>/` with the
 `tokenizer.json`), its record `vocabulary.json` and its report `report.json`. Tasks call it `<dataset>_<name>`.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

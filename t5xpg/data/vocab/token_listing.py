@@ -1,7 +1,5 @@
 """What `t5xpg tokens` prints: the special ids of a vocabulary, and a text or ids token by token."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 

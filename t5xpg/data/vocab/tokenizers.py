@@ -4,8 +4,6 @@ A vocabulary (`t5xpg.data.vocab.vocabulary`) is such a model with ids for sentin
 Each library is imported by the model that needs it: byte vocabularies do without.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """Trains SentencePiece models on exported text: the same bytes for the same text, settings and seed, on any machine."""
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import io
@@ -33,7 +31,7 @@ class SampleSize:
     bytes: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> SampleSize:
+    def parse(cls, text: str) -> "SampleSize":
         """ "1000000" counts sentences, "200MB" bytes. Raises UserError for anything else."""
         match = _SIZE.fullmatch(text.strip())
         if match is None or int(match[1]) < 1:

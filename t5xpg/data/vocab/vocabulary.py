@@ -17,8 +17,6 @@ end that the sentinels do not start from, so that both conventions number sentin
 extra id and those behind it in `seqio`, the last one and those before it in `transformers`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -272,7 +270,7 @@ class Vocabulary:
         return value | {name: getattr(self, name) for name in _WHERE_NOT_ZERO if getattr(self, name)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Vocabulary:
+    def from_json(cls, value: Mapping[str, Any]) -> "Vocabulary":
         """The vocabulary that `to_json` described. Raises UserError for what describes none, and where the model file
         is gone or another one."""
         if not isinstance(value, Mapping):
