@@ -14,15 +14,7 @@ import tensorflow as tf
 from t5.data import preprocessors as t5
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives import (
-    IidDenoising,
-    LanguageModel,
-    MaskedLM,
-    NextLine,
-    Objective,
-    PrefixLM,
-    SpanCorruption,
-)
+from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM, SpanCorruption
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.vocab.sentinels import CLS, MASK
 
