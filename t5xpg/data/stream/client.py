@@ -30,20 +30,10 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
+from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _FILES = "files"  # what the source files were: the data process compares
-
-
-@dataclass(frozen=True)
-class SpanLengths:
-    """What span corruption makes of the inputs' length: tokens of text in an example, of its targets, and spans."""
-
-    noise_density: float
-    mean_noise_span_length: float
-    text_tokens: int
-    target_tokens: int
-    spans: int
 
 
 @dataclass(frozen=True)
@@ -62,16 +52,9 @@ class TaskDescription:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> "TaskDescription":
         """Of the other fields as JSON. Raises KeyError or TypeError for anything else."""
-        objective = value["objective"]
-        return cls(
-            **{
-                **value,
-                "tasks": tuple(value["tasks"]),
-                "splits": tuple(value["splits"]),
-                "vocabulary": vocabulary,
-                "objective": None if objective is None else SpanLengths(**objective),
-            }
-        )
+        names = {name: tuple(value[name]) for name in ("tasks", "splits")}
+        objective = None if value["objective"] is None else SpanLengths(**value["objective"])
+        return cls(**{**value, **names, "vocabulary": vocabulary, "objective": objective})
 
 
 class BatchStream(Iterator[Batch]):
@@ -198,15 +181,11 @@ class Stream(BatchStream):
                 f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {differences}. "
                 "Continue with the settings and the data that the run began with, or start a new run."
             )
-        lacking = [shard for shard in self.shards if f"shard_{shard:05d}-position" not in arrays]
-        if lacking:
+        if lacking := [shard for shard in self.shards if f"shard_{shard:05d}-position" not in arrays]:
             raise UserError(f"The saved position of the data has no virtual shard {lacking}: it is another process's.")
         own = tuple(f"shard_{shard:05d}-" for shard in self.shards)
-        iterators = {
-            name: value
-            for name, value in arrays.items()
-            if name == _FILES or (name.startswith(own) and "-ahead_" not in name)
-        }
+        kept = [name for name in arrays if name == _FILES or (name.startswith(own) and "-ahead_" not in name)]
+        iterators = {name: arrays[name] for name in kept}
         if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in own}) > 1:
             raise UserError("The saved positions of the data's virtual shards were not taken after the same batch.")
         batches_read = int(arrays["batches_read"])

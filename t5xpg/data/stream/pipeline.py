@@ -104,7 +104,7 @@ class ShardedBatches:
         arrays: dict[str, np.ndarray] = {FILES: self._files.to_array()}
         for shard in self.shards:
             position = np.array([self._index, self._ended[shard]], np.int64)
-            arrays |= {f"{shard_prefix(shard)}position": position}
+            arrays[f"{shard_prefix(shard)}position"] = position
             if not self._ended[shard]:
                 saved = _save_iterator(self._iterators[shard])
                 arrays |= {f"{shard_prefix(shard)}{name}": value for name, value in saved.items()}
@@ -134,8 +134,7 @@ class ShardedBatches:
             self._ended[shard] = True
             return None
         arrays = {name: np.asarray(value) for name, value in rows.items()}
-        missing = self.config.rows_per_shard - len(next(iter(arrays.values())))
-        if missing:
+        if missing := self.config.rows_per_shard - len(next(iter(arrays.values()))):
             arrays = {name: np.pad(value, ((0, missing), (0, 0))) for name, value in arrays.items()}
         return arrays
 
@@ -264,18 +263,12 @@ def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
     examples to shards after shuffling files: all shards must shuffle alike, with one seed, or they would share
     examples.
     """
-    if shard == 0 or not config.shuffle:
-        files = [0]
-    else:
-        files = [_num_files(task, config) for task in tasks_of(provider) if config.split in task.splits]
+    tasks = [task for task in tasks_of(provider) if config.split in task.splits] if shard and config.shuffle else []
+    files = [len(source_of(task, config).list_shards(config.split)) for task in tasks]
     if shard == 0 or any(1 < count < config.num_virtual_shards for count in files):
         return config.seed
     digest = hashlib.sha256(f"{config.seed} virtual shard {shard}".encode()).digest()
     return int.from_bytes(digest[:4], "little") % 2**31
-
-
-def _num_files(task: seqio.Task, config: DatasetConfig) -> int:
-    return len(source_of(task, config).list_shards(config.split))
 
 
 def _count(dataset: tf.data.Dataset, limit: int | None) -> int:
@@ -317,8 +310,7 @@ def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
         try:
             tf.train.Checkpoint(iterator=iterator).read(prefix).assert_existing_objects_matched()
         except tf.errors.NotFoundError as error:
-            found = re.search(r"from checkpoint: (.*?); No such file", error.message)
-            if found is None:
+            if (found := re.search(r"from checkpoint: (.*?); No such file", error.message)) is None:
                 raise
             raise UserError(
                 f"The saved position of the data was taken while reading {found.group(1)}, which is not there. "
