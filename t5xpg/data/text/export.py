@@ -30,8 +30,7 @@ from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LONGEST_NAME = 100  # file names are made of it
-# What is done with a line of the user's files that cannot be used.
-ON_BAD_LINE = ("error", "skip")
+ON_BAD_LINE = ("error", "skip")  # what is done with a line of the user's files that cannot be used
 
 
 def export_dataset(
@@ -144,29 +143,24 @@ def _dataset(
         )
     if files is not None and hub is not None:
         raise UserError("FILES=… and HUB=… are two sources: give one of them.")
-    if fields is not None:
-        if files is None:
-            raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
-        return Dataset(LocalFiles(files, left_out, fields), fields=tuple(fields))
+    if fields is not None and files is None:
+        raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
     if files is not None:
-        return Dataset(LocalFiles(files, left_out))
+        return Dataset(
+            LocalFiles(files, left_out, fields or dict(zip(TEXT, TEXT, strict=True))), fields=tuple(fields or TEXT)
+        )
     if hub is not None:
         return Dataset(hub)
     known = built_in()
     if name not in known:
+        close, (whole, _, suffix) = nearest(name, known), name.rpartition("_")
+        if whole in known and isinstance(known[whole].source, OfFiles) and suffix.isalnum():  # the name of a selection
+            close = f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
         raise UserError(
-            f"There is no dataset {name!r}.{_piece_of(name, known) or nearest(name, known)} To make one of your own "
-            f'text: DATASET={name} FILES="train=… validation=… test=…"'
+            f"There is no dataset {name!r}.{close} To make one of your own text: "
+            f'DATASET={name} FILES="train=… validation=… test=…"'
         )
     return known[name]
-
-
-def _piece_of(name: str, known: Mapping[str, Dataset]) -> str:
-    """What to type where a name is that of a selection that is not there; "" where it cannot be one."""
-    whole, _, suffix = name.rpartition("_")
-    if whole not in known or not isinstance(known[whole].source, OfFiles) or not suffix.isalnum():
-        return ""
-    return f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
 
 
 def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
@@ -232,11 +226,7 @@ def _carry_over(old: Path, new: Path) -> None:
     for path in sorted(old.iterdir()) if old.is_dir() else []:
         if path.name in exported:
             continue
-        if path.is_symlink() or path.is_file():
-            shutil.copy2(path, new / path.name, follow_symlinks=False)
-        elif path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, new / path.name, symlinks=True)
         else:
-            raise UserError(
-                f"{path} is neither a file nor a folder, and stands in the way of the export: move it away."
-            )
+            shutil.copy2(path, new / path.name, follow_symlinks=False)

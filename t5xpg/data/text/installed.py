@@ -94,7 +94,7 @@ def source_files(packages: Mapping[str, str], site: Path) -> Iterator[SourceFile
 
 def _recorded_files(packages: Mapping[str, str], site: Path) -> dict[str, list[str]]:
     installed = {
-        _normalised(distribution.metadata["Name"] or ""): distribution
+        re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower(): distribution
         for distribution in importlib.metadata.distributions(path=[str(site)])
     }
     wrong: list[str] = []
@@ -109,19 +109,11 @@ def _recorded_files(packages: Mapping[str, str], site: Path) -> dict[str, list[s
             wrong.append(f"{name} has no record of its files")
         else:
             # not `distribution.files`: newer Pythons leave out of it what is gone
-            paths = {row[0] for row in csv.reader(record.splitlines()) if row}
-            files[name] = sorted(path for path in paths if _is_wanted(path))
+            paths = {row[0] for row in csv.reader(record.splitlines()) if row and row[0].endswith(".py")}
+            files[name] = sorted(one for one in paths if not one.startswith("..") and not _SKIPPED_PATHS.search(one))
     if wrong:
         raise UserError(
             f"The embedded text is read from installed packages at the versions of requirements/: {'; '.join(wrong)} "
             f"(in {site}). Install the lock again (`make install`), or give the text yourself with FILES=…"
         )
     return files
-
-
-def _is_wanted(path: str) -> bool:
-    return path.endswith(".py") and not path.startswith("..") and not _SKIPPED_PATHS.search(path)
-
-
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

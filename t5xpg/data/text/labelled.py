@@ -90,8 +90,14 @@ def parse_fields(given: str) -> dict[str, str]:
         raise UserError(f"FIELDS={given}: one field of the files is given for two.")
     if not endings(tuple(fields)):
         raise UserError(f"FIELDS={given}: there is no task of such records. {_EXPECTED}")
-    for name in fields if _are_languages(tuple(fields)) else ():
-        _check_language(name, given)
+    if _are_languages(tuple(fields)):
+        from babel import Locale, UnknownLocaleError  # as t5's preprocessor of translations names languages
+
+        for code in fields:
+            try:
+                Locale(code)
+            except UnknownLocaleError:
+                raise UserError(f"FIELDS={given}: {code} is no language (ISO 639-1). {_EXPECTED}") from None
     return fields
 
 
@@ -102,13 +108,11 @@ def question_of(fields: Sequence[str]) -> str:
 
 def endings(fields: Sequence[str]) -> list[str]:
     """What the names of the tasks of records with such fields end in; none for an export of text."""
-    if set(fields) == set(LABELLED):
-        return [CLASSIFY]
-    if set(fields) == set(PAIRS):
-        return [TEXT_TO_TEXT]
-    if _are_languages(fields):
-        return [f"{TRANSLATE}_{source}_{target}" for source, target in itertools.permutations(fields, 2)]
-    return []
+    for kind, names in ((CLASSIFY, LABELLED), (TEXT_TO_TEXT, PAIRS)):
+        if set(fields) == set(names):
+            return [kind]
+    pairs = itertools.permutations(fields, 2) if _are_languages(fields) else ()
+    return [f"{TRANSLATE}_{source}_{target}" for source, target in pairs]
 
 
 def of_ending(ending: str) -> Supervised | None:
@@ -125,12 +129,3 @@ def of_ending(ending: str) -> Supervised | None:
 
 def _are_languages(fields: Sequence[str]) -> bool:
     return len(fields) > 1 and all(_LANGUAGE.fullmatch(field) for field in fields)
-
-
-def _check_language(code: str, given: str) -> None:
-    from babel import Locale, UnknownLocaleError  # as t5's preprocessor of translations names languages
-
-    try:
-        Locale(code)
-    except UnknownLocaleError:
-        raise UserError(f"FIELDS={given}: {code} is no language (ISO 639-1). {_EXPECTED}") from None

@@ -4,6 +4,7 @@ import bz2
 import glob
 import gzip
 import io
+import itertools
 import lzma
 import os
 import re
@@ -97,10 +98,8 @@ def _matching(pattern: str) -> list[Path]:
 
 def form_of(path: Path) -> str:
     """The ending that says what a file holds, in front of that of its packing: ".jsonl"; "" where it has none."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _OPENERS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes)]
+    return suffixes[-2] if suffixes[-1] in _OPENERS else suffixes[-1]
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
@@ -130,11 +129,10 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
             for column in columns:
                 if column not in table.schema_arrow.names:
                     raise UserError(f'{path} has no column "{column}".{nearest(column, table.schema_arrow.names)}')
-            number = 0
-            for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
-                for row in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
-                    number += 1
-                    yield row, f"{path} row {number}"
+            batches = table.iter_batches(batch_size=1024, columns=list(columns))
+            rows = (zip(*(batch.column(one).to_pylist() for one in columns), strict=True) for batch in batches)
+            for number, row in enumerate(itertools.chain.from_iterable(rows), 1):
+                yield row, f"{path} row {number}"
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from None
     except _BROKEN as error:

@@ -76,7 +76,9 @@ def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any],
     """What a part is read as, and what makes a record of one such: None where there is no text."""
     form = form_of(part[0])
     if len(part) > 1:
-        return _parallel_lines(part), _side_by_side
+        return _parallel_lines(part), lambda lines: _complete(
+            tuple(text_of_line(*line) for line in lines), [where for _, where in lines]
+        )
     if form == PARQUET:
         return parquet_rows(part[0], fields), lambda row: _cells(row, fields)
     if form in JSON_LINES:
@@ -94,10 +96,6 @@ def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
             counts = [f"{path} has {sum(1 for _ in numbered_lines(path)):,} lines" for path in part]
             raise UserError(f"{', '.join(counts)}: each line of the one needs its line in the others.")
         yield lines
-
-
-def _side_by_side(lines: Sequence[Line]) -> Record | None:
-    return _complete(tuple(text_of_line(*line) for line in lines), [where for _, where in lines])
 
 
 def _column_lines(path: Path, fields: Sequence[str]) -> Iterator[tuple[bytes | None, str, Sequence[str]]]:

@@ -2,6 +2,7 @@
 
 import codecs
 import hashlib
+import itertools
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -67,12 +68,9 @@ class InstalledMessages:
 def catalogs(languages: Iterable[str], folders: Iterable[Path]) -> list[tuple[str, Path]]:
     """The catalogues of languages: their names, `nb/LC_MESSAGES/grep.mo`, and their files, in an order of names."""
     found: dict[str, Path] = {}
-    wanted = list(languages)
-    for folder in folders:
-        for language in wanted:
-            for path in sorted((folder / language / "LC_MESSAGES").glob("*.mo")):
-                if path.is_file():
-                    found.setdefault(path.relative_to(folder).as_posix(), path)
+    for folder, language in itertools.product(folders, languages):
+        for path in filter(Path.is_file, (folder / language / "LC_MESSAGES").glob("*.mo")):
+            found.setdefault(path.relative_to(folder).as_posix(), path)
     return sorted(found.items())
 
 

@@ -18,6 +18,7 @@ from t5xpg.data.text.lines import BadLines
 from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import MIN_CHARACTERS, SPLITS, HeldOut, content_hash
 
+_PLAIN = re.compile(r"[\w*?\[\]!./-]+")
 _BEGINNING = re.compile(r"([a-z0-9]+)\*")
 _SHOWN = 30  # characters of patterns in a dataset's name
 _DIGITS = 8  # of their digest
@@ -32,12 +33,13 @@ class Selection:
     @classmethod
     def parse(cls, given: str) -> "Selection":
         """The patterns of SELECT=: words as a shell would write them. Their order means nothing."""
+        expected = "Expected names or patterns, SELECT='absl/* rich/*'."
         try:
             patterns = sorted(set(shlex.split(given)))
         except ValueError as error:
-            raise UserError(f"SELECT={given}: {error}. Expected names or patterns, SELECT='absl/* rich/*'.") from None
+            raise UserError(f"SELECT={given}: {error}. {expected}") from None
         if not patterns:
-            raise UserError("SELECT names nothing. Expected names or patterns, SELECT='absl/* rich/*'.")
+            raise UserError(f"SELECT names nothing. {expected}")
         return cls(tuple(patterns))
 
     def takes(self, name: str) -> bool:
@@ -48,7 +50,8 @@ class Selection:
         """Raise UserError, with the nearest names, where a pattern matches none of `names`, those of a corpus."""
         for pattern in self.patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
-                close = nearest(pattern, {*names, *_folders(names)})
+                folders = {f"{parent}/*" for name in names for parent in PurePosixPath(name).parents if parent.name}
+                close = nearest(pattern, {*names, *folders})
                 if close.startswith(" Known"):  # of all names, too many to be shown
                     close = nearest(pattern, {PurePosixPath(name).parts[0] for name in names if name})
                 raise UserError(f"SELECT: no file of {corpus} matches {pattern!r}.{close}")
@@ -64,21 +67,8 @@ class Selection:
         return "_".join(filter(None, (readable, digest)))
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
-        return " ".join(word if _is_plain(word) else shlex.quote(word) for word in self.patterns)
-
-
-def _is_plain(word: str) -> bool:
-    """Whether it is one word as it stands, wildcards and all: nothing but `shlex.split` reads it."""
-    return re.fullmatch(r"[\w*?\[\]!./-]+", word) is not None
-
-
-def _folders(names: Collection[str]) -> Iterator[str]:
-    """The folders of names, as patterns for what is in them."""
-    for name in names:
-        for parent in PurePosixPath(name).parents:
-            if parent.name:
-                yield f"{parent}/*"
+        """As `parse` reads it: wildcards need no quotes, as nothing but `shlex.split` reads them."""
+        return " ".join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in self.patterns)
 
 
 # A text; of records, that of each field.
@@ -128,12 +118,11 @@ class LocalFiles:
 
     def describe(self) -> dict[str, Any]:
         """Fields; paths as given, sizes and SHA-256 of the files."""
-        files = {
-            split or "all": [
-                {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths
-            ]
-            for split, paths in self.files.items()
-        }
+
+        def described(path: Path) -> dict[str, Any]:
+            return {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+
+        files = {split or "all": list(map(described, paths)) for split, paths in self.files.items()}
         fields = {} if tuple(self.fields) == TEXT else {"fields": dict(self.fields)}
         chosen = {} if self.selection is None else selected(*self.selection)
         return {"kind": "files", **fields, **chosen, "files": files}
@@ -247,9 +236,8 @@ class HuggingFace:
         """The rows of each split. Raises UserError where there is no network and no copy in the cache of `datasets`."""
         from t5xpg.data.text import hugging_face
 
-        splits = hugging_face.splits(self.path, self.configuration, self.revision, self.streamed)
-        for split, (texts, count) in splits.items():
-            yield Rows(split, texts, count)
+        for split, found in hugging_face.splits(self.path, self.configuration, self.revision, self.streamed).items():
+            yield Rows(split, *found)
 
 
 def selected(selection: Selection, corpus: str) -> dict[str, str]:
