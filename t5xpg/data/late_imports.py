@@ -32,9 +32,8 @@ class LateFunctions(LateModule):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *arguments, **options: getattr(importlib.import_module(self.__name__), name)(
-            *arguments, **options
-        )
+        module = self.__name__
+        return lambda *arguments, **options: getattr(importlib.import_module(module), name)(*arguments, **options)
 
 
 class LateText(LateModule):

@@ -26,7 +26,6 @@ Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 Importing this package loads none of these libraries: they are imported when a metric is computed.
 """
 
-import collections
 import itertools
 import math
 import re
@@ -87,36 +86,27 @@ def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, fl
     Lower case, no punctuation, no articles. A question without an answer has "" for its target. Of answers that the
     normalisation empties ("The"), others count where there are any.
     """
-    return _answers(targets, predictions, _normalized_squad, only_with_text=True)
+    return _answers(targets, predictions, _SQUAD_PUNCTUATION, only_with_text=True)
 
 
 def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
     """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer, normalised as in its script:
     lower case, punctuation as white space, no articles."""
-    return _answers(targets, predictions, _normalized_trivia_qa, only_with_text=False)
+    return _answers(targets, predictions, _TRIVIA_QA_PUNCTUATION, only_with_text=False)
 
 
 def _answers(
-    targets: Sequence[Target], predictions: Sequence[str], normalized: Callable[[str], str], *, only_with_text: bool
+    targets: Sequence[Target], predictions: Sequence[str], punctuation: Mapping[int, Any], *, only_with_text: bool
 ) -> dict[str, float]:
+    def normalized(text: str) -> str:
+        return " ".join(_ARTICLES.sub(" ", text.lower().translate(punctuation)).split())
+
     check_pairs(targets, predictions)
     references = [list(map(normalized, references_of(target))) for target in targets]
     if only_with_text:
         references = [list(filter(None, answers)) or [""] for answers in references]
     answered = list(map(normalized, predictions))
     return {"em": mean_of_best(_equal, references, answered), "f1": mean_of_best(_f1, references, answered)}
-
-
-def _normalized_squad(text: str) -> str:
-    return _without_articles(text.lower().translate(_SQUAD_PUNCTUATION))
-
-
-def _normalized_trivia_qa(text: str) -> str:
-    return _without_articles(text.lower().translate(_TRIVIA_QA_PUNCTUATION))
-
-
-def _without_articles(text: str) -> str:
-    return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def _equal(reference: str, prediction: str) -> float:
@@ -127,7 +117,7 @@ def _f1(reference: str, prediction: str) -> float:
     expected, found = reference.split(), prediction.split()
     if not expected or not found:
         return float(expected == found)
-    common = sum((collections.Counter(expected) & collections.Counter(found)).values())
+    common = sum((Counter(expected) & Counter(found)).values())
     return 2.0 * common / (len(expected) + len(found))
 
 
@@ -142,7 +132,7 @@ def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
 def majority(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
     """What a classifier has to beat: the share of the most frequent class of the targets, whatever was predicted."""
     check_pairs(targets, predictions)
-    ((_, count),) = collections.Counter(targets).most_common(1)
+    ((_, count),) = Counter(targets).most_common(1)
     return {"majority": 100.0 * count / len(targets)}
 
 
@@ -217,16 +207,16 @@ def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float
     if not num_bytes:
         raise ValueError("The targets are empty: their likelihood cannot be divided by their bytes.")
     words = sum(len(text.split()) for text in targets)
+
+    def exp(value: float) -> float:
+        return math.inf if value > _LARGEST_EXPONENT else math.exp(value)
+
     return {
         "nats_per_byte": nats / num_bytes,
         "bits_per_byte": nats / num_bytes / math.log(2),
-        "byte_perplexity": _exp(nats / num_bytes),
-        "word_perplexity": _exp(nats / words) if words else math.inf,
+        "byte_perplexity": exp(nats / num_bytes),
+        "word_perplexity": exp(nats / words) if words else math.inf,
     }
-
-
-def _exp(value: float) -> float:
-    return math.inf if value > _LARGEST_EXPONENT else math.exp(value)
 
 
 _KINDS = ("rouge1", "rouge2", "rougeLsum")
@@ -244,7 +234,7 @@ def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer:
     scorer = RougeScorer(list(_KINDS), use_stemmer=use_stemmer)
     sums = dict.fromkeys(_KINDS, 0.0)
     for target, prediction in zip(targets, predictions, strict=True):
-        best = scorer.score_multi([*map(_in_lines, references_of(target))], _in_lines(prediction))
+        best = scorer.score_multi([_in_lines(one) for one in references_of(target)], _in_lines(prediction))
         for kind in _KINDS:
             sums[kind] += best[kind].fmeasure
     return {kind: 100.0 * total / len(targets) for kind, total in sums.items()}
@@ -281,20 +271,3 @@ def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: S
     streams = [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]
     score = metric.corpus_score(list(predictions), streams)
     return {name: float(score.score), f"{name}_signature": Text(str(metric.get_signature()))}
-
-
-__all__ = [
-    "accuracy",
-    "bleu",
-    "chrf",
-    "edit_similarity",
-    "exact_match",
-    "macro_f1",
-    "majority",
-    "next_line",
-    "perplexity",
-    "rouge",
-    "squad",
-    "token_f1",
-    "trivia_qa",
-]

@@ -72,8 +72,8 @@ class MaskedLM:
     def __post_init__(self) -> None:
         _check_density(self)
         for name in ("mask_share", "random_share"):
-            if not _is_number(getattr(self, name)) or not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"MaskedLM.{name} is {getattr(self, name)!r}: a share is from 0 to 1.")
+            if not _is_number(value := getattr(self, name)) or not 0.0 <= value <= 1.0:
+                raise UserError(f"MaskedLM.{name} is {value!r}: a share is from 0 to 1.")
         if self.mask_share + self.random_share > 1.0 + 1e-9:
             raise UserError(
                 f"MaskedLM.mask_share and random_share are {self.mask_share!r} and {self.random_share!r}: together "

@@ -105,10 +105,8 @@ class DatasetConfig:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value from which `from_json` makes an equal config."""
-        return dataclasses.asdict(self) | {
-            "objective": objectives.to_json(self.objective),
-            "module_import": list(self.module_import),
-        }
+        objective, modules = objectives.to_json(self.objective), list(self.module_import)
+        return dataclasses.asdict(self) | {"objective": objective, "module_import": modules}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "DatasetConfig":

@@ -34,9 +34,10 @@ def register_tfds(rows: Sequence[Row]) -> list[str]:
     """Register the tasks over TensorFlow Datasets, which are read when they are used. Returns their names."""
     for row in rows:
         assert row.supervised is not None
-        task = TFDS_TASKS[row.supervised.kind]
+        task = TFDS_TASKS[kind := row.supervised.kind]
         source = seqio.TfdsDataSource(task.dataset, splits=dict(task.splits))
-        _register(row, source, [_TFDS_STEPS[row.supervised.kind]], _TFDS_POSTPROCESSORS.get(row.supervised.kind))
+        # all answers of an example that are right, for its target
+        _register(row, source, [_TFDS_STEPS[kind]], None if kind == "wmt19_ende" else t5_postprocessors.qa)
     return [row.name for row in rows]
 
 
@@ -92,9 +93,4 @@ _TFDS_STEPS: Mapping[str, Step] = {
     "wmt19_ende": functools.partial(t5.translate, source_language="en", target_language="de"),
     "trivia_qa_open": trivia_qa_open,
     "squad": t5.squad,
-}
-# All answers of an example that are right, for its target.
-_TFDS_POSTPROCESSORS: Mapping[str, Callable[..., Any]] = {
-    "trivia_qa_open": t5_postprocessors.qa,
-    "squad": t5_postprocessors.qa,
 }

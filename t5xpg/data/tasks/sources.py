@@ -164,5 +164,5 @@ def read_split(
             yield {column: row[column] for column in columns}
 
     return tf.data.Dataset.from_generator(
-        examples, output_signature={column: tf.TensorSpec([], tf.string) for column in columns}
+        examples, output_signature=dict.fromkeys(columns, tf.TensorSpec([], tf.string))
     )

@@ -192,14 +192,10 @@ def steps(objective: Objective, mode: str | None = None) -> list[Step]:
     step = _step_of(objective)
     if isinstance(objective, LanguageModel):
         return [step]  # it puts the ends between documents: an example begins and stops anywhere
-    numbers = _numbers(objective)
-    if mode is None:
-        return [functools.partial(step, **numbers), seqio.preprocessors.append_eos_after_trim]
-    return [
-        functools.partial(step, **numbers, **{_RESERVED[step]: 1}),
-        functools.partial(prepend_mode, mode=mode),
-        seqio.preprocessors.append_eos_after_trim,
-    ]
+    reserved = {} if mode is None else {_RESERVED[step]: 1}
+    prepend = [] if mode is None else [functools.partial(prepend_mode, mode=mode)]
+    step = functools.partial(step, **_numbers(objective), **reserved)
+    return [step, *prepend, seqio.preprocessors.append_eos_after_trim]
 
 
 def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:
@@ -227,12 +223,9 @@ def objective_of(task: seqio.Task) -> Objective | None:
 
 def reserved_of(task: seqio.Task) -> int:
     """Tokens in front of the inputs that a task's objective leaves room for."""
-    for step in task.preprocessors:
-        function, arguments = _unwrap(step)
-        for known, name in _RESERVED.items():
-            if function is known:
-                return int(arguments.get(name) or 0)
-    return 0
+    found = map(_unwrap, task.preprocessors)
+    names = ((arguments, name) for function, arguments in found for one, name in _RESERVED.items() if one is function)
+    return next((int(arguments.get(name) or 0) for arguments, name in names), 0)
 
 
 def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
@@ -240,22 +233,19 @@ def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
     Raises UserError where the task has none of that kind."""
     if objective_of(task) == objective:
         return task
-    changed: list[Step] = []
-    found = False
-    for step in task.preprocessors:
-        function, arguments = _unwrap(step)
+    steps = list(task.preprocessors)
+    for place, (function, arguments) in enumerate(map(_unwrap, task.preprocessors)):
         # t5's own i.i.d. denoising takes no numbers
         if _kind_of(function) is _class_of(objective) and function is not t5.iid_denoising:
-            step, found = functools.partial(function, **{**arguments, **_numbers(objective)}), True
-        changed.append(step)
-    if not found:
+            steps[place] = functools.partial(function, **{**arguments, **_numbers(objective)})
+    if steps == list(task.preprocessors):
         wanted = _step_of(objective)
         raise UserError(
             f"The experiment sets the objective {_class_of(objective).__name__}, and {task.name} has no step "
             f"{wanted.__module__}.{wanted.__name__}: leave the objective out (include 'gin/objectives/none.gin' behind "
             "gin/runs/pretrain.gin), or choose another task."
         )
-    return task.replace(preprocessors=changed)
+    return task.replace(preprocessors=steps)
 
 
 def _kind_of(function: Any) -> type[Objective] | None:

@@ -52,8 +52,7 @@ UL2: tuple[Part, ...] = (
 )
 
 
-SPAN_CORRUPTION = "span_corruption"
-UL2_MIXTURE = "ul2"
+SPAN_CORRUPTION, UL2_MIXTURE = "span_corruption", "ul2"
 # The objectives that take sentinels or nothing besides the tokens, and those that take named tokens.
 NEXT_LINE = "next_line"
 PLAIN = (SPAN_CORRUPTION, "iid_denoising", "prefix_lm", "lm", NEXT_LINE)
@@ -75,9 +74,8 @@ class NamedVocabulary:
     def objectives(self) -> tuple[str, ...]:
         """The objectives that it has tasks of."""
         possible = OBJECTIVES if set(NAMED_TOKENS) <= set(self.vocabulary.named_tokens) else PLAIN
-        if self.vocabulary.kind != BYTES.kind:  # pieces may end no lines
-            possible = tuple(one for one in possible if one != NEXT_LINE)
-        return tuple(one for one in possible if one not in self.leaves_out)
+        left_out = self.leaves_out if self.vocabulary.kind == BYTES.kind else (*self.leaves_out, NEXT_LINE)
+        return tuple(one for one in possible if one not in left_out)  # pieces may end no lines
 
     @property
     def has_supervised(self) -> bool:
@@ -207,12 +205,11 @@ def _parts(dataset: str, objective: str, entry: NamedVocabulary) -> tuple[Part, 
     def name(ending: str) -> str:
         return task_name(dataset, ending, entry.suffix)
 
-    endings = [f"{UL2_MIXTURE}_{one.name}" for one in UL2]
-    denoisers = {end: dataclasses.replace(one, name=name(end)) for end, one in zip(endings, UL2, strict=True)}
-    if objective == UL2_MIXTURE:
-        return tuple(denoisers.values())
-    if objective in denoisers:
-        return (denoisers[objective],)
+    denoisers = {
+        end: one for one in UL2 if (end := f"{UL2_MIXTURE}_{one.name}") == objective or objective == UL2_MIXTURE
+    }
+    if denoisers:
+        return tuple(dataclasses.replace(one, name=name(end)) for end, one in denoisers.items())
     settings = entry.span_corruption if objective == SPAN_CORRUPTION else KINDS[objective]()
     return (Part(name(objective), settings),)
 

@@ -228,5 +228,9 @@ def _carry_over(old: Path, new: Path) -> None:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, new / path.name, symlinks=True)
+        elif path.exists() and not path.is_file():
+            raise UserError(
+                f"{path} is neither a file nor a folder, and stands in the way of the export: move it away."
+            )
         else:
             shutil.copy2(path, new / path.name, follow_symlinks=False)

@@ -65,7 +65,7 @@ def vocabulary_of_record(value: Mapping[str, Any], copy: Path) -> Vocabulary:
 
 
 def _file(path: Path) -> Path:
-    found = next((path / name for name in FILES if (path / name).is_file()), path) if path.is_dir() else path
+    found = next((path / name for name in FILES if (path / name).is_file()), path)
     if not found.is_file():
         what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "is not there"
         raise UserError(f"{path} {what}. Expected a SentencePiece model, or a tokenizer.json of Hugging Face.")

@@ -49,8 +49,7 @@ class VocabularyRecord:
         """The vocabulary; its model is looked at when it is used. Raises UserError for what describes none."""
         value = {"tokenizer_pad_id": 0, **self.vocabulary}
         names = ("kind", "extra_ids", "sentinels", "eos_id", "unk_id", "tokenizer_pad_id")
-        fields = {name: value[name] for name in names}
-        return Vocabulary(model_file=str(folder.resolve() / self.model_file), **fields)
+        return Vocabulary(model_file=str(folder.resolve() / self.model_file), **{name: value[name] for name in names})
 
     def check_model(self, folder: Path) -> None:
         """Raise UserError where the model is not the one that was made."""
@@ -85,10 +84,8 @@ def folder_of(data_dir: Path, dataset: str, name: str) -> Path:
 
 def find_vocabularies(data_dir: Path) -> dict[str, Path]:
     """The folders of all vocabularies below `data_dir` by `<dataset>_<name>`, sorted. Nothing is read."""
-    if not data_dir.is_dir():
-        return {}
     found: dict[str, Path] = {}
-    for path in sorted(data_dir.glob(f"[!.]*/{FOLDER}/[!.]*/{RECORD}")):
+    for path in sorted(data_dir.glob(f"[!.]*/{FOLDER}/[!.]*/{RECORD}")) if data_dir.is_dir() else ():
         folder = path.parent
         dataset, name = folder.parent.parent.name, folder.name
         if NAME.fullmatch(dataset) and NAME.fullmatch(name):

@@ -49,10 +49,13 @@ def _token_lines(vocabulary: Vocabulary, tokens: Sequence[int]) -> Iterator[str]
             elif index is not None:
                 number = other.sentinel_id(index) if index < other.num_sentinels else None
             cells.append(f"{'-' if number is None else number:>{max(8, len(name))}}")
-        piece = vocabulary.piece(token)
-        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in piece)
-        yield "  ".join([*cells, f"{counts[token]:5}", shown])
+        yield "  ".join([*cells, f"{counts[token]:5}", printable(vocabulary.piece(token))])
     yield f"{len(tokens):,} tokens for {counts[list(tokens)].sum():,} bytes; as text: {vocabulary.decode(tokens)!r}"
+
+
+def printable(piece: str) -> str:
+    """A token with escapes for characters that cannot be shown."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in piece)
 
 
 def _other_numberings(vocabulary: Vocabulary) -> dict[str, Vocabulary | int]:

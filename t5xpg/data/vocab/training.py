@@ -127,8 +127,7 @@ class VocabularySettings:
 
     def __post_init__(self) -> None:
         for name, known in (("model", MODELS), ("normalization", NORMALIZATIONS)):
-            if getattr(self, name) not in known:
-                value = getattr(self, name)
+            if (value := getattr(self, name)) not in known:
                 raise UserError(f"{name.upper()}={value} is not known.{nearest(str(value), known)}")
         if not 1 <= self.size <= _MOST_PIECES:
             raise UserError(f"SIZE={self.size}: it counts pieces, so it is from 1 to {_MOST_PIECES:,}.")
@@ -166,31 +165,30 @@ def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of
 
     model = io.BytesIO()
     keeps_all = settings.normalization == IDENTITY
-    options: dict[str, Any] = {
-        "model_type": settings.model,
-        "vocab_size": settings.size,
-        "hard_vocab_limit": False,
-        "character_coverage": settings.character_coverage,
-        "byte_fallback": settings.byte_fallback,
-        "normalization_rule_name": settings.normalization,
-        "remove_extra_whitespaces": not keeps_all,
-        "allow_whitespace_only_pieces": keeps_all,
-        # no line has the one, and SentencePiece takes no piece with the other from a text
-        "user_defined_symbols": ["\n", "\t"] if keeps_all else [],
-        "pad_id": 0,
-        "eos_id": 1,
-        "unk_id": 2,
-        "bos_id": -1,
-        "input_sentence_size": 0,  # it would draw by chance
-        "shuffle_input_sentence": False,
-        "max_sentence_length": LONGEST_SENTENCE * _MOST_BYTES_OF_CHARACTER,
-        "train_extremely_large_corpus": bytes_of_text >= _LARGE,
-        "num_threads": _THREADS,
-        "minloglevel": 2,
-    }
+    special: dict[str, int] = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     try:
         with _signals_end_it():
-            sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, **options)
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                model_type=settings.model,
+                vocab_size=settings.size,
+                hard_vocab_limit=False,
+                character_coverage=settings.character_coverage,
+                byte_fallback=settings.byte_fallback,
+                normalization_rule_name=settings.normalization,
+                remove_extra_whitespaces=not keeps_all,
+                allow_whitespace_only_pieces=keeps_all,
+                # no line has the one, and SentencePiece takes no piece with the other from a text
+                user_defined_symbols=["\n", "\t"] if keeps_all else [],
+                input_sentence_size=0,  # it would draw by chance
+                shuffle_input_sentence=False,
+                max_sentence_length=LONGEST_SENTENCE * _MOST_BYTES_OF_CHARACTER,
+                train_extremely_large_corpus=bytes_of_text >= _LARGE,
+                num_threads=_THREADS,
+                minloglevel=2,
+                **special,
+            )
     except RuntimeError as error:
         if match := re.search(r"smaller than required_chars\. (\d+) vs (\d+)", str(error)):
             raise UserError(

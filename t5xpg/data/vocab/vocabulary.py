@@ -48,10 +48,8 @@ CONVENTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 # ids of the byte vocabulary: 0 padding, 1 end, 2 unknown, then the 256 bytes
-_FIRST_BYTE = 3
-_NUM_BYTES = 256
-# no vocabulary in use has more than some thousands
-_MOST_EXTRA_IDS = 1_000_000
+_FIRST_BYTE, _NUM_BYTES = 3, 256
+_MOST_EXTRA_IDS = 1_000_000  # no vocabulary in use has more than some thousands
 _MOST_IDS = 2**31 - 1  # an id is an int32
 # what a record of a vocabulary says in any case
 _RECORDED = ("kind", "extra_ids", "sentinels", "pad_id", "eos_id", "unk_id")
@@ -85,8 +83,9 @@ class Vocabulary:
         if self.kind not in KINDS:
             raise UserError(f"There is no vocabulary of the kind {self.kind!r}.{nearest(self.kind, KINDS)}")
         if self.sentinels not in tuple(CONVENTIONS):
-            close = nearest(self.sentinels, CONVENTIONS)
-            raise UserError(f"There is no sentinel convention {self.sentinels!r}.{close}")
+            raise UserError(
+                f"There is no sentinel convention {self.sentinels!r}.{nearest(self.sentinels, CONVENTIONS)}"
+            )
         if self.kind not in CONVENTIONS[self.sentinels]:
             raise UserError(f"The sentinel convention {self.sentinels!r} does not number a {self.kind} vocabulary.")
         if (self.kind in WITHOUT_MODEL) == (self.model_file is not None):
@@ -137,9 +136,8 @@ class Vocabulary:
         if self.sentinels == BYT5_GOOGLE:
             last = _FIRST_BYTE + _NUM_BYTES - 1
             return range(last, last - _NUM_BYTES_OUTSIDE_UTF8, -1)
-        if self._counts_up:
-            return range(self._tokens, self._tokens + count)
-        return range(self.size - 1, self.size - 1 - count, -1)
+        end = self._tokens + count if self._counts_up else self.size - 1 - count
+        return range(self._tokens, end) if self._counts_up else range(self.size - 1, end, -1)
 
     @property
     def _counts_up(self) -> bool:
@@ -178,13 +176,10 @@ class Vocabulary:
         return self.size - 1 - index if self._counts_up else self._tokens + index
 
     @functools.cached_property
-    def _names(self) -> dict[int, str]:
-        return {self.named_id(name): name for name in self.named_tokens}
-
-    def _mark(self, token: int) -> str | None:
-        """The text of a sentinel or named token; None for other ids."""
-        index = self.sentinel_index(token)
-        return self._names.get(token) if index is None else f"<extra_id_{index}>"
+    def _marks(self) -> dict[int, str]:
+        """The texts of sentinels and named tokens."""
+        sentinels = {token: f"<extra_id_{index}>" for index, token in enumerate(self._sentinel_ids)}
+        return {self.named_id(name): name for name in self.named_tokens} | sentinels
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without an end token; `<extra_id_N>` and named tokens become their ids. Raises UserError
@@ -215,9 +210,8 @@ class Vocabulary:
         for token in map(int, ids):
             if token == self.eos_id:
                 break
-            mark = self._mark(token)
-            if mark is not None:
-                parts += [self._decode_plain(run, bool(parts)), mark]
+            if token in self._marks:
+                parts += [self._decode_plain(run, bool(parts)), self._marks[token]]
                 run = []
             elif token != self.pad_id:
                 run.append(token)
@@ -232,8 +226,8 @@ class Vocabulary:
 
     def piece(self, token: int) -> str:
         """An id as the vocabulary writes it: "▁the", "<0x41>", "<extra_id_3>"; "" for one that stands for nothing."""
-        if (mark := self._mark(token)) is not None:
-            return mark
+        if token in self._marks:
+            return self._marks[token]
         if self.kind == BYTES:
             special = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
             code = token - _FIRST_BYTE
