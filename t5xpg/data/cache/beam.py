@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +123,12 @@ def _put_in_order(shards: Sequence[Path]) -> None:
         return
     scratch = shards[0].parent / ".order"
     order = DigestOrder(scratch)
-    for records in _in_batches(shards):
+    for records in tf.data.TFRecordDataset(list(map(str, shards))).batch(_RECORDS_AT_ONCE).as_numpy_iterator():
         order.add([tf.train.Example.FromString(one).SerializeToString(deterministic=True) for one in records])
     dealt = [scratch.with_name(f".order-{number}") for number in range(len(shards))]
     deal(iter(order), dealt)
     for path, shard in zip(dealt, shards, strict=True):
         path.replace(shard)
-
-
-def _in_batches(shards: Sequence[Path]) -> Iterator[list[bytes]]:
-    batches = tf.data.TFRecordDataset([str(path) for path in shards]).batch(_RECORDS_AT_ONCE)
-    for batch in batches.as_numpy_iterator():
-        yield list(batch)
 
 
 def _comma_separated(values: Iterable[str]) -> str:

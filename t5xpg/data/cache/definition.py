@@ -6,6 +6,7 @@ Imports SeqIO inside its functions. `record.differences` compares a definition w
 import functools
 import importlib.metadata
 import inspect
+import itertools
 import json
 import os
 import re
@@ -155,9 +156,7 @@ def is_installed(module: ModuleType | None) -> bool:
 def _steps_before_cache(task: Any) -> list[Any]:
     import seqio
 
-    steps = list(task.preprocessors)
-    place = next(i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder))
-    return steps[:place]
+    return list(itertools.takewhile(lambda one: not isinstance(one, seqio.CacheDatasetPlaceholder), task.preprocessors))
 
 
 def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import google_crc32c
 
-# How much is held before it is written, in the order and before the TFRecord files, in bytes.
-HELD = 64 << 20
-WRITTEN = 32 << 20
+# How many bytes are held before they are written, in the order and before the TFRecord files.
+HELD, WRITTEN = 64 << 20, 32 << 20
 _OVERHEAD = 200  # bytes that Python needs for a record besides its own
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")

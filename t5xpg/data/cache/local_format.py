@@ -91,10 +91,7 @@ def parts(batch: Mapping[str, Column], values: int = _VALUES) -> Iterator[tuple[
 
 def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
     """The `count` examples of a batch as protocol buffers, their features in the order of the batch."""
-    columns = []
-    for name, column in batch.items():
-        features = _bytes_features(column) if column.values.dtype == object else _integer_features(column)
-        columns.append([_entry(name, feature) for feature in features])
+    columns = [[_entry(name, feature) for feature in _features(column)] for name, column in batch.items()]
     return [_with_length(_FIRST, b"".join(column[row] for column in columns)) for row in range(count)]
 
 
@@ -111,20 +108,15 @@ def _entry(name: str, feature: bytes) -> bytes:
     return _with_length(_FIRST, _with_length(_FIRST, key) + _with_length(_SECOND, feature))
 
 
-def _integer_features(column: Column) -> list[bytes]:
+def _features(column: Column) -> list[bytes]:
+    if column.values.dtype == object:
+        items: list[Any] = [_with_length(_FIRST, item) for item in column.values.tolist()]
+        parts = [b"".join(items[begin:end]) for begin, end in itertools.pairwise(column.splits.tolist())]
+        return [_with_length(_FIRST, one) for one in parts]
     packed, ends = varints(column.values)
     data, places = packed.tobytes(), ends[column.splits].tolist()
     lists = [_with_length(_FIRST, data[begin:end]) if end > begin else b"" for begin, end in itertools.pairwise(places)]
     return [_with_length(_THIRD, one) for one in lists]
-
-
-def _bytes_features(column: Column) -> list[bytes]:
-    items: list[Any] = column.values.tolist()
-    places = column.splits.tolist()
-    return [
-        _with_length(_FIRST, b"".join(_with_length(_FIRST, item) for item in items[begin:end]))
-        for begin, end in itertools.pairwise(places)
-    ]
 
 
 def _with_length(tag: bytes, content: bytes) -> bytes:
@@ -182,9 +174,8 @@ def applies(task: seqio.Task, steps: Sequence[Any], split: str) -> bool:
 
 
 def _is(step: Any, function: Any, **keywords: Any) -> bool:
-    if not isinstance(step, functools.partial):
-        return False
-    return step.func is function and not step.args and step.keywords == keywords
+    is_partial = isinstance(step, functools.partial)
+    return is_partial and step.func is function and not step.args and step.keywords == keywords
 
 
 def columns(task: seqio.Task, path: Path) -> Iterator[tuple[int, dict[str, Column]]]:

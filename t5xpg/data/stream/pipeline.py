@@ -193,11 +193,7 @@ def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]
 
 def with_relocatable_paths(provider: Provider) -> Provider:
     """The task or mixture, its files opened by names that do not tell where the data and cache folders lie."""
-    open_folders()
-    return map_tasks(provider, _with_relocatable_paths)
 
-
-def _with_relocatable_paths(task: seqio.Task) -> seqio.Task:
     def relocated(source: Any) -> Any:
         if not isinstance(source, seqio.FileDataSource):
             return source
@@ -205,11 +201,14 @@ def _with_relocatable_paths(task: seqio.Task) -> seqio.Task:
         other.list_shards = lambda split: relocatable(source.list_shards(split))
         return other
 
-    copied = copy.copy(task)
-    copied._source = relocated(task.source)
-    cached = task._get_cached_source
-    copied._get_cached_source = lambda *arguments, **named: relocated(cached(*arguments, **named))
-    return copied
+    def relocated_task(task: seqio.Task) -> seqio.Task:
+        copied = copy.copy(task)
+        copied._source = relocated(task.source)
+        copied._get_cached_source = lambda *given, **named: relocated(task._get_cached_source(*given, **named))
+        return copied
+
+    open_folders()
+    return map_tasks(provider, relocated_task)
 
 
 def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:

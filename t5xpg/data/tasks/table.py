@@ -37,9 +37,6 @@ def completed_line(
     return {"line": line, "before": before.removesuffix("\n").rpartition("\n")[2].strip()}
 
 
-_DATASET_NAME = re.compile(r"[A-Za-z0-9_]+")
-
-
 def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
     """Register all tasks of known datasets, exports below `data_dir` and TensorFlow Datasets; the names, also of
     mixtures.
@@ -52,7 +49,7 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
     entries = vocabularies(data_dir)
     names = register_tfds(tfds_rows(entries))
     for dataset, folder in folders.items():
-        if not _DATASET_NAME.fullmatch(dataset):
+        if not re.fullmatch("[A-Za-z0-9_]+", dataset):
             continue  # not made by an export
         source, fields = _source(folder), known[dataset].fields if dataset in known else TEXT
         with contextlib.suppress(UserError):  # not exported yet
@@ -73,32 +70,31 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
 
 def _register_task(row: Row, source: seqio.DataSource, objective: Objective | None) -> None:
     (part,) = row.parts
-    replaced = objective is not None and name_of(objective) == name_of(part.objective) and part.mode is None
-    arguments: dict[str, Any] = {
-        "source": source,
-        "preprocessors": [
+    if objective is None or name_of(objective) != name_of(part.objective) or part.mode is not None:
+        objective = part.objective
+    register(
+        row.name,
+        row.cached_as,
+        own_seed=part.mode is not None,
+        source=source,
+        preprocessors=[
             parse_jsonl,
             functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
             functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
             seqio.CacheDatasetPlaceholder(),
-            *steps(objective if objective is not None and replaced else part.objective, part.mode),
+            *steps(objective, part.mode),
         ],
-        "output_features": output_features(part.objective, to_seqio(row.vocabulary)),
-        "metric_fns": [],
-    }
-    if row.has_metrics:
-        arguments["postprocess_fn"] = functools.partial(completed_line, vocabulary=row.vocabulary)
-        arguments["metric_fns"] = [metrics.next_line]
-    register(row.name, row.cached_as, own_seed=part.mode is not None, **arguments)
+        output_features=output_features(part.objective, to_seqio(row.vocabulary)),
+        postprocess_fn=functools.partial(completed_line, vocabulary=row.vocabulary) if row.has_metrics else None,
+        metric_fns=[metrics.next_line] if row.has_metrics else [],
+    )
 
 
 def _source(folder: Path) -> seqio.TextLineDataSource:
     """The lines of an export, whether it is there already or not."""
-    try:
-        manifest = read_manifest(folder)
-        counts = {split: record.documents for split, record in manifest.splits.items()}
-    except UserError:
-        counts = None  # not exported yet, or by another version: the commands that need it say so
+    counts = None
+    with contextlib.suppress(UserError):  # not exported yet, or by another version: the commands that need it say so
+        counts = {split: record.documents for split, record in read_manifest(folder).splits.items()}
     return seqio.TextLineDataSource(
         {split: split_pattern(folder, split) for split in counts or SPLITS}, num_input_examples=counts
     )

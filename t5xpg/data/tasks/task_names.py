@@ -74,8 +74,9 @@ class NamedVocabulary:
     def objectives(self) -> tuple[str, ...]:
         """The objectives that it has tasks of."""
         possible = OBJECTIVES if set(NAMED_TOKENS) <= set(self.vocabulary.named_tokens) else PLAIN
+        # pieces may end no lines
         left_out = self.leaves_out if self.vocabulary.kind == BYTES.kind else (*self.leaves_out, NEXT_LINE)
-        return tuple(one for one in possible if one not in left_out)  # pieces may end no lines
+        return tuple(one for one in possible if one not in left_out)
 
     @property
     def has_supervised(self) -> bool:

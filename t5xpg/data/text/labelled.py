@@ -1,15 +1,8 @@
 """Supervised tasks: what inputs and targets are made of, and how predictions are measured. Without TensorFlow.
 
-An export of records (`make data FIELDS=…`) has a text for each of its fields. The names of the fields say which tasks
-it has:
-
-| fields | tasks |
-|---|---|
-| languages, as `en,de` | `<dataset>_translate_en_de`, `<dataset>_translate_de_en` |
-| `text,label` | `<dataset>_classify` |
-| `inputs,targets` | `<dataset>_text_to_text` |
-
-Data sets of TensorFlow Datasets have tasks of their own names: TFDS_TASKS.
+The fields of an export of records (`make data FIELDS=…`) say which tasks it has: languages `<dataset>_translate_en_de`
+and back, `text,label` `<dataset>_classify`, `inputs,targets` `<dataset>_text_to_text`. Data sets of TensorFlow Datasets
+have tasks of their own names: TFDS_TASKS.
 """
 
 import itertools

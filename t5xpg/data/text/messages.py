@@ -12,6 +12,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
+from t5xpg.data.text.package_documents import joined
 from t5xpg.data.text.sources import Rows
 
 # Where programs install their catalogues on Linux, and on macOS by its package managers.
@@ -21,7 +22,6 @@ FOLDERS = (
     Path("/opt/homebrew/share/locale"),
     Path("/opt/local/share/locale"),
 )
-_DOCUMENT_CHARACTERS = 1500  # messages of one catalogue are joined until a document has as many
 _FEWEST_WORDS = 3  # of a message that is text
 _CHARSET = re.compile(rb"charset=([A-Za-z0-9_.:-]+)")
 
@@ -77,18 +77,16 @@ def catalogs(languages: Iterable[str], folders: Iterable[Path]) -> list[tuple[st
 def catalog_documents(paths: Iterable[Path]) -> Iterator[str]:
     """Messages of some words, a line each, joined to documents catalogue by catalogue; none occurs twice."""
     seen: set[str] = set()
-    for path in paths:
-        lines: list[str] = []
+
+    def lines(path: Path) -> Iterator[str]:
         for message in translations(path):
             line = " ".join(message.split())
             if line not in seen and _is_text(line):
                 seen.add(line)
-                lines.append(line)
-                if sum(map(len, lines)) >= _DOCUMENT_CHARACTERS:
-                    yield "\n".join(lines)
-                    lines = []
-        if lines:
-            yield "\n".join(lines)
+                yield line
+
+    for path in paths:
+        yield from joined(lines(path))
 
 
 def translations(path: Path) -> Iterator[str]:

@@ -36,7 +36,10 @@ def vocabulary_of_file(
         if piece is not None:
             if kind == SENTENCEPIECE:
                 raise UserError(f"{file} is a SentencePiece model, which itself says what its special tokens are.")
-            special[role] = _id_of(piece, model, file)
+            pieces = {model.piece(token): token for token in range(model.size)}
+            if piece not in pieces:
+                raise UserError(f"{file} has no token {piece!r}.{nearest(piece, pieces)}")
+            special[role] = pieces[piece]
     end, unknown = special["eos_id"], special["unk_id"]
     if end is None:
         raise UserError(
@@ -70,13 +73,6 @@ def _file(path: Path) -> Path:
         what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "is not there"
         raise UserError(f"{path} {what}. Expected a SentencePiece model, or a tokenizer.json of Hugging Face.")
     return found.resolve()
-
-
-def _id_of(piece: str, model: TokenModel, file: Path) -> int:
-    pieces = {model.piece(token): token for token in range(model.size)}
-    if piece not in pieces:
-        raise UserError(f"{file} has no token {piece!r}.{nearest(piece, pieces)}")
-    return pieces[piece]
 
 
 def _padding(kind: str, model: TokenModel, special: dict[str, int | None], file: Path) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import heapq
 import io
 import json
+import math
 import random
 import re
 import signal
@@ -65,14 +66,12 @@ class Sample:
             return
         heapq.heappush(self._kept, (-number, self.offered, sentence))
         self.bytes += _bytes(sentence)
-        while self._is_too_much():
+        most = math.inf if self._size.sentences is None else self._size.sentences
+        most_bytes = math.inf if self._size.bytes is None else self._size.bytes
+        while len(self._kept) > most or self.bytes > most_bytes:
             lowest, _, left_out = heapq.heappop(self._kept)
             self._highest = -lowest
             self.bytes -= _bytes(left_out)
-
-    def _is_too_much(self) -> bool:
-        most, most_bytes = self._size.sentences, self._size.bytes
-        return (most is not None and len(self._kept) > most) or (most_bytes is not None and self.bytes > most_bytes)
 
     def sentences(self) -> list[str]:
         """What was kept, in the order in which it came."""
