@@ -17,8 +17,6 @@ A batch is a dict of int32 arrays with the names that SeqIO's feature converters
 Which of them there are, and how long they are, is the `BatchLayout` of the feature converter.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,10 +37,9 @@ MASKED_LM = "MaskedLMFeatureConverter"
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The arrays that a feature converter makes of a task's features, in the order in which they are recorded.
-
-    arrays: with their lengths. only_packed: those of them that packed batches alone have. targets, weights: the arrays
-    that the loss is computed from. tokens: the arrays that hold ids of the vocabulary.
+    """The arrays that a feature converter makes of a task's features, with their lengths, in the order of recordings.
+    only_packed: those of packed batches alone. targets, weights: what the loss is computed from. tokens: the arrays of
+    vocabulary ids.
     """
 
     arrays: Mapping[str, Length]
@@ -173,8 +170,7 @@ def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
 def hash_batch(batch: Mapping[str, np.ndarray], parts: int = 1) -> str:
     """Hex SHA-256 over the names in order, dtypes, shapes and bytes: equal for equal batches on every machine.
 
-    parts: of how many equal parts of the rows, one after the other, it is made, so that each can be hashed where it is:
-    the virtual shards of a stream. With several it is the SHA-256 of their hashes in order.
+    parts: of how many equal parts of the rows it is made, so that each (a virtual shard) can be hashed where it is.
     """
     return hash_of_parts(hash_parts(batch, parts))
 
@@ -214,10 +210,10 @@ KNOWN = (ENC_DEC, PREFIX_LM, LM, MASKED_LM)
 
 
 def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tuple[np.ndarray, np.ndarray]:
-    """int32 [B, S] and [B, T], each row padded with 0 behind its end.
+    """int32 [B, S] and [B, T], each row padded with 0 behind its end. Raises KeyError for converters of the user's own.
 
-    Of a prefix LM, the prefix and the rest. A language model is asked nothing: the first half of a row stands for it.
-    Of a masked language model both are of the whole row, with and without masks. Raises KeyError for other converters.
+    Of a prefix LM, the prefix and the rest; of a language model, the halves of a row; of a masked one, the row with and
+    without masks.
     """
     converter = spec.feature_converter
     if converter == ENC_DEC:
@@ -239,10 +235,8 @@ def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tupl
 
 
 def with_targets(batch: Mapping[str, np.ndarray], targets: np.ndarray, spec: BatchSpec) -> Batch:
-    """The batch with other targets, int32 [B, T], each row padded with 0 behind its end.
-
-    They count in the loss, and nothing else does. Of an encoder-decoder or a prefix LM.
-    """
+    """The batch (encoder-decoder or prefix LM) with other targets, int32 [B, T], padded with 0: they alone count in the
+    loss."""
     if spec.feature_converter == ENC_DEC:
         return {**batch, **_decoder_arrays(targets, np.zeros(len(targets), np.int32))}
     assert spec.feature_converter == PREFIX_LM

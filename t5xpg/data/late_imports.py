@@ -6,8 +6,6 @@ loads TensorFlow Text, 120 MB that bytes do not need. What is imported later, by
 real thing; what has kept a stand-in gets the real thing by it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys
@@ -34,9 +32,8 @@ class LateFunctions(LateModule):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *arguments, **options: getattr(importlib.import_module(self.__name__), name)(
-            *arguments, **options
-        )
+        module = self.__name__
+        return lambda *arguments, **options: getattr(importlib.import_module(module), name)(*arguments, **options)
 
 
 class LateText(LateModule):

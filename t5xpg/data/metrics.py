@@ -26,9 +26,6 @@ Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 Importing this package loads none of these libraries: they are imported when a metric is computed.
 """
 
-from __future__ import annotations
-
-import collections
 import itertools
 import math
 import re
@@ -86,42 +83,30 @@ def token_f1(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str,
 def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
     """SQuAD's "exact" and "f1" (Rajpurkar et al. 2016, 2018), as evaluate-v2.0.py computes them.
 
-    Lower case, no punctuation, no articles. A question without an answer has "" for its target. Version 1.1's script
-    gives the same numbers except for answers of which the normalisation leaves nothing ("The"): where another answer
-    is left, these do not count; where none is, the prediction has to be nothing too.
+    Lower case, no punctuation, no articles. A question without an answer has "" for its target. Of answers that the
+    normalisation empties ("The"), others count where there are any.
     """
-    return _answers(targets, predictions, _normalized_squad, only_with_text=True)
+    return _answers(targets, predictions, _SQUAD_PUNCTUATION, only_with_text=True)
 
 
 def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer.
-
-    Lower case, punctuation as white space, no articles, as in its official script.
-    """
-    return _answers(targets, predictions, _normalized_trivia_qa, only_with_text=False)
+    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer, normalised as in its script:
+    lower case, punctuation as white space, no articles."""
+    return _answers(targets, predictions, _TRIVIA_QA_PUNCTUATION, only_with_text=False)
 
 
 def _answers(
-    targets: Sequence[Target], predictions: Sequence[str], normalized: Callable[[str], str], *, only_with_text: bool
+    targets: Sequence[Target], predictions: Sequence[str], punctuation: Mapping[int, Any], *, only_with_text: bool
 ) -> dict[str, float]:
+    def normalized(text: str) -> str:
+        return " ".join(_ARTICLES.sub(" ", text.lower().translate(punctuation)).split())
+
     check_pairs(targets, predictions)
     references = [list(map(normalized, references_of(target))) for target in targets]
     if only_with_text:
         references = [list(filter(None, answers)) or [""] for answers in references]
     answered = list(map(normalized, predictions))
     return {"em": mean_of_best(_equal, references, answered), "f1": mean_of_best(_f1, references, answered)}
-
-
-def _normalized_squad(text: str) -> str:
-    return _without_articles(text.lower().translate(_SQUAD_PUNCTUATION))
-
-
-def _normalized_trivia_qa(text: str) -> str:
-    return _without_articles(text.lower().translate(_TRIVIA_QA_PUNCTUATION))
-
-
-def _without_articles(text: str) -> str:
-    return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def _equal(reference: str, prediction: str) -> float:
@@ -132,7 +117,7 @@ def _f1(reference: str, prediction: str) -> float:
     expected, found = reference.split(), prediction.split()
     if not expected or not found:
         return float(expected == found)
-    common = sum((collections.Counter(expected) & collections.Counter(found)).values())
+    common = sum((Counter(expected) & Counter(found)).values())
     return 2.0 * common / (len(expected) + len(found))
 
 
@@ -147,17 +132,16 @@ def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
 def majority(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
     """What a classifier has to beat: the share of the most frequent class of the targets, whatever was predicted."""
     check_pairs(targets, predictions)
-    ((_, count),) = collections.Counter(targets).most_common(1)
+    ((_, count),) = Counter(targets).most_common(1)
     return {"majority": 100.0 * count / len(targets)}
 
 
 def macro_f1(
     targets: Sequence[Hashable], predictions: Sequence[Hashable], *, labels: Sequence[Hashable] | None = None
 ) -> dict[str, float]:
-    """The mean of the F1 of every class: each counts the same, however many examples it has.
+    """The mean of the F1 of every class of `labels`, by default those of the targets: each counts the same.
 
-    The classes are `labels`, by default those of the targets. A prediction that is none of them is a miss for its
-    target's class, and no class of its own. A class of `labels` without targets and predictions counts 0.
+    A prediction of another class is a miss for its target's. A class without targets and predictions counts 0.
     """
     from sklearn.metrics import f1_score
 
@@ -174,20 +158,17 @@ def _numbered(*sequences: Sequence[Hashable]) -> list[list[int]]:
 
 
 def edit_similarity(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in characters (code points).
+    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in code points; two empty texts are
+    alike.
 
-    Two empty texts are alike. This is the edit similarity of Svyatkovskiy et al. 2020; CodeXGLUE's scripts take
-    fuzzywuzzy's ratio instead, in which a replaced character counts twice.
+    As Svyatkovskiy et al. 2020. CodeXGLUE's scripts count a replaced character twice.
     """
     return {"edit_similarity": mean_of_best(_similarity, targets, predictions)}
 
 
 def next_line(targets: Sequence[Mapping[str, str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Exact match and edit similarity of predicted lines, and what two answers without a model get.
-
-    targets: {"line", "before"}, the line to be predicted and the one before it. `…_of_line_before` are of repeating
-    that one, `…_of_one_line` of always answering the most frequent line of the targets: no constant matches more.
-    """
+    """Exact match and edit similarity of predicted lines, and (`…_of_line_before`) of repeating the line before or
+    (`…_of_one_line`) always answering the targets' most frequent line. targets: {"line", "before"}."""
     check_pairs(targets, predictions)
     lines = [target["line"] for target in targets]
     ((most_frequent, _),) = Counter(lines).most_common(1)
@@ -216,10 +197,9 @@ _LARGEST_EXPONENT = 700.0  # of what a float can hold
 def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float]:
     """Negative log-likelihood of the targets per UTF-8 byte, in nats and bits, and the perplexities of bytes and words.
 
-    targets: texts. scores: the log-likelihood of each in nats, summed over its tokens, the end token included. Sums
-    over the whole split are divided by its bytes or words (what white space divides), so that long targets count more
-    than short ones. A target that TASK_FEATURE_LENGTHS cuts has the score of its beginning and the bytes of all of it:
-    choose lengths that hold the targets. Raises ValueError where the targets have no byte.
+    targets: texts. scores: log-likelihoods in nats, summed over the tokens, the end included. The sums over the split
+    are divided by its bytes or words (what white space divides). Choose lengths that hold the targets: one that is cut
+    counts with all its bytes. Raises ValueError where the targets have no byte.
     """
     check_pairs(targets, scores)
     nats = -math.fsum(float(score) for score in scores)
@@ -227,16 +207,16 @@ def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float
     if not num_bytes:
         raise ValueError("The targets are empty: their likelihood cannot be divided by their bytes.")
     words = sum(len(text.split()) for text in targets)
+
+    def exp(value: float) -> float:
+        return math.inf if value > _LARGEST_EXPONENT else math.exp(value)
+
     return {
         "nats_per_byte": nats / num_bytes,
         "bits_per_byte": nats / num_bytes / math.log(2),
-        "byte_perplexity": _exp(nats / num_bytes),
-        "word_perplexity": _exp(nats / words) if words else math.inf,
+        "byte_perplexity": exp(nats / num_bytes),
+        "word_perplexity": exp(nats / words) if words else math.inf,
     }
-
-
-def _exp(value: float) -> float:
-    return math.inf if value > _LARGEST_EXPONENT else math.exp(value)
 
 
 _KINDS = ("rouge1", "rouge2", "rougeLsum")
@@ -245,9 +225,8 @@ _KINDS = ("rouge1", "rouge2", "rougeLsum")
 def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer: bool = False) -> dict[str, float]:
     """ROUGE-1, ROUGE-2 and ROUGE-Lsum (Lin 2004): 100 times the mean F measure over the examples.
 
-    Sentences are lines; " . " ends one too, as in T5's evaluation. Its numbers are medians of resampled means, which
-    differ from one call to the next; these are the means themselves. The words are those of rouge-score, runs of
-    a-z and 0-9 after lower-casing: text in other scripts has none.
+    Sentences are lines; " . " ends one too, as in T5's evaluation (which gives medians of resampled means). Words are
+    those of rouge-score, runs of a-z and 0-9 after lower-casing.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -255,7 +234,7 @@ def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer:
     scorer = RougeScorer(list(_KINDS), use_stemmer=use_stemmer)
     sums = dict.fromkeys(_KINDS, 0.0)
     for target, prediction in zip(targets, predictions, strict=True):
-        best = scorer.score_multi([*map(_in_lines, references_of(target))], _in_lines(prediction))
+        best = scorer.score_multi([_in_lines(one) for one in references_of(target)], _in_lines(prediction))
         for kind in _KINDS:
             sums[kind] += best[kind].fmeasure
     return {kind: 100.0 * total / len(targets) for kind, total in sums.items()}
@@ -268,10 +247,8 @@ def _in_lines(text: str) -> str:
 def bleu(
     targets: Sequence[Target], predictions: Sequence[str], *, tokenize: str = "intl", lowercase: bool = False
 ) -> dict[str, Any]:
-    """Corpus BLEU (Papineni et al. 2002) of sacrebleu and its signature, a `seqio.metrics.Text`.
-
-    tokenize: sacrebleu's tokeniser; "intl" is that of T5's results, "13a" that of WMT's.
-    """
+    """Corpus BLEU (Papineni et al. 2002) of sacrebleu and its signature, a `seqio.metrics.Text`. tokenize: sacrebleu's
+    tokeniser; "intl" is that of T5's results, "13a" that of WMT's."""
     from sacrebleu.metrics.bleu import BLEU
 
     # force: it would warn of text that looks tokenised already
@@ -294,20 +271,3 @@ def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: S
     streams = [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]
     score = metric.corpus_score(list(predictions), streams)
     return {name: float(score.score), f"{name}_signature": Text(str(metric.get_signature()))}
-
-
-__all__ = [
-    "accuracy",
-    "bleu",
-    "chrf",
-    "edit_similarity",
-    "exact_match",
-    "macro_f1",
-    "majority",
-    "next_line",
-    "perplexity",
-    "rouge",
-    "squad",
-    "token_f1",
-    "trivia_qa",
-]

@@ -4,8 +4,6 @@ An objective makes inputs and targets of tokens of text. What each does with the
 they become, in `tasks.lengths`; the steps themselves, in `tasks.steps`. A class has the arguments of its step.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -43,10 +41,8 @@ class IidDenoising:
 
 @dataclass(frozen=True)
 class PrefixLM:
-    """The rest of a text is predicted from its beginning (Raffel et al. 2020, section 3.2.3).
-
-    The beginning has at least a share of 1 - 2 * `noise_density` of the tokens; all its lengths are equally likely.
-    """
+    """The rest of a text is predicted from its beginning (Raffel et al. 2020, section 3.2.3), which has at least a
+    share of 1 - 2 * `noise_density` of the tokens; all its lengths are equally likely."""
 
     noise_density: float = 0.5  # mean share of the tokens that is predicted: 0.25 in UL2's S-denoiser
 
@@ -66,10 +62,8 @@ class LanguageModel:
 
 @dataclass(frozen=True)
 class MaskedLM:
-    """BERT's masked language model (Devlin et al. 2019, section 3.1): tokens are chosen, and predicted in their place.
-
-    Of the chosen ones `mask_share` are replaced by the mask, `random_share` by random tokens of text; the rest stays.
-    """
+    """BERT's (Devlin et al. 2019, section 3.1): tokens are chosen, and predicted in their place. `mask_share` of them
+    are replaced by the mask, `random_share` by random tokens of text; the rest stays."""
 
     noise_density: float = 0.15  # probability that a token is chosen
     mask_share: float = 0.8
@@ -78,8 +72,8 @@ class MaskedLM:
     def __post_init__(self) -> None:
         _check_density(self)
         for name in ("mask_share", "random_share"):
-            if not _is_number(getattr(self, name)) or not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"MaskedLM.{name} is {getattr(self, name)!r}: a share is from 0 to 1.")
+            if not _is_number(value := getattr(self, name)) or not 0.0 <= value <= 1.0:
+                raise UserError(f"MaskedLM.{name} is {value!r}: a share is from 0 to 1.")
         if self.mask_share + self.random_share > 1.0 + 1e-9:
             raise UserError(
                 f"MaskedLM.mask_share and random_share are {self.mask_share!r} and {self.random_share!r}: together "
@@ -116,10 +110,8 @@ def name_of(objective: Objective) -> str:
 
 
 def to_json(objective: Objective | None) -> dict[str, Any] | None:
-    """A JSON value from which `from_json` makes an equal objective.
-
-    That of span corruption is its numbers alone: so it stands in positions and recordings of earlier versions.
-    """
+    """The JSON for `from_json`. That of span corruption is its numbers alone, as in positions and recordings of earlier
+    versions."""
     if objective is None:
         return None
     kind = {} if isinstance(objective, SpanCorruption) else {"kind": name_of(objective)}

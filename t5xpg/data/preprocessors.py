@@ -1,7 +1,5 @@
 """SeqIO preprocessors of our own. Graph operations alone, so that an iterator behind them can be saved. TensorFlow."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 
@@ -32,18 +30,14 @@ _ESCAPES: tuple[tuple[str, str], ...] = (
 
 
 def parse_jsonl(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Lines of an export (scalar strings) to examples {"text": scalar string}: the inverse of `canonical_line`.
-
-    Reading fails with InvalidArgumentError, showing the line, where it is not one that an export writes.
-    """
+    """Lines of an export (scalar strings) to examples {"text": scalar string}: the inverse of `canonical_line`. Fails
+    with InvalidArgumentError, showing the line, where it is not one that an export writes."""
     return parse_records(dataset, ("text",))
 
 
 def parse_records(dataset: tf.data.Dataset, fields: Sequence[str]) -> tf.data.Dataset:
-    """Lines of an export of records (scalar strings) to examples {field: scalar string}.
-
-    The inverse of `manifest.canonical_record`. fields: those of the export, in its order. Fails as `parse_jsonl` does.
-    """
+    """Lines of an export of records to examples {field: scalar string}: the inverse of `manifest.canonical_record`.
+    fields: those of the export, in its order. Fails as `parse_jsonl` does."""
     return dataset.map(functools.partial(_parse_record, fields=fields), num_parallel_calls=tf.data.AUTOTUNE)
 
 

@@ -1,7 +1,5 @@
 """What to read: the description of one stream of batches, as an experiment gives it. Without TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,11 +23,10 @@ _MOST_NUMBERS = 2**31 - 1  # in one array of a batch: what its frameworks can in
 class DatasetConfig:
     """One stream of batches. The names are those of T5X's `utils.DatasetConfig` where it has one.
 
-    `batch_size` is the global batch: rows over all virtual shards. Each of `num_virtual_shards` shards of the data
-    gives `batch_size / num_virtual_shards` rows of every batch, so a batch does not depend on how many processes read.
-    `num_epochs=None` repeats for ever; with a number the stream ends, and its last batch is padded with rows of zeros.
-    `feature_converter` is SeqIO's, by its name, or one of `t5xpg.data.batch.add_layout`; None for what the model takes.
-    `loss_on_targets_only` is what `seqio.PrefixLMFeatureConverter` means by it. Raises UserError for values that cannot
+    `batch_size` is the global batch, to which each of `num_virtual_shards` shards of the data gives as many rows,
+    however many processes read. `num_epochs=None` repeats for ever; with a number the stream ends, its last batch
+    padded with rows of zeros. `feature_converter`: SeqIO's, or one of `batch.add_layout`, by name; None for what the
+    model takes. `loss_on_targets_only`: as in `seqio.PrefixLMFeatureConverter`. Raises UserError for values that cannot
     be.
     """
 
@@ -108,13 +105,11 @@ class DatasetConfig:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value from which `from_json` makes an equal config."""
-        return dataclasses.asdict(self) | {
-            "objective": objectives.to_json(self.objective),
-            "module_import": list(self.module_import),
-        }
+        objective, modules = objectives.to_json(self.objective), list(self.module_import)
+        return dataclasses.asdict(self) | {"objective": objective, "module_import": modules}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> DatasetConfig:
+    def from_json(cls, value: Mapping[str, Any]) -> "DatasetConfig":
         """The config that `to_json` was called on."""
         return cls(**{**value, "objective": objectives.from_json(value["objective"])})
 

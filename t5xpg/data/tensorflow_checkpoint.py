@@ -1,7 +1,5 @@
 """TensorFlow's checkpoints of variables (`model.ckpt-1000.index`, `.data-00000-of-00001`), by TensorFlow's reader."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable
@@ -17,11 +15,8 @@ _Result = TypeVar("_Result")
 
 
 class TensorFlowCheckpoint:
-    """The variables of a checkpoint: `shapes` by name, and `read` for the numbers of one.
-
-    prefix: the path without `.index`. Raises UserError where files are not there, not whole or damaged: TensorFlow
-    compares blocks of the index and every variable with their checksums.
-    """
+    """The variables of a checkpoint, by its path without `.index`: `shapes` by name, and `read` for the numbers of one.
+    Raises UserError where files are not there, not whole or damaged (TensorFlow compares checksums)."""
 
     def __init__(self, prefix: Path) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.objectives import Objective, name_of
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, SpanLengths, TaskDescription
+from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks import task_names
 from t5xpg.data.tasks.lengths import problems, span_numbers
@@ -54,7 +54,6 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
         for part, objective in zip(row.parts, objectives, strict=True)
     ):
         return None
-    spans = span_numbers(objectives, lengths)
     return TaskDescription(
         name=name,
         tasks=tuple(sorted(row.tasks)),
@@ -62,7 +61,7 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
         cached=config.use_cached,
         examples={split: counts[split] for split in sorted(counts)},
         vocabulary=row.vocabulary,
-        objective=None if spans is None else SpanLengths(**spans),
+        objective=span_numbers(objectives, lengths),
         has_metrics=row.has_metrics,
     )
 

@@ -1,7 +1,5 @@
 """Caches tasks with SeqIO's `cache_tasks_main`, on any of Apache Beam's runners. Imports TensorFlow and Beam."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -10,7 +8,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +34,12 @@ def cache_tasks(
     report: Callable[[int, str], None],
     staging: str | None = None,
 ) -> None:
-    """Run SeqIO's script in this process, as its command line would, with a count of the documents that it reads.
+    """Cache tasks below `output`: SeqIO's script in this process, as its command line runs it, with a count of
+    documents.
 
-    Caches the tasks below `output`. runner: as Beam knows it. options: of Beam's pipeline; modules: which register the
-    tasks; report: gets the number of documents since the last call, and what is being done. staging: a folder that
-    Beam's workers and this machine can write, here or in a bucket, where they do not share `output`.
-
-    The files are those of `local`, byte for byte: Beam's random numbers and the timing of its workers decide
-    where a document lies, so that its records are dealt out again in the order of their digests.
+    runner, options: of Beam's pipeline. modules: which register the tasks. report: gets the number of documents since
+    the last call, and what is being done. staging: a folder, here or in a bucket, that Beam's workers and this machine
+    can write, where they do not share `output`: the cache is fetched from there.
     """
     counted = _count_documents(report)
     if runner == RUNNERS["DaskRunner"].selector:
@@ -118,28 +114,21 @@ def _fetch(folder: str, here: Path) -> None:
 
 
 def _put_in_order(shards: Sequence[Path]) -> None:
-    """Deal the records of a split out to its shards in the order of their digests.
+    """Deal the records of a split out to its shards in the order of their digests, in bounded memory.
 
-    Beam shuffles documents by random numbers and by the timing of its threads, so that no two caches of the same text
-    are equal; some of its runners do not shuffle. The order of digests is as good a shuffle, and the same each time.
-    Memory does not grow with the number of records.
+    Beam places documents by random numbers and timing; some runners do not shuffle. This order is as good, and always
+    the same: that of `local`.
     """
     if not shards:
         return
     scratch = shards[0].parent / ".order"
     order = DigestOrder(scratch)
-    for records in _in_batches(shards):
+    for records in tf.data.TFRecordDataset(list(map(str, shards))).batch(_RECORDS_AT_ONCE).as_numpy_iterator():
         order.add([tf.train.Example.FromString(one).SerializeToString(deterministic=True) for one in records])
     dealt = [scratch.with_name(f".order-{number}") for number in range(len(shards))]
     deal(iter(order), dealt)
     for path, shard in zip(dealt, shards, strict=True):
         path.replace(shard)
-
-
-def _in_batches(shards: Sequence[Path]) -> Iterator[list[bytes]]:
-    batches = tf.data.TFRecordDataset([str(path) for path in shards]).batch(_RECORDS_AT_ONCE)
-    for batch in batches.as_numpy_iterator():
-        yield list(batch)
 
 
 def _comma_separated(values: Iterable[str]) -> str:

@@ -7,8 +7,6 @@ one list of results, read before the bundle is finished: here each has its own. 
 random number on: where a worker is lost, what it did is done again, which has to give the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -48,11 +46,8 @@ def run_bundle(
     given: Any,
     views: Any,
 ) -> list[Any]:
-    """The outputs of one bundle of a ParDo.
-
-    sides: of each side input its partitions, lists of elements. given: positional and named arguments of `fn` in which
-    side inputs have their places. views: of each side input how it is shown: its class, options and windows.
-    """
+    """The outputs of one bundle of a ParDo. sides: of each side input its partitions, lists of elements. given: the
+    arguments of `fn`, with places for side inputs. views: class, options and windows of each side input."""
     received = transform_evaluator.OneReceiver()
     handler = _OutputHandler(
         window_fn=window_fn,

@@ -5,15 +5,13 @@ Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from,
 that was made from something else than the task is now is never used, and never replaced without being told to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data.cache import memory, record
 from t5xpg.data.cache.definition import package_digests
-from t5xpg.data.cache.process import CacheProcess, NoRoomError, environment_of_worker
+from t5xpg.data.cache.process import CacheProcess, environment_of_worker
 from t5xpg.data.cache.record import COMPLETED, IDENTITY, MissingTextError, Record
 from t5xpg.data.cache.runners import LOCAL, resolve_runner
 from t5xpg.data.tasks.task_names import cache_command
@@ -51,19 +49,16 @@ def cache_task(
 ) -> dict[str, Any]:
     """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
 
-    `runner` is "local", which caches on this machine (`local`), or any Apache Beam runner, with which SeqIO's script
-    does (`beam`), `beam_options` being further options of its pipeline ("--name=value") and `staging` a folder, here or
-    in a bucket, that its workers share with this machine where they do not share `cache_dir`: the cache is fetched from
-    there. `module_import` names modules that register tasks. `force` caches again what is there. `log` gets a line a
-    task. `only_missing` also takes caches that others made with SeqIO, in any of its cache folders, and leaves tasks
-    alone that cannot be cached. `compare_only` caches nothing: the caches that are there are compared with what their
-    tasks are now.
+    runner, beam_options, staging: see `runners` and `beam.cache_tasks`. module_import: modules that register tasks.
+    force: caches again what is there. log: gets a line a task. only_missing: also takes caches that others made with
+    SeqIO, in any of its cache folders, and leaves tasks alone that cannot be cached. compare_only: caches nothing; the
+    caches that are there are compared with what their tasks are now.
 
     Returns the definition of the task whose cache was made or found (`definition`), or several of them by task: of a
     mixture, and where the task reads the cache of another one.
 
-    The same task and text give the same bytes, with Beam and without. A cache appears when it is whole. What the
-    process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
+    A cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one
+    task, the second waits for the first.
 
     Raises UserError where the task is unknown, its text is missing (MissingTextError where that is an export), it has
     nothing to cache, the process failed or there is no room; and where a cache is there whose files are not as they
@@ -81,41 +76,48 @@ def cache_task(
         "folder": os.getcwd(),
     }
     environment = environment_of_worker(cache_dir, data_dir)
-    with _room(cache_dir, task, cache_command(task, module_import, force)):
+    again = cache_command(task, module_import, force)
+    remedy = f"Make room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {again}"
+    with files.room_for(f"the cache of {task}", cache_dir, remedy), contextlib.ExitStack() as stack:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(cache_dir, task)
+        for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
+            files.remove_abandoned(folder)
         # an answer that takes no caches of others holds where these would do, too
         for asked in () if force else (question, question | {"only_missing": False}):
             if (known := _recall(cache_dir, asked, environment)) is not None:
                 log(f"{task} is cached already")
                 return known
-        log_file = cache_dir / f"{task.replace(':', '_')}.log"
-        with contextlib.ExitStack() as stack:
-            scratch = Path(stack.enter_context(_scratch(cache_dir, task)))
-            request = question | {
-                "output": str(scratch),
-                "runner": runner,
-                "beam_options": list(beam_options),
-                "staging": staging,
-                "force": force,
-            }
-            # closed, which ends the child, before its scratch folder is removed
-            process = stack.enter_context(contextlib.closing(CacheProcess(request, log_file, environment)))
-            plan, seen = process.plan(log)
-            for entry in plan:
-                if entry["note"]:
-                    log(f"warning: {entry['note']}")
-            if compare_only and not all(entry["up_to_date"] for entry in plan):
-                return {}
-            _lock(stack, plan, cache_dir, force, log)
-            names = [entry["task"] for entry in plan if not entry["up_to_date"]]
-            _run(process, task, plan, names)
-            if names and seen is not None and (changed := memory.changes(cache_dir, seen, environment)):
-                raise UserError(
-                    f"While {task} was being cached, this changed: {', '.join(changed)}. The new cache was thrown "
-                    f"away. Type again: {cache_command(task, module_import, force)}"
-                )
-            caches = [_put_in_place(entry, scratch, cache_dir) for entry in plan]
+        name = task.replace(":", "_")
+        # its name says whose it is, so that `files.remove_abandoned` finds it
+        prefix = files.temporary_prefix(f"{name}.caching")
+        scratch = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(".tmp", prefix, cache_dir, ignore_cleanup_errors=True))
+        )
+        request = question | {
+            "output": str(scratch),
+            "runner": runner,
+            "beam_options": list(beam_options),
+            "staging": staging,
+            "force": force,
+        }
+        # closed, which ends the child, before its scratch folder is removed
+        process = stack.enter_context(contextlib.closing(CacheProcess(request, cache_dir / f"{name}.log", environment)))
+        plan, seen = process.plan(log)
+        for entry in plan:
+            if entry["note"]:
+                log(f"warning: {entry['note']}")
+        if compare_only and not all(entry["up_to_date"] for entry in plan):
+            return {}
+        _lock(stack, plan, cache_dir, force, log)
+        names = [entry["task"] for entry in plan if not entry["up_to_date"]]
+        if names:
+            _run(process, task, sum(entry["examples"] or 0 for entry in plan if entry["task"] in names), names)
+        if names and seen is not None and (changed := memory.changes(cache_dir, seen, environment)):
+            raise UserError(
+                f"While {task} was being cached, this changed: {', '.join(changed)}. The new cache was thrown away. "
+                f"Type again: {again}"
+            )
+        caches = [_put_in_place(entry, scratch, cache_dir) for entry in plan]
     for entry in plan:
         log(f"{entry['task']} is cached{' already' if entry['up_to_date'] else ''}")
     definitions = {entry["task"]: entry["definition"] for entry in plan}
@@ -127,9 +129,7 @@ def cache_task(
 
 def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None:
     """What can be seen to be wrong with the cache of a task of the table without TensorFlow; None where nothing is.
-
-    export: the digests of the splits of its text. command: what to type to make the cache again.
-    """
+    export: the digests of the splits of its text. command: what to type to make the cache again."""
     try:
         found = record.read(folder, command)
         if found is None:
@@ -170,9 +170,8 @@ def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[s
         command = cache_command(cache["task"], question["module_import"], force=True)
         found = record.read(folder, command)
         if not cache["ours"]:
-            if found is not None or not folder.is_dir():
-                return None
-            if memory.digests_of_cache(cache_dir, folder) != cache["files"]:
+            others = folder.is_dir() and memory.digests_of_cache(cache_dir, folder)
+            if found is not None or others != cache["files"]:
                 return None
         elif found is None or found.files != cache["files"]:
             return None  # gone, or made again since
@@ -182,11 +181,8 @@ def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[s
     return answer
 
 
-def _run(process: CacheProcess, task: str, plan: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+def _run(process: CacheProcess, task: str, total: int, names: Sequence[str]) -> None:
     """Have tasks cached, with a bar that counts their documents."""
-    if not names:
-        return
-    total = sum(entry["examples"] or 0 for entry in plan if entry["task"] in names)
     progress: Progress | None = None
     with contextlib.ExitStack() as stack:
         for message in process.cache(names):
@@ -202,10 +198,8 @@ def _lock(
     force: bool,
     log: Callable[[str], None],
 ) -> None:
-    """Take the lock of each task that is to be cached, in the order of their names; waits for those who cache one.
-
-    What they have cached meanwhile is noted in the plan.
-    """
+    """Take the lock of each task that is to be cached, by name; waits for others, and notes in the plan what they
+    cached."""
     for entry in sorted(plan, key=lambda one: str(one["task"])):
         if entry["up_to_date"]:
             continue
@@ -234,36 +228,3 @@ def _put_in_place(entry: Mapping[str, Any], scratch: Path, cache_dir: Path) -> d
                 shutil.move(path, new / path.name)
             found.write(new)
     return {"task": entry["task"], "folder": str(folder), "ours": True, "files": found.files}
-
-
-@contextlib.contextmanager
-def _scratch(cache_dir: Path, task: str) -> Iterator[str]:
-    """A folder for what is being cached. Its name says whose it is, so that `files.remove_abandoned` finds it."""
-    prefix = files.temporary_prefix(f"{task.replace(':', '_')}.caching")
-    with tempfile.TemporaryDirectory(
-        prefix=prefix, suffix=".tmp", dir=cache_dir, ignore_cleanup_errors=True
-    ) as scratch:
-        yield scratch
-
-
-def _remove_abandoned(cache_dir: Path, task: str) -> None:
-    """Remove what killed processes left, and put back what they had moved aside."""
-    for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
-        files.remove_abandoned(folder)
-
-
-@contextlib.contextmanager
-def _room(cache_dir: Path, task: str, command: str) -> Iterator[None]:
-    """Turn the errors of a full disk into one message. command: what to type once there is room."""
-    try:
-        yield
-    except (OSError, NoRoomError) as error:
-        if not isinstance(error, NoRoomError) and not files.is_disk_full(error):
-            raise
-        free = ""
-        with contextlib.suppress(OSError):
-            free = f" ({shutil.disk_usage(cache_dir).free / 2**20:,.0f} MiB free)"
-        raise UserError(
-            f"There is no room in {cache_dir} for the cache of {task}{free}. What was there before is as it was. Make "
-            f"room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {command}"
-        ) from error

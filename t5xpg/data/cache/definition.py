@@ -3,11 +3,10 @@
 Imports SeqIO inside its functions. `record.differences` compares a definition with the one that a cache was made from.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import inspect
+import itertools
 import json
 import os
 import re
@@ -22,8 +21,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import PACKAGE, data_directory
 from t5xpg.data.cache.record import FORMAT, PACKAGES, MissingTextError
 
-# The SHA-256 of a file by its path.
-Digest = Callable[[Path], str]
+Digest = Callable[[Path], str]  # the SHA-256 of a file by its path
 # The files of this package that define the tasks of the table.
 _DEFINING = ("data/tasks/*.py", "data/vocab/*.py", "data/preprocessors.py")
 _PYTHON, _PACKAGES = (
@@ -34,10 +32,8 @@ _FULLY_CACHED = "seqio.experimental.add_fully_cached_task.<locals>.wrapped_prep"
 
 
 def definition_of(task: Any, digest: Digest, modules: Sequence[str] = ()) -> dict[str, Any]:
-    """The definition of a task, as it will be read from a file. modules: those that MODULE_IMPORT names.
-
-    Raises UserError where files of the source are missing: MissingTextError where an export would bring them.
-    """
+    """The definition of a task, as JSON. modules: those of MODULE_IMPORT. Raises UserError where files of the source
+    are missing: MissingTextError where an export would bring them."""
     definition = {
         "format": FORMAT,
         "task": task.name,
@@ -49,15 +45,14 @@ def definition_of(task: Any, digest: Digest, modules: Sequence[str] = ()) -> dic
         "features": {key: _feature(feature) for key, feature in sorted(task.output_features.items())},
         "code": _users_code(task, digest, modules),
     }
-    value: dict[str, Any] = json.loads(json.dumps(definition))
-    return value
+    found: dict[str, Any] = json.loads(json.dumps(definition))
+    return found
 
 
 def package_code(task: Any, digest: Digest) -> dict[str, str]:
     """The SHA-256 of the files of this package that define a task, by their names; none where no step is of it."""
-    is_own = _is_of_table(task) or any(
-        str(function.__module__).startswith(f"{PACKAGE.name}.") for function in _functions_of(task)
-    )
+    modules = (str(function.__module__) for function in _functions_of(task))
+    is_own = _is_of_table(task) or any(name.startswith(f"{PACKAGE.name}.") for name in modules)
     return package_digests(digest) if is_own else {}
 
 
@@ -72,10 +67,9 @@ def package_files() -> list[Path]:
 
 
 def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
-    """The modules that define a task, by name, without those of Python, of SeqIO's libraries and of this package.
-
-    They are the modules that MODULE_IMPORT names, those of the preprocessors and of what reads the source, and what
-    these import, unless they are installed. For a task of the table there are none.
+    """The modules that define a task, by name: those that MODULE_IMPORT names, those of the preprocessors and of what
+    reads the source, and what these import, unless they are installed; without those of Python, of SeqIO's libraries
+    and of this package. For a task of the table there are none.
     """
     if _is_of_table(task):
         return {}
@@ -162,9 +156,7 @@ def is_installed(module: ModuleType | None) -> bool:
 def _steps_before_cache(task: Any) -> list[Any]:
     import seqio
 
-    steps = list(task.preprocessors)
-    place = next(i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder))
-    return steps[:place]
+    return list(itertools.takewhile(lambda one: not isinstance(one, seqio.CacheDatasetPlaceholder), task.preprocessors))
 
 
 def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
@@ -196,16 +188,12 @@ def describe(step: Any) -> Any:
     if isinstance(step, functools.partial):
         inner = describe(step.func)
         return inner | {"arguments": [_describe_value(v) for v in step.args] + [_describe_value(dict(step.keywords))]}
-    name = _name(step)
-    if name != _FULLY_CACHED:
-        return {"function": name}
-    # the step itself, and the lengths that it is given
-    lengths = inspect.getclosurevars(step).nonlocals["fixed_sequence_length"]
-    return {
-        "function": name,
-        "wraps": [describe(one) for one in step.__defaults__],
-        "sequence_length": _describe_value(dict(lengths)),
-    }
+    described: dict[str, Any] = {"function": _name(step)}
+    if described["function"] == _FULLY_CACHED:  # the step itself, and the lengths that it is given
+        described["wraps"] = [describe(one) for one in step.__defaults__]
+        lengths = inspect.getclosurevars(step).nonlocals["fixed_sequence_length"]
+        described["sequence_length"] = _describe_value(dict(lengths))
+    return described
 
 
 def _name(value: Any) -> str:

@@ -1,7 +1,5 @@
 """Records in the order of their SHA-256, and the TFRecord files that they are dealt out to, in limited memory."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
@@ -9,9 +7,8 @@ from pathlib import Path
 
 import google_crc32c
 
-# How much is held before it is written, in the order and before the TFRecord files, in bytes.
-HELD = 64 << 20
-WRITTEN = 32 << 20
+# How many bytes are held before they are written, in the order and before the TFRecord files.
+HELD, WRITTEN = 64 << 20, 32 << 20
 _OVERHEAD = 200  # bytes that Python needs for a record besides its own
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")
@@ -76,10 +73,8 @@ def _records(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def deal(records: Iterator[bytes], paths: Sequence[Path], written: int = WRITTEN) -> None:
-    """Write records to new TFRecord files, one after another to the next of them, and to the first after the last.
-
-    Every file is there afterwards. One is open at a time: there may be thousands.
-    """
+    """Write records to new TFRecord files, one after another to the next, and to the first after the last. Every file
+    is there afterwards; one is open at a time, as there may be thousands."""
     for path in paths:
         path.open("xb").close()
     waiting: list[list[bytes]] = [[] for _ in paths]

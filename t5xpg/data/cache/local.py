@@ -5,8 +5,6 @@ and the examples go to the files in the order of their digests, as `beam` leaves
 Imports TensorFlow.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -24,9 +22,7 @@ from t5xpg.data.cache.digest_order import DigestOrder, deal
 from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
 from t5xpg.data.cache.record import COMPLETED
 
-# Gets the number of examples since the last call, and what is being done.
-Report = Callable[[int, str], None]
-
+Report = Callable[[int, str], None]  # gets the number of examples since the last call, and what is being done
 MIN_SHARDS = 64  # of SeqIO's script
 _REPORT_SECONDS = 0.2
 # Examples are taken from TensorFlow so many at a time, and so many times are read ahead: few, for they may be books.
@@ -36,10 +32,8 @@ _INT64_MAX = 2**63 - 1
 
 
 def cache_task(task: seqio.Task, folder: Path, command: str, report: Report) -> None:
-    """Cache all splits of a task in `folder`, which is made. command: what caches the task with Beam.
-
-    Raises UserError where the cache would not be the same each time.
-    """
+    """Cache all splits of a task in the new `folder`. command: what caches it with Beam. Raises UserError where the
+    cache would not be the same each time."""
     folder.mkdir(parents=True)
     for split in task.splits:
         _cache_split(task, split, folder, command, report)
@@ -57,7 +51,11 @@ def shard_seed(task: str, index: int) -> int:
 def _cache_split(task: seqio.Task, split: str, folder: Path, command: str, report: Report) -> None:
     sources = len(task.source.list_shards(split))
     count = max(sources, MIN_SHARDS)
-    stats = Stats({name: _unused(feature.vocabulary) for name, feature in task.output_features.items()})
+    vocabularies = {name: feature.vocabulary for name, feature in task.output_features.items()}
+    # the ids that SeqIO does not count as tokens
+    stats = Stats(
+        {name: [id for id in (one.eos_id, one.pad_id) if id is not None] for name, one in vocabularies.items()}
+    )
     order = DigestOrder(folder / f".{split}.order")
     info: dict[str, Any] = {}
     reported, last = 0, time.monotonic()
@@ -76,10 +74,8 @@ def _cache_split(task: seqio.Task, split: str, folder: Path, command: str, repor
     report(stats.examples - reported, f"writing {split}")
     prefix = seqio.get_cached_tfrecord_prefix(str(folder), split)
     deal(iter(order), [Path(f"{prefix}-{number:05}-of-{count:05}") for number in range(count)])
-    for path, value in (
-        (seqio.get_cached_info_path(str(folder), split), info),
-        (seqio.get_cached_stats_path(str(folder), split), stats.to_json()),
-    ):
+    paths = (seqio.get_cached_info_path(str(folder), split), seqio.get_cached_stats_path(str(folder), split))
+    for path, value in zip(paths, (info, stats.to_json()), strict=True):
         Path(path).write_text(json.dumps(value, sort_keys=True, indent=2) + "\n", encoding="utf-8")
 
 
@@ -104,11 +100,6 @@ def _dataset(task: seqio.Task, split: str, index: int, sources: int) -> tf.data.
     return task.preprocess_precache(dataset, seed=seed)
 
 
-def _unused(vocabulary: seqio.Vocabulary) -> list[int]:
-    """The ids that SeqIO does not count as tokens."""
-    return [one for one in (vocabulary.eos_id, vocabulary.pad_id) if one is not None]
-
-
 def _batches(dataset: tf.data.Dataset) -> Iterator[tuple[dict[str, Column], list[bytes], dict[str, Any]]]:
     """The examples of a dataset in batches, as `_examples` gives them."""
     spec = dataset.element_spec
@@ -125,14 +116,9 @@ def _batches(dataset: tf.data.Dataset) -> Iterator[tuple[dict[str, Column], list
 
 def _is_plain(spec: Any) -> bool:
     """Whether the examples are numbers and texts, alone or in lists, as most tasks make them."""
-    return (
-        isinstance(spec, dict)
-        and len(spec) > 0
-        and all(
-            isinstance(one, tf.TensorSpec) and one.shape.rank in (0, 1) and one.dtype in (tf.int32, tf.int64, tf.string)
-            for one in spec.values()
-        )
-    )
+    if not isinstance(spec, dict) or not spec or not all(isinstance(one, tf.TensorSpec) for one in spec.values()):
+        return False
+    return all(one.shape.rank in (0, 1) and one.dtype in (tf.int32, tf.int64, tf.string) for one in spec.values())
 
 
 def _column(batch: tf.Tensor | tf.RaggedTensor) -> Column:

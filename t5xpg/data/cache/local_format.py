@@ -4,8 +4,6 @@ Building a protocol buffer in Python for every example costs more than all that 
 of an Example is plain, so that a batch of them is written with array operations.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
@@ -35,11 +33,8 @@ _decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=Fals
 
 @dataclass(frozen=True)
 class Column:
-    """One feature of a batch of examples.
-
-    values: [all values] int32 or int64, or an object array of bytes. splits: [B + 1] int64; the values of example b are
-    `values[splits[b]:splits[b + 1]]`.
-    """
+    """One feature of B examples. values: [all values] int32, int64, or objects (bytes). splits: [B + 1] int64; example
+    b has `values[splits[b]:splits[b + 1]]`."""
 
     values: np.ndarray
     splits: np.ndarray
@@ -47,10 +42,8 @@ class Column:
 
 @dataclass
 class Stats:
-    """The numbers of SeqIO's stats file.
-
-    unused: for each feature of the task, the ids that are no tokens (its vocabulary's end and padding).
-    """
+    """The numbers of SeqIO's stats file. unused: by feature, the ids that are no tokens (its vocabulary's end and
+    padding)."""
 
     unused: Mapping[str, Sequence[int]]
     examples: int = 0
@@ -98,10 +91,7 @@ def parts(batch: Mapping[str, Column], values: int = _VALUES) -> Iterator[tuple[
 
 def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
     """The `count` examples of a batch as protocol buffers, their features in the order of the batch."""
-    columns = []
-    for name, column in batch.items():
-        features = _bytes_features(column) if column.values.dtype == object else _integer_features(column)
-        columns.append([_entry(name, feature) for feature in features])
+    columns = [[_entry(name, feature) for feature in _features(column)] for name, column in batch.items()]
     return [_with_length(_FIRST, b"".join(column[row] for column in columns)) for row in range(count)]
 
 
@@ -118,20 +108,15 @@ def _entry(name: str, feature: bytes) -> bytes:
     return _with_length(_FIRST, _with_length(_FIRST, key) + _with_length(_SECOND, feature))
 
 
-def _integer_features(column: Column) -> list[bytes]:
+def _features(column: Column) -> list[bytes]:
+    if column.values.dtype == object:
+        items: list[Any] = [_with_length(_FIRST, item) for item in column.values.tolist()]
+        parts = [b"".join(items[begin:end]) for begin, end in itertools.pairwise(column.splits.tolist())]
+        return [_with_length(_FIRST, one) for one in parts]
     packed, ends = varints(column.values)
     data, places = packed.tobytes(), ends[column.splits].tolist()
     lists = [_with_length(_FIRST, data[begin:end]) if end > begin else b"" for begin, end in itertools.pairwise(places)]
     return [_with_length(_THIRD, one) for one in lists]
-
-
-def _bytes_features(column: Column) -> list[bytes]:
-    items: list[Any] = column.values.tolist()
-    places = column.splits.tolist()
-    return [
-        _with_length(_FIRST, b"".join(_with_length(_FIRST, item) for item in items[begin:end]))
-        for begin, end in itertools.pairwise(places)
-    ]
 
 
 def _with_length(tag: bytes, content: bytes) -> bytes:
@@ -149,11 +134,8 @@ def varint(value: int) -> bytes:
 
 
 def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers [N], int32 or int64, as varints one behind another.
-
-    Returns the bytes, uint8, and [N + 1] int64, where each number begins, and the last ends. Negative numbers have ten
-    bytes, as those of 64 bits have.
-    """
+    """Numbers [N], int32 or int64, as varints one behind another: uint8, and [N + 1] int64 where each begins and the
+    last ends. Negative numbers have ten bytes, as those of 64 bits have."""
     negative = len(values) > 0 and int(values.min()) < 0
     bits = (values.astype(np.int64) if negative else values).view(np.uint64 if negative else f"u{values.itemsize}")
     largest = int(bits.max()) if len(bits) else 0
@@ -192,9 +174,8 @@ def applies(task: seqio.Task, steps: Sequence[Any], split: str) -> bool:
 
 
 def _is(step: Any, function: Any, **keywords: Any) -> bool:
-    if not isinstance(step, functools.partial):
-        return False
-    return step.func is function and not step.args and step.keywords == keywords
+    is_partial = isinstance(step, functools.partial)
+    return is_partial and step.func is function and not step.args and step.keywords == keywords
 
 
 def columns(task: seqio.Task, path: Path) -> Iterator[tuple[int, dict[str, Column]]]:

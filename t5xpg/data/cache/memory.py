@@ -3,8 +3,6 @@
 Nothing depends on it: the folder `.t5xpg` may be deleted, and the next check starts the process that knows tasks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import hashlib
@@ -73,10 +71,7 @@ def remember(
 
 
 def recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """What `remember` kept for a question, where everything is as it was; None otherwise.
-
-    The caches themselves are not looked at.
-    """
+    """What `remember` kept for a question, where all but the caches, not looked at, is as it was; None otherwise."""
     try:
         known = read_json(_path(cache_dir, question))
         if known["format"] != _FORMAT or known["question"] != json.loads(json.dumps(question)):

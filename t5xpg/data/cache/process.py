@@ -1,8 +1,7 @@
 """The process that caches, as the program that started it sees it. The process itself is `worker`."""
 
-from __future__ import annotations
-
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import DISK_FULL
+from t5xpg.base.files import DISK_FULL, last_lines
 from t5xpg.base.paths import PACKAGE
 from t5xpg.data.cache.record import MissingTextError
 
@@ -20,50 +19,34 @@ WORKER = "t5xpg.data.cache.worker"
 _LOG_LINES = 15
 
 
-class NoRoomError(UserError):
-    """The process found no room to write."""
-
-
 class CacheProcess:
-    """A running `worker`. Close it: it ends then, whatever it does.
-
-    What it prints goes into the request's folder "output", and from there to `log_file` once it caches or fails.
-    """
+    """A running `worker`, which `close` ends, whatever it does. What it prints goes into the request's folder "output",
+    and from there to `log_file` once it caches or fails."""
 
     def __init__(self, request: Mapping[str, Any], log_file: Path, environment: Mapping[str, str]) -> None:
         self._task, self._log_file, self._output = request["task"], log_file, Path(request["output"]) / ".log"
         reading, writing = os.pipe()
         self._reports = os.fdopen(reading, encoding="utf-8")
-        try:
-            with self._output.open("wb") as output:
-                # Its own session: Ctrl-C reaches this process alone, which then ends the child.
-                self._child = subprocess.Popen(
-                    [sys.executable, "-m", WORKER, str(writing)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[writing],
-                    start_new_session=True,
-                    env=environment,
-                )
-        except BaseException:
-            self._reports.close()
-            raise
-        finally:
-            os.close(writing)
+        with os.fdopen(writing, "w"), self._output.open("wb") as output:
+            # Its own session: Ctrl-C reaches this process alone, which then ends the child.
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", WORKER, str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writing],
+                start_new_session=True,
+                env=environment,
+            )
         # its standard input stays open as long as this process lives: the child ends when it closes
         self._send(request)
 
     def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """What there is to do: an entry a task, and what that depends on (see `memory.look`).
-
-        `log` gets lines for the user while that is found out.
-        """
+        """What there is to do, an entry a task, and what that depends on (see `memory.look`). log: gets lines."""
         for message in self._messages():
-            if "log" in message:
-                log(message["log"])
-                continue
-            return message["plan"], message["seen"]
+            if "plan" in message:
+                return message["plan"], message["seen"]
+            log(message["log"])
         raise self._failed(self._child.wait())
 
     def cache(self, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -71,8 +54,7 @@ class CacheProcess:
         self._keep_log()
         self._send({"cache": list(tasks)})
         yield from self._messages()
-        status = self._child.wait()
-        if status:
+        if status := self._child.wait():
             raise self._failed(status)
 
     def close(self) -> None:
@@ -98,7 +80,7 @@ class CacheProcess:
             if "user_error" in message:
                 raise UserError(message["user_error"])
             if message.get("no_room"):
-                raise NoRoomError(f"There is no room to cache {self._task}.")
+                raise _no_room()
             yield message
 
     def _keep_log(self) -> None:
@@ -106,19 +88,20 @@ class CacheProcess:
             os.replace(self._output, self._log_file)
             self._output = self._log_file
 
-    def _failed(self, status: int) -> UserError:
+    def _failed(self, status: int) -> Exception:
         self._keep_log()
-        text = self._output.read_text("utf-8", errors="replace")
-        if says_no_room(text):
-            return NoRoomError(f"There is no room to cache {self._task}.")
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = last_lines(self._output, _LOG_LINES)
+        if says_no_room("\n".join(lines)):
+            return _no_room()
         what = f"Caching {self._task} failed (exit code {status})"
         if status < 0:
             what = f"The process that cached {self._task} was killed by signal {-status}"
             what += ", as the system does where memory runs out" if status == -9 else ""
-        return UserError(
-            f"{what}. The last lines of {self._output}:\n" + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
-        )
+        return UserError("\n  ".join([f"{what}. The last lines of {self._output}:", *lines]))
+
+
+def _no_room() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def environment_of_worker(cache_dir: Path, data_dir: Path) -> dict[str, str]:

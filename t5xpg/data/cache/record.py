@@ -3,8 +3,6 @@
 A cache is used only where it was made from what the task is now; `differences` says which part is another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json
@@ -42,11 +40,8 @@ class MissingTextError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """What a cache was made from.
-
-    definition: `definition.definition_of` the task; it identifies the cache in the records of runs. package:
-    `definition.package_code` of the task. versions: of the libraries that made it. files: the SHA-256 of each file.
-    """
+    """What a cache was made from: `definition_of` the task, which identifies it in the records of runs, `package_code`,
+    the versions of the libraries that made it, and the SHA-256 of each file."""
 
     definition: dict[str, Any]
     package: dict[str, str]
@@ -59,10 +54,8 @@ class Record:
 
 
 def read(folder: Path, command: str | None = None) -> Record | None:
-    """The record in a task's cache; None where there is no cache, or one that this program did not make.
-
-    Raises UserError where it cannot be read, or has an older format. command: what to type to make the cache again.
-    """
+    """The record in a task's cache; None where there is none, or it was not made by this program. Raises UserError
+    where it cannot be read, or has an older format. command: what to type to make the cache again."""
     if not (folder / COMPLETED).is_file() or not (folder / IDENTITY).is_file():
         return None
     remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
@@ -113,10 +106,8 @@ def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
 
 
 def differences(record: Record, definition: Mapping[str, Any], package: Mapping[str, str]) -> list[str]:
-    """Which parts of what a cache was made from are other ones now, a phrase each; empty where none is.
-
-    Of the user's modules those are compared that both sides know: an experiment may name more of them than another.
-    """
+    """A phrase for each part that differs from what a cache was made from. Of the user's modules those are compared
+    that both sides know: an experiment may name more of them than another."""
     then, now = record.definition["code"], definition["code"]
     shared = then.keys() & now.keys() or {*then, *now}
     leaves = _leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ())
@@ -178,31 +169,16 @@ def _phrases(leaves: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
 
 def _phrase(path: tuple[str, ...], then: Any, now: Any) -> str:
     match path:
-        case ("task",):
-            what = "the task"
-        case ("source", "kind"):
-            what = "the kind of source"
-        case ("source", "splits", split) if then is None or now is None:
-            return f"the split {split}: " + ("none, now there is one" if then is None else "there was one, now none")
-        case ("source", "splits", split) if isinstance(then, list) and isinstance(now, list):
-            return f"the text of the split {split}: {len(then)} files, now {len(now)}"
         case ("source", "splits", split, *file):
             what = f"the text of the split {split}" + (f", file {file[0]}" if len(file) > 1 else "")
-        case ("preprocessors",):
-            lists = [", ".join(step["function"] for step in steps) for steps in (then, now)]
-            return f"the preprocessors before the placeholder: {lists[0]}, now {lists[1]}"
-        case ("preprocessors", *steps, "arguments"):
-            what = f"the arguments of the preprocessor {steps[-1]}"
         case ("preprocessors", *steps) if "arguments" in steps:
             place = steps.index("arguments")
             # positional ones have numbers; the last of the list are those by name
             what = f"the argument {'.'.join(steps[place + 1 :])} of the preprocessor {steps[place - 1]}"
-        case ("features", feature, "vocabulary", *field):
-            what = f"the vocabulary of {feature}" + (f" ({'.'.join(field)})" if field else "")
         case ("features", feature, *field):
             what = f"the feature {feature}" + (f" ({'.'.join(field)})" if field else "")
         case _:
-            what = ".".join(path)
+            what = f"the {'.'.join(path)}"
     return f"{what}: {_text(then)}, now {_text(now)}"
 
 
@@ -212,7 +188,9 @@ def _text(value: Any) -> str:
         return "none"
     if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
         return digests.short(value)
-    if isinstance(value, dict) and "function" in value:
-        return str(value["function"])
+    if isinstance(value, dict) and ("function" in value or "sha256" in value):
+        return _text(value.get("function", value.get("sha256")))
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        return ", ".join(map(_text, value))
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

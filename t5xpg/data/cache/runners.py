@@ -1,7 +1,5 @@
 """What can cache a task: this program itself on one machine ("local"), and the runners of Apache Beam."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +13,8 @@ BEAM = "FnApiRunner"
 
 @dataclass(frozen=True)
 class Runner:
-    """A runner of Beam.
-
-    selector: its name for Beam. package, install: a module that it imports, and what to install for it. options: the
-    ones that it needs. remote: its workers cannot read this machine's folders.
+    """A runner by its name for Beam (`selector`): a module that it imports and what to install for that, the options
+    that it needs, and whether its workers cannot read this machine's folders.
     """
 
     selector: str
@@ -29,12 +25,8 @@ class Runner:
 
 
 RUNNERS = {
-    "FnApiRunner": Runner("FnApiRunner"),
-    "DirectRunner": Runner("DirectRunner"),
-    "PrismRunner": Runner("PrismRunner"),
+    **{name: Runner(name) for name in (BEAM, "DirectRunner", "PrismRunner", "FlinkRunner", "SparkRunner")},
     "DaskRunner": Runner("t5xpg.data.cache.beam_dask.DaskRunnerForCaching", "distributed", "dask distributed"),
-    "FlinkRunner": Runner("FlinkRunner"),
-    "SparkRunner": Runner("SparkRunner"),
     "PortableRunner": Runner("PortableRunner", options=("--job_endpoint",)),
     "DataflowRunner": Runner(
         "DataflowRunner",
@@ -47,10 +39,8 @@ RUNNERS = {
 
 
 def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> str:
-    """LOCAL, or the runner's name for Beam. A name with dots is a class of the user's own.
-
-    Raises UserError for an unknown name, and for what the runner would miss: a package, options, a staging folder.
-    """
+    """LOCAL, or the runner's name for Beam; one with dots is a class of the user's own. Raises UserError for an unknown
+    name, and for what the runner would miss: a package, options, a staging folder."""
     if name == LOCAL:
         if options or staging:
             given = f"BEAM_OPTIONS ({' '.join(options)}) are" if options else f"STAGING ({staging}) is"
@@ -69,8 +59,7 @@ def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> st
             f"RUNNER={name} needs packages that are not installed: .venv/bin/python -m pip install {runner.install}"
         )
     given_names = {option.partition("=")[0] for option in options}
-    missing = [option for option in runner.options if option not in given_names]
-    if missing:
+    if missing := [option for option in runner.options if option not in given_names]:
         raise UserError(
             f'RUNNER={name} needs {" and ".join(missing)}: BEAM_OPTIONS="{" ".join(f"{one}=…" for one in missing)}".'
         )

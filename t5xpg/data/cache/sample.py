@@ -4,8 +4,6 @@ For caches where digests cannot tell: those that other versions of the libraries
 Imports TensorFlow and Beam inside its functions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math
@@ -28,8 +26,8 @@ _SHOWN = 60  # characters of a text in a message
 def compare(task: Any, folder: Path, command: str) -> str:
     """Make documents of each split again and look for them in the cache in `folder`; says what was compared.
 
-    Raises UserError where the cache lacks one of them, cannot be read, or does not hold as many examples as it says.
-    command: what to type to make the cache again.
+    Raises UserError where the cache lacks one, cannot be read, or has another number of examples than it says. command:
+    what makes it again.
     """
     remedy = f"To make the cache again, type: {command}"
     compared = []
@@ -41,24 +39,21 @@ def compare(task: Any, folder: Path, command: str) -> str:
         count = _DOCUMENTS if whole else min(_MOST_DOCUMENTS, math.ceil(_EXPECTED * size / _READ_BYTES))
         made = {_key(example): example for example in _made_again(task, split, count)}
         held = 0
-        found: set[bytes] = set()
+        missing = dict(made)
         names = {name for example in made.values() for name in example}
-        for record in _records(shards, None if whole else _READ_BYTES, folder, remedy):
+        for record in _records(shards, None if whole else _READ_BYTES, remedy):
             held += 1
-            key = _key({name: value for name, value in record.items() if name in names})
-            if key in made:
-                found.add(key)
+            missing.pop(_key({name: value for name, value in record.items() if name in names}), None)
         if whole and examples is not None and held != examples:
             raise UserError(
                 f"The cache of {task.name} in {folder} is damaged: stats.{split}.json says {examples:,} examples, its "
                 f"files hold {held:,}. {remedy}"
             )
-        missing = [key for key in made if key not in found]
         if made and (missing if whole else len(missing) == len(made)):
             raise UserError(
                 f"The cache in {folder} holds other examples than {task.name} makes now: of {len(made)} documents of "
                 f"the split {split} that were made again from the source, {len(missing)} are not in it, such as "
-                f"{_shown(made[missing[0]])}. {remedy}"
+                f"{_shown(next(iter(missing.values())))}. {remedy}"
             )
         compared.append(f"{len(made)} documents of {split}" + ("" if whole else f" with {_READ_BYTES >> 20} MiB of it"))
     return f"compared {', '.join(compared)}, made again from the source: all as in the cache"
@@ -87,7 +82,7 @@ def _made_again(task: Any, split: str, count: int) -> Iterator[dict[str, Any]]:
             yield _features(tf.train.Example.FromString(seqio.dict_to_tfexample(example).SerializeToString()))
 
 
-def _records(shards: Sequence[Path], limit: int | None, folder: Path, remedy: str) -> Iterator[dict[str, Any]]:
+def _records(shards: Sequence[Path], limit: int | None, remedy: str) -> Iterator[dict[str, Any]]:
     import tensorflow as tf
 
     read = 0
@@ -104,12 +99,9 @@ def _records(shards: Sequence[Path], limit: int | None, folder: Path, remedy: st
 
 
 def _features(example: Any) -> dict[str, Any]:
-    features = example.features.feature
-    return {
-        name: features[name].SerializeToString(deterministic=True)
-        for name in features
-        if not name.startswith("provenance/")
-    }
+    features = example.features.feature.items()
+    own = {name: feature for name, feature in features if not name.startswith("provenance/")}
+    return {name: feature.SerializeToString(deterministic=True) for name, feature in own.items()}
 
 
 def _key(example: dict[str, Any]) -> bytes:

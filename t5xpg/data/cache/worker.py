@@ -5,8 +5,6 @@ input and writes reports (lines of JSON) to the pipe: first its plan. Then a sec
 to cache. It ends when its standard input closes.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json
@@ -18,13 +16,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
+from t5xpg.data.cache import definition, memory, record, sample
 from t5xpg.data.cache.process import says_no_room
-from t5xpg.data.cache.record import MissingTextError
+from t5xpg.data.cache.record import COMPLETED, MissingTextError
 from t5xpg.data.cache.runners import BEAM, LOCAL
+from t5xpg.data.tasks.task_names import cache_command, dataset_of, vocabularies
+from t5xpg.data.text.manifest import find_manifests, read_manifest
 
 _REMOTE = "://"
 
@@ -35,13 +36,14 @@ def main(pipe: int) -> int:
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
     request = json.loads(lines.get())
     with os.fdopen(pipe, "w", encoding="utf-8") as reports:
-        report = functools.partial(_report, reports)
+
+        def report(**message: Any) -> None:
+            print(json.dumps(message), file=reports, flush=True)
+
         try:
             plan, seen = _plan(request, lambda line: report(log=line))
             report(plan=plan, seen=seen)
-            names = json.loads(lines.get())["cache"]
-            if names:
-                _cache(names, request, report)
+            _cache(json.loads(lines.get())["cache"], request, lambda count, note: report(count=count, note=note))
         except MissingTextError as error:
             report(user_error=str(error), datasets=error.datasets)
         except UserError as error:
@@ -60,16 +62,9 @@ def _read_lines(lines: queue.SimpleQueue[str]) -> None:
     os._exit(1)  # the process that asked is gone
 
 
-def _report(reports: TextIO, **message: Any) -> None:
-    reports.write(json.dumps(message) + "\n")
-    reports.flush()
-
-
 def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """What is to be done for each task, and what that depends on, where it can be seen again without TensorFlow.
-
-    Raises UserError where caches are not what they say, or were made from something else: all of them in one.
-    """
+    """What is to be done for each task, and what that depends on, where it can be seen again without TensorFlow. Raises
+    one UserError for all caches that are damaged, or were made from something else."""
     if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401
@@ -95,23 +90,20 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
         except UserError as error:
             errors.append(error)
     if missing := [error for error in errors if isinstance(error, MissingTextError)]:
-        datasets = sorted({name for error in missing for name in error.datasets})
-        raise MissingTextError("\n".join(str(error) for error in missing), datasets)
+        raise MissingTextError(
+            "\n".join(map(str, missing)), sorted({one for error in missing for one in error.datasets})
+        )
     if errors:
-        raise UserError("\n".join(str(error) for error in errors))
+        raise UserError("\n".join(map(str, errors)))
     return plan, _seen(cacheable, request)
 
 
 def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
-    """What is known of one task, and of the cache of it that there is. Raises UserError where that is not its cache.
-
-    Gets what is to be cached first, where it is not on this machine, and says so to `log`.
-    """
+    """What is known of one task, and of the cache of it that there is; data that is not here yet is fetched, and `log`
+    told. Raises UserError where the cache is not that of the task."""
     import seqio
 
-    from t5xpg.data.cache import definition, memory, record
     from t5xpg.data.tasks import sources
-    from t5xpg.data.tasks.task_names import cache_command
 
     sources.check_arguments(task)
     caches = Path(request["caches"])
@@ -132,6 +124,11 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
         "note": None,
     }
     digest = functools.partial(memory.digest, caches)
+
+    def of_others(files: dict[str, Any], what: str, folder: Any = folder) -> dict[str, Any]:
+        note = f"the cache of {task.name} in {folder} {what}"
+        return entry | {"definition": {"task": task.name, "files": files}, "note": note}
+
     try:
         _check_export(task, Path(request["data_dir"]))
         defined = definition.definition_of(task, digest, request["module_import"])
@@ -139,23 +136,26 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
         if folder is None or found is not None:
             raise
         # who has the cache alone may train from it
-        note = f"the cache of {task.name} in {folder} was made by SeqIO itself, and its text is not here to compare it"
-        held = memory.digests_of_cache(caches, folder)
-        return entry | {"definition": {"task": task.name, "files": held}, "note": note}
+        what = "was made by SeqIO itself, and its text is not here to compare it"
+        return of_others(memory.digests_of_cache(caches, folder), what)
     if folder is None:
-        elsewhere = _elsewhere(task) if request["only_missing"] and not request["force"] else None
-        package = definition.package_code(task, digest)
-        return entry | (elsewhere or {"definition": defined, "package": package})
+        if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
+            entry |= {"up_to_date": True, "others": task.cache_dir}
+            return of_others(
+                _remote_sizes(task.cache_dir), "lies on another machine and was not compared", task.cache_dir
+            )
+        return entry | {"definition": defined, "package": definition.package_code(task, digest)}
     if found is None:
-        held = memory.digests_of_cache(caches, folder)
-        note = _compared(task, folder, command, "was made by SeqIO itself")
-        return entry | {"definition": {"task": task.name, "files": held}, "note": note}
+        what = f"was made by SeqIO itself; {sample.compare(task, folder, command)}"
+        return of_others(memory.digests_of_cache(caches, folder), what)
     record.check_files(folder, found, command)
     if differences := record.differences(found, defined, definition.package_code(task, digest)):
         raise record.refuse(folder, differences, command)
     if reasons := record.other_versions(found, entry["versions"]):
-        made = f"was made with other versions ({', '.join(reasons)})"
-        entry["note"] = _compared(task, folder, command, made)
+        entry["note"] = (
+            f"the cache of {task.name} in {folder} was made with other versions ({', '.join(reasons)}); "
+            f"{sample.compare(task, folder, command)}"
+        )
     return entry | {"definition": found.definition, "package": found.package}
 
 
@@ -163,7 +163,6 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     """Where the cache of a task lies: in our cache folder, or, with `others`, where SeqIO finds it."""
     import seqio
 
-    from t5xpg.data.cache.record import COMPLETED
     from t5xpg.data.tasks.registered import TASKS
 
     ours = caches / seqio.get_task_dir_from_name(task.name)
@@ -175,30 +174,16 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     return Path(task.cache_dir)
 
 
-def _elsewhere(task: Any) -> dict[str, Any] | None:
-    """What is known of a cache on another machine, its files and their sizes; None where there is none."""
+def _remote_sizes(folder: str) -> dict[str, int]:
     import tensorflow as tf
 
-    folder = task.cache_dir
-    if not folder or _REMOTE not in folder:
-        return None
     names = sorted(tf.io.gfile.listdir(folder))
-    files = {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}
-    note = f"the cache of {task.name} in {folder} lies on another machine and was not compared"
-    return {"up_to_date": True, "others": folder, "definition": {"task": task.name, "files": files}, "note": note}
-
-
-def _compared(task: Any, folder: Path, command: str, made: str) -> str:
-    from t5xpg.data.cache import sample
-
-    return f"the cache of {task.name} in {folder} {made}; {sample.compare(task, folder, command)}"
+    return {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}
 
 
 def _check_export(task: Any, data_dir: Path) -> None:
     """Raise UserError where a task of the table reads an export that is not as it was exported."""
     from t5xpg.data.tasks.registered import TASKS
-    from t5xpg.data.tasks.task_names import dataset_of, vocabularies
-    from t5xpg.data.text.manifest import find_manifests, read_manifest
 
     exports = find_manifests(data_dir)
     dataset = dataset_of(task.name, exports, vocabularies(data_dir)) if task.name in TASKS else None
@@ -207,13 +192,9 @@ def _check_export(task: Any, data_dir: Path) -> None:
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the plan depends on, by `memory.look`; None where that cannot be seen without TensorFlow.
-
-    Of a user's module these are also the files and the variables that its text names: they may decide settings.
-    """
+    """What the plan depends on, by `memory.look`; None where that cannot be seen without TensorFlow. The files and
+    variables that a user's module names in its text are part of it: they may decide settings."""
     import seqio
-
-    from t5xpg.data.cache import definition, memory
 
     texts: set[Path] = set()
     patterns: set[str] = set()
@@ -240,30 +221,23 @@ def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | 
     return seen if listed == texts and len(seen["files"]) == len(paths) else None
 
 
-def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[..., None]) -> None:
+def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[[int, str], None]) -> None:
     """Cache tasks below the request's output, as its runner does it."""
     import seqio
-
-    from t5xpg.data.tasks.task_names import cache_command
-
-    def progress(count: int, note: str) -> None:
-        report(count=count, note=note)
 
     output = Path(request["output"])
     if request["runner"] != LOCAL:
         from t5xpg.data.cache import beam
 
         modules = ("t5xpg.tasks", *request["module_import"])
-        beam.cache_tasks(
-            names, output, request["runner"], request["beam_options"], modules, progress, request["staging"]
-        )
+        beam.cache_tasks(names, output, request["runner"], request["beam_options"], modules, report, request["staging"])
         return
     from t5xpg.data.cache import local
 
     for name in names:
         folder = output / seqio.get_task_dir_from_name(name)
         command = f"{cache_command(name, request['module_import'])} RUNNER={BEAM}"
-        local.cache_task(seqio.TaskRegistry.get(name), folder, command, progress)
+        local.cache_task(seqio.TaskRegistry.get(name), folder, command, report)
 
 
 if __name__ == "__main__":

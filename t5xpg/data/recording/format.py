@@ -21,8 +21,6 @@ before memory is taken for it, and a batch is handed out only where its hash is 
 UserError with file and batch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -59,10 +57,8 @@ def batches_path(folder: Path, name: str) -> Path:
 
 
 class StreamWriter:
-    """Writes a stream, batch by batch. A context manager; the stream is one only after the block ended without error.
-
-    Raises UserError for batches larger than MAX_BATCH_BYTES, FileExistsError where there is such a stream.
-    """
+    """Writes a stream, batch by batch: a context manager, after which it is one, unless there was an error. Raises
+    UserError for batches larger than MAX_BATCH_BYTES, FileExistsError where there is such a stream."""
 
     def __init__(self, folder: Path, name: str, spec: BatchSpec) -> None:
         if _batch_bytes(spec) > MAX_BATCH_BYTES:
@@ -116,10 +112,7 @@ class StreamWriter:
 
 
 class StreamReader:
-    """Any batch of a stream, by its number from 0. May be used by several threads.
-
-    `remedy` ends the message of every UserError: what to do about a damaged file.
-    """
+    """Any batch of a stream, by its number from 0, for several threads. remedy: ends the message of every UserError."""
 
     def __init__(self, folder: Path, name: str, remedy: str = "Record it again.") -> None:
         self._index, self._batches = index_path(folder, name), batches_path(folder, name)

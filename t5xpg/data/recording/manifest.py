@@ -5,8 +5,6 @@ each of its streams, "train" and "validation" (and the models of their vocabular
 "validation-1" and so on are the validations of its tasks, each by itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex
@@ -31,11 +29,8 @@ _MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """One recorded stream.
-
-    identity: the settings that decide its batches and "files", as a live stream's saved position holds them. limit:
-    the `max_batches` that it was recorded with. ended: whether the live stream had no more batches than these.
-    description: a `client.TaskDescription` as JSON.
+    """One recorded stream. identity: its settings and "files", as in a live stream's position. limit: its
+    `max_batches`. ended: whether the live stream had no more batches. description: a `client.TaskDescription` as JSON.
     """
 
     identity: Mapping[str, Any]
@@ -65,7 +60,7 @@ class Recording:
         return {"kind": _KIND, "format": _FORMAT, **dataclasses.asdict(self)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Recording:
+    def from_json(cls, value: Mapping[str, Any]) -> "Recording":
         """Inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         if value["format"] != _FORMAT:
             raise ValueError(f"format {value['format']!r} instead of {_FORMAT}")

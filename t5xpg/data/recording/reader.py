@@ -4,8 +4,6 @@
 so the run is the same run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,8 +24,8 @@ from t5xpg.data.vocab.files import vocabulary_of_record
 class RecordedData:
     """The streams of a recording. A context manager, with what `client.DataService` offers to training.
 
-    Raises UserError for a folder that is no recording, or whose files are not those of its manifest: by their sizes,
-    and with T5XPG_VERIFY=1 by their SHA-256. A batch is verified when it is read.
+    Raises UserError for a folder that is no recording, or whose files have other sizes (with T5XPG_VERIFY=1, other
+    SHA-256) than its manifest says. A batch is verified when it is read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,11 +67,9 @@ class RecordedData:
             what = f"The manifest of {shown(self.folder)} describes no task ({type(error).__name__}: {error})"
             raise self.recording.damaged(self.folder, what) from None
 
-    def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> RecordedStream:
-        """The stream of `config`, or of some of its virtual shards, before its first batch.
-
-        As `client.DataService.open`. Raises UserError for a config that was not recorded, or with fewer batches.
-        """
+    def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> "RecordedStream":
+        """The stream of `config`, as `client.DataService.open`. Raises UserError for one that was not recorded, or with
+        fewer batches."""
         name = self._stream_of(config)
         record, reader = self.recording.streams[name], self._readers[name]
         limit = config.max_batches
@@ -133,11 +129,8 @@ class RecordedData:
 
 
 class RecordedStream(BatchStream):
-    """Recorded batches, verified. Opened by `RecordedData.open`.
-
-    `__next__` raises UserError behind the last batch of an endless stream, and for a batch that is not as it was
-    recorded.
-    """
+    """Recorded batches, verified. `__next__` raises UserError behind the last one of an endless stream, and for one
+    that is not as it was recorded."""
 
     def __init__(
         self,
@@ -177,10 +170,8 @@ class RecordedStream(BatchStream):
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, of this stream or of the live one that was recorded.
-
-        Raises UserError where it was taken of a stream of other settings, files or batches, or behind the last batch.
-        """
+        """Continue where `state` was taken, of this stream or of the live one that was recorded. Raises UserError where
+        it was taken of other settings, files or batches, or behind the last batch."""
         saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
         if listed := what_differs(saved, self.identity):
             raise UserError(

@@ -9,8 +9,6 @@ process, `DataService.open` starts a stream in it, and iterating over the `Strea
         position = stream.state()
 """
 
-from __future__ import annotations
-
 import abc
 import concurrent.futures
 import contextlib
@@ -33,20 +31,10 @@ from t5xpg.data.stream import process
 from t5xpg.data.stream.fit import Fit
 from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
+from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _FILES = "files"  # what the source files were: the data process compares
-
-
-@dataclass(frozen=True)
-class SpanLengths:
-    """What span corruption makes of the inputs' length: tokens of text in an example, of its targets, and spans."""
-
-    noise_density: float
-    mean_noise_span_length: float
-    text_tokens: int
-    target_tokens: int
-    spans: int
 
 
 @dataclass(frozen=True)
@@ -63,27 +51,18 @@ class TaskDescription:
     has_metrics: bool  # whether a task has metric functions of its own
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> TaskDescription:
+    def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> "TaskDescription":
         """Of the other fields as JSON. Raises KeyError or TypeError for anything else."""
-        objective = value["objective"]
-        return cls(
-            **{
-                **value,
-                "tasks": tuple(value["tasks"]),
-                "splits": tuple(value["splits"]),
-                "vocabulary": vocabulary,
-                "objective": None if objective is None else SpanLengths(**objective),
-            }
-        )
+        names = {name: tuple(value[name]) for name in ("tasks", "splits")}
+        objective = None if value["objective"] is None else SpanLengths(**value["objective"])
+        return cls(**{**value, **names, "vocabulary": vocabulary, "objective": objective})
 
 
 class BatchStream(Iterator[Batch]):
     """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
 
-    shards: the virtual shards whose rows the batches hold, ascending. spec: names, shapes and dtypes of the arrays.
-    identity: what decides the batches, as JSON: the settings, and names and sizes of the files.
-    batches_read: how many batches `__next__` has returned, which is the number of the next one, counted from 0.
-    waited: seconds that `__next__` has waited for batches, in total.
+    shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes. identity: what decides the
+    batches, as JSON. batches_read: how many `__next__` has returned. waited: seconds that it has waited, in total.
     """
 
     def __init__(
@@ -111,10 +90,8 @@ class BatchStream(Iterator[Batch]):
         """Batch `number`, in the thread that reads ahead; None behind the last batch of a finite stream."""
 
     def __next__(self) -> Batch:
-        """The next batch: arrays of `rows_per_shard` rows for each of `shards`. See `t5xpg.data.batch`.
-
-        Raises StopIteration at the end of a finite stream, and whatever reading the batch has raised.
-        """
+        """The next batch: arrays of `rows_per_shard` rows for each of `shards`. Raises StopIteration at the end of a
+        finite stream, and whatever reading the batch has raised."""
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
@@ -152,11 +129,8 @@ class BatchStream(Iterator[Batch]):
 
 
 class Stream(BatchStream):
-    """Batches of one dataset out of the data process. Opened by `DataService.open`.
-
-    `__next__` raises UserError for data that cannot be read, ValueError for a batch that is not as `spec` says, and
-    DataProcessError where the data process has died.
-    """
+    """Batches out of the data process, by `DataService.open`. `__next__` raises UserError for data that cannot be read,
+    ValueError for a batch that is not as `spec` says, DataProcessError where the process has died."""
 
     def __init__(
         self, server: DataProcess, config: DatasetConfig, shards: Sequence[int], prefetch: int, opened: dict[str, Any]
@@ -173,11 +147,10 @@ class Stream(BatchStream):
         return batch
 
     def state(self) -> Arrays:
-        """The exact position: of the batch that `__next__` would return. Its cost does not grow with the position.
+        """The exact position, of the batch that `__next__` would return, at a cost that does not grow with it.
 
-        Arrays whose names start with `shard_<index>-` belong to one virtual shard (its iterators, and its rows of the
-        batches already read ahead); so the states that several processes take after the same batch are, together, the
-        state of the whole stream.
+        Arrays `shard_<index>-…` belong to one virtual shard (iterators, rows read ahead): the states that several
+        processes take after the same batch are, together, that of the whole stream.
         """
         self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
@@ -193,10 +166,8 @@ class Stream(BatchStream):
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, here or in another process, on these shards or more.
-
-        Raises UserError where it was taken of a stream of other settings, other files, or without these shards.
-        """
+        """Continue where `state` was taken, here or in another process, on these shards or more. Raises UserError where
+        it was taken of a stream of other settings, other files, or without these shards."""
         arrays = {name: np.asarray(value) for name, value in state.items()}
         if "last_batch" in arrays:
             raise UserError(
@@ -211,15 +182,11 @@ class Stream(BatchStream):
                 f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {differences}. "
                 "Continue with the settings and the data that the run began with, or start a new run."
             )
-        lacking = [shard for shard in self.shards if f"shard_{shard:05d}-position" not in arrays]
-        if lacking:
+        if lacking := [shard for shard in self.shards if f"shard_{shard:05d}-position" not in arrays]:
             raise UserError(f"The saved position of the data has no virtual shard {lacking}: it is another process's.")
         own = tuple(f"shard_{shard:05d}-" for shard in self.shards)
-        iterators = {
-            name: value
-            for name, value in arrays.items()
-            if name == _FILES or (name.startswith(own) and "-ahead_" not in name)
-        }
+        kept = [name for name in arrays if name == _FILES or (name.startswith(own) and "-ahead_" not in name)]
+        iterators = {name: arrays[name] for name in kept}
         if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in own}) > 1:
             raise UserError("The saved positions of the data's virtual shards were not taken after the same batch.")
         batches_read = int(arrays["batches_read"])
@@ -287,8 +254,8 @@ def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str
 class DataService:
     """The data process and the streams that it feeds. A context manager; leaving it ends the process.
 
-    data_dir, cache_dir: where exported datasets and SeqIO caches lie, if not where `base.paths` says. log: a file for
-    what the process prints; its end is shown if the process dies.
+    data_dir, cache_dir: if not where `base.paths` says. log: for what the process prints; its end is shown if that
+    dies.
     """
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
@@ -302,11 +269,8 @@ class DataService:
         return self._process.pid
 
     def describe(self, config: DatasetConfig) -> TaskDescription:
-        """What is known of the task, after every check that can be made before reading.
-
-        Raises UserError where the stream could not be read: an unknown task or split, files or a cache that are not
-        there, targets too short for the objective, fewer sentinels than spans.
-        """
+        """What is known of the task. Raises UserError where the stream could not be read: an unknown task or split, no
+        files or cache, targets too short for the objective, fewer sentinels than spans."""
         reply, _ = self._process.request({"call": "describe", "config": config.to_json()})
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
@@ -316,11 +280,8 @@ class DataService:
         return [Fit(**each) for each in reply["fits"]]
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
-        """The stream of `config`, or of some of its virtual shards, before its first batch.
-
-        `shards` are the virtual shards whose rows this process reads, ascending; None for all. `prefetch` batches are
-        read ahead by a thread. Raises UserError as `describe` does.
-        """
+        """The stream of `config`, or of some of its virtual shards, ascending, before its first batch; None for all
+        shards. A thread reads `prefetch` batches ahead. Raises UserError as `describe` does."""
         owned = check_shards(config, shards, prefetch)
         opened, _ = self._process.request({"call": "open", "config": config.to_json(), "shards": owned})
         stream = Stream(self._process, config, owned, prefetch, opened)
@@ -328,11 +289,8 @@ class DataService:
         return stream
 
     def evaluator(self, config: DatasetConfig) -> RemoteEvaluator:
-        """The tasks of `config` that have metrics, their examples read: see `RemoteEvaluator`.
-
-        `config.max_batches` limits the examples of each task. Raises UserError as `describe` does, and for a metric
-        that needs what the model cannot be asked for.
-        """
+        """The tasks of `config` that have metrics, `config.max_batches` of examples of each read. Raises UserError as
+        `describe` does, and for a metric that needs what the model cannot be asked for."""
         opened, _ = self._process.request({"call": "evaluator", "config": config.to_json()})
         return RemoteEvaluator(self._process, config, opened)
 

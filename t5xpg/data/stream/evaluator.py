@@ -4,8 +4,6 @@ The model is in another process. So the evaluation has two halves: the rows of a
 what it makes of them comes back, and SeqIO decodes, postprocesses and measures it.
 """
 
-from __future__ import annotations
-
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +36,8 @@ Outputs = Mapping[str, np.ndarray]
 
 
 class TaskEvaluator:
-    """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory.
-
-    config: `max_batches` limits the examples of each task to so many batches; examples are never packed. Raises
-    UserError where a metric needs what the model cannot be asked for.
-    """
+    """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory, never packed:
+    at most `max_batches` of each. Raises UserError for metrics that need what the model cannot be asked for."""
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self.config = config
@@ -56,8 +51,7 @@ class TaskEvaluator:
         self._features = unpacked(config).batch_spec().features()
         if self.tasks:
             self._evaluator = without_autograph(self._make)
-        empty = [name for name in self.tasks if not self.examples(name)]
-        if empty:
+        if empty := [name for name in self.tasks if not self.examples(name)]:
             raise UserError(
                 f"The split {config.split!r} of {' and '.join(empty)} gives no example: nothing can be measured."
             )
@@ -102,13 +96,8 @@ class TaskEvaluator:
     def measure(
         self, outputs: Mapping[str, Outputs], step: int, inferences: Path | None = None
     ) -> dict[str, dict[str, MetricValue]]:
-        """{task: {metric: value}} of what the model made of each task's examples, in their order.
-
-        outputs: {task: {"prediction": int32 [examples, T], "score": float32 [examples], "prediction_scores": float32
-          [examples]}}, of these what the task's `kinds` need.
-        inferences: a folder for a file of JSON lines for every task: texts, targets, predictions and scores.
-        Raises UserError where a metric fails, or gives what no record can hold.
-        """
+        """{task: {metric: value}} of what the model made of each task's examples, in their order: see
+        `RemoteEvaluator.measure`."""
         if not self.tasks:
             return {}
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}
@@ -140,8 +129,7 @@ class TaskEvaluator:
 def _kinds(task: seqio.Task) -> list[str]:
     """What the task's metrics need of the model, by the names of `KINDS`."""
     wanted = {metric.model_output_type for metric in task.metric_objs}
-    others = sorted(Kind(kind).name for kind in wanted - set(KINDS.values()))
-    if others:
+    if others := sorted(Kind(kind).name for kind in wanted - set(KINDS.values())):
         raise UserError(
             f"A metric of {task.name} is of {' and '.join(others)}, which is not computed here: there are metrics of "
             f"{', '.join(kind.name for kind in KINDS.values())}."
@@ -150,12 +138,10 @@ def _kinds(task: seqio.Task) -> list[str]:
 
 
 def _as_seqio_takes_it(kind: str, outputs: Outputs) -> Any:
-    if kind == "score":
-        return list(enumerate(outputs["score"].tolist()))
-    predictions = list(enumerate(outputs["prediction"].tolist()))
-    if kind == "prediction":
-        return predictions
-    return predictions, {"scores": outputs["prediction_scores"].tolist()}  # the name that T5X gives them
+    found = list(enumerate(outputs["score" if kind == "score" else "prediction"].tolist()))
+    if kind != "prediction_with_aux":
+        return found
+    return found, {"scores": outputs["prediction_scores"].tolist()}  # the name that T5X gives them
 
 
 class _Inferences(seqio.loggers.Logger):
@@ -246,6 +232,5 @@ def _image(what: str, value: Any) -> Image:
             f"{what} is an image of shape {list(pictures.shape)} and type {pictures.dtype}: expected [number, height, "
             "width, channels] with 1, 3 or 4 channels, as tf.summary.image takes it."
         )
-    if pictures.dtype.kind == "f":
-        return Image(np.clip(pictures, 0.0, 1.0).astype(np.float32), value.max_outputs)
-    return Image(np.clip(pictures, 0, 255).astype(np.uint8), value.max_outputs)
+    most, dtype = (1.0, np.float32) if pictures.dtype.kind == "f" else (255, np.uint8)
+    return Image(np.clip(pictures, 0, most).astype(dtype), value.max_outputs)

@@ -19,8 +19,6 @@ part of it, and what the files were stands beside it, so that it is never put ba
 `t5xpg.data.stream.source_files`.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import copy
 import dataclasses
@@ -53,8 +51,8 @@ THREADS = 2  # of each pipeline; the training process computes on the same cores
 class ShardedBatches:
     """The rows that `shards` give to the batches of `config`, in order, from the first batch on.
 
-    Rows of a shard that has ended while another has not, and the rest of a last partial batch, are zeros. The stream
-    ends when all virtual shards have ended, also those that are not owned: every process sees as many batches.
+    Rows of a shard that has ended before others, and the rest of a last partial batch, are zeros. The stream ends when
+    all virtual shards have, also those that are not owned: every process sees as many batches.
     """
 
     def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
@@ -101,15 +99,12 @@ class ShardedBatches:
         return {name: np.concatenate([rows[name] for rows in present]) for name in self._features}
 
     def save(self) -> dict[str, np.ndarray]:
-        """The position, as arrays. Those of one virtual shard have names that start with `shard_<index>-`.
-
-        Raises UserError where a file is no longer what it was when the stream was opened: what was read since may be
-        other data, and no position is given after it.
-        """
+        """The position, as arrays; those of one virtual shard are named `shard_<index>-…`. Raises UserError where a
+        file has changed since the stream was opened: what was read since may be other data."""
         arrays: dict[str, np.ndarray] = {FILES: self._files.to_array()}
         for shard in self.shards:
             position = np.array([self._index, self._ended[shard]], np.int64)
-            arrays |= {f"{shard_prefix(shard)}position": position}
+            arrays[f"{shard_prefix(shard)}position"] = position
             if not self._ended[shard]:
                 saved = _save_iterator(self._iterators[shard])
                 arrays |= {f"{shard_prefix(shard)}{name}": value for name, value in saved.items()}
@@ -117,10 +112,8 @@ class ShardedBatches:
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back a position that `save` gave for the same config; for these shards at least.
-
-        Raises UserError where it was taken over other files.
-        """
+        """Put back a position that `save` gave for the same config, and these shards at least. Raises UserError where
+        it was taken over other files."""
         self._files.check()
         if FILES in arrays:  # not in positions of earlier versions
             self._files.compare(arrays[FILES])
@@ -141,17 +134,15 @@ class ShardedBatches:
             self._ended[shard] = True
             return None
         arrays = {name: np.asarray(value) for name, value in rows.items()}
-        missing = self.config.rows_per_shard - len(next(iter(arrays.values())))
-        if missing:
+        if missing := self.config.rows_per_shard - len(next(iter(arrays.values()))):
             arrays = {name: np.pad(value, ((0, missing), (0, 0))) for name, value in arrays.items()}
         return arrays
 
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
         """The next rows of one shard; None at its end.
 
-        SeqIO repeats a source before the steps that make examples of it: where these leave nothing, the pipeline reads
-        for ever and cannot be interrupted. So the first rows are waited for beside it, and after PATIENCE one pass over
-        the source says whether there are any.
+        SeqIO repeats a source before the steps that make examples: where these leave nothing, the pipeline reads for
+        ever. So a thread reads the first rows, and after PATIENCE one pass over the source says whether there are any.
         """
         iterator = self._iterators[shard]
         if self.config.num_epochs is not None or self._index > 0:
@@ -202,11 +193,7 @@ def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]
 
 def with_relocatable_paths(provider: Provider) -> Provider:
     """The task or mixture, its files opened by names that do not tell where the data and cache folders lie."""
-    open_folders()
-    return map_tasks(provider, _with_relocatable_paths)
 
-
-def _with_relocatable_paths(task: seqio.Task) -> seqio.Task:
     def relocated(source: Any) -> Any:
         if not isinstance(source, seqio.FileDataSource):
             return source
@@ -214,11 +201,14 @@ def _with_relocatable_paths(task: seqio.Task) -> seqio.Task:
         other.list_shards = lambda split: relocatable(source.list_shards(split))
         return other
 
-    copied = copy.copy(task)
-    copied._source = relocated(task.source)
-    cached = task._get_cached_source
-    copied._get_cached_source = lambda *arguments, **named: relocated(cached(*arguments, **named))
-    return copied
+    def relocated_task(task: seqio.Task) -> seqio.Task:
+        copied = copy.copy(task)
+        copied._source = relocated(task.source)
+        copied._get_cached_source = lambda *given, **named: relocated(task._get_cached_source(*given, **named))
+        return copied
+
+    open_folders()
+    return map_tasks(provider, relocated_task)
 
 
 def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:
@@ -257,11 +247,8 @@ def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.D
 
 
 def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-    """The dataset that `build` makes, with its Python functions traced as they are, where that is possible.
-
-    AutoGraph's rewriting costs five seconds in every process, and the preprocessors of SeqIO and t5 are written in
-    TensorFlow's own control flow. One that is not, with a Python `if` on a tensor, cannot be traced without it.
-    """
+    """The dataset that `build` makes, its Python functions traced as they are, without AutoGraph's five seconds of
+    rewriting, where that is possible: a step with a Python `if` on a tensor needs it."""
     try:
         return tf.autograph.experimental.do_not_convert(build)()
     except UserError:
@@ -271,23 +258,16 @@ def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
-    """The seed of one virtual shard's pipeline.
-
-    Where the files are more than one but fewer than the shards, SeqIO deals examples out to shards after shuffling the
-    files: each shard must shuffle them alike, or they would share examples. There, all shards have the one seed.
+    """The seed of one virtual shard's pipeline. Where the files are several but fewer than the shards, SeqIO deals
+    examples to shards after shuffling files: all shards must shuffle alike, with one seed, or they would share
+    examples.
     """
-    if shard == 0 or not config.shuffle:
-        files = [0]
-    else:
-        files = [_num_files(task, config) for task in tasks_of(provider) if config.split in task.splits]
+    tasks = [task for task in tasks_of(provider) if config.split in task.splits] if shard and config.shuffle else []
+    files = [len(source_of(task, config).list_shards(config.split)) for task in tasks]
     if shard == 0 or any(1 < count < config.num_virtual_shards for count in files):
         return config.seed
     digest = hashlib.sha256(f"{config.seed} virtual shard {shard}".encode()).digest()
     return int.from_bytes(digest[:4], "little") % 2**31
-
-
-def _num_files(task: seqio.Task, config: DatasetConfig) -> int:
-    return len(source_of(task, config).list_shards(config.split))
 
 
 def _count(dataset: tf.data.Dataset, limit: int | None) -> int:
@@ -329,8 +309,7 @@ def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
         try:
             tf.train.Checkpoint(iterator=iterator).read(prefix).assert_existing_objects_matched()
         except tf.errors.NotFoundError as error:
-            found = re.search(r"from checkpoint: (.*?); No such file", error.message)
-            if found is None:
+            if (found := re.search(r"from checkpoint: (.*?); No such file", error.message)) is None:
                 raise
             raise UserError(
                 f"The saved position of the data was taken while reading {found.group(1)}, which is not there. "

@@ -4,8 +4,6 @@ Requests and answers are frames on a socket: 8 bytes (length of the header, a ma
 names, dtypes and shapes of arrays), then the bytes of the arrays. Each request has one answer, in order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -23,6 +21,7 @@ import numpy as np
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
+from t5xpg.base.paths import PACKAGE
 
 Arrays = dict[str, np.ndarray]
 
@@ -89,20 +88,15 @@ class DataProcessError(UserError):
 
 
 class DataProcess:
-    """One data process and the connection to it. `request` may be called from several threads.
-
-    environment: variables that it gets beside those of this process. What it prints goes to the file `log`, or to a
-    temporary file until `print_to` names another.
-    """
+    """One data process and the connection to it. `request` may be called from several threads. environment: its
+    variables beside those of this process. log: for what it prints; until `print_to` names one, a temporary file."""
 
     def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
         self.environment = dict(environment)
         output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
         self._outputs = [output]
         self._connection, worker_end = socket.socketpair()
-        root = str(Path(__file__).resolve().parents[3])
-        path = os.environ.get("PYTHONPATH")
-        paths = {"PYTHONPATH": root + (os.pathsep + path if path else "")}
+        paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
         self._lock = threading.Lock()
         self._closed = False
         with worker_end:
@@ -111,16 +105,12 @@ class DataProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **_ENVIRONMENT, **environment, **paths},
+                env={**os.environ, **_ENVIRONMENT, **environment, "PYTHONPATH": os.pathsep.join(paths)},
                 pass_fds=[worker_end.fileno()],
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
             )
+        self.pid = self._process.pid
         self._tell({"sys_path": [entry for entry in sys.path if entry]})
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     def print_to(self, log: Path) -> None:
         """Have it print into the file `log`, which begins with what it has printed before."""
@@ -128,10 +118,8 @@ class DataProcess:
         self._tell({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
-        """Send a request and wait for the answer: a message and arrays.
-
-        Raises UserError where the answer is one, DataProcessError where the process failed or there is no answer.
-        """
+        """The answer to a request: a message and arrays. Raises UserError where it is one, DataProcessError where the
+        process failed or does not answer."""
         with self._lock:
             self._raise_if_closed()
             try:
@@ -143,9 +131,9 @@ class DataProcess:
             except BaseException:  # Ctrl-C in the middle of a frame: what follows is no frame
                 self._connection.shutdown(socket.SHUT_RDWR)
                 raise
+        if reply.get("error") == "user":
+            raise UserError(reply["text"])
         if "error" in reply:
-            if reply["error"] == "user":
-                raise UserError(reply["text"])
             raise DataProcessError(f"The data process failed: {reply['text']}\n{reply['detail']}")
         return reply, out
 
@@ -181,18 +169,13 @@ class DataProcess:
 
     def _how_it_ended(self) -> str:
         """Exit code or signal, what to do, and the last lines that it printed."""
-        try:
-            code: int | None = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            code = None
         how = "has closed its connection"
-        if code is not None and code >= 0:
-            how = f"has ended with exit code {code}"
-        elif code is not None:
-            how = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-        printed = (last_lines(output, _TAIL_LINES) for output in self._outputs)
-        lines = next(filter(None, printed), [])
-        last = "Its last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=5)
+            signal = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
+            how = signal if code < 0 else f"has ended with exit code {code}"
+        lines = next(filter(None, (last_lines(output, _TAIL_LINES) for output in self._outputs)), [])
+        last = "\n  ".join(["Its last lines:", *lines]) if lines else "It printed nothing."
         return (
             f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {how}. "
             f"Give the same command again: training goes on from its last checkpoint. {last}"

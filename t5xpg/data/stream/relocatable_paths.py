@@ -5,8 +5,6 @@ machine or another, because files below the data and cache folders are opened by
 folder: `/proc/self/fd/900/…`. Where the system has no such names (it is not Linux) the files have their own.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

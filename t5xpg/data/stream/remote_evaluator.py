@@ -1,7 +1,5 @@
 """The metrics of tasks, as the training process asks the data process for them. No TensorFlow here."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,11 +17,8 @@ from t5xpg.data.stream.process import DataProcess, DataProcessError
 
 @dataclass(frozen=True)
 class EvaluatedTask:
-    """A task with metrics: how many examples of it are measured, and what its metrics need of the model.
-
-    kinds: "prediction" (tokens), "prediction_with_aux" (tokens and their log-likelihoods), "score" (the
-    log-likelihood of the targets).
-    """
+    """A task with metrics, the number of its examples, and what the metrics need of the model. kinds: "prediction"
+    (tokens), "prediction_with_aux" (and their log-likelihoods), "score" (the log-likelihood of the targets)."""
 
     name: str
     examples: int
@@ -31,10 +26,8 @@ class EvaluatedTask:
 
 
 class RemoteEvaluator:
-    """The tasks of a dataset that have metrics. Made by `DataService.evaluator`; a context manager.
-
-    The examples are read once and stay in the data process; they can be gone through and measured any number of times.
-    """
+    """The tasks of a dataset that have metrics, by `DataService.evaluator`; a context manager. The examples are read
+    once and stay in the data process; they can be gone through and measured any number of times."""
 
     def __init__(self, server: DataProcess, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
         self.config = config
@@ -47,9 +40,7 @@ class RemoteEvaluator:
 
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
         """The batches of a task, unpacked, and how many rows of each are examples: the rest of the last one is zeros.
-
-        For one task at a time, to its end.
-        """
+        For one task at a time, to its end."""
         self._process.request({"call": "begin", "opened": self._number, "task": task})
         while True:
             reply, found = self._process.request({"call": "next", "opened": self._number})
@@ -69,10 +60,9 @@ class RemoteEvaluator:
     ) -> dict[str, dict[str, MetricValue]]:
         """{task: {metric: value}}: what `seqio.Evaluator` makes of the model's outputs.
 
-        outputs: {task: {"prediction": int32 [examples, T], "score": float32 [examples], "prediction_scores": float32
-          [examples]}}, the examples in the order of `batches`: what the `kinds` of the task need.
-        inferences: a folder in which a file of JSON lines for every task gets its texts, predictions and scores.
-        Raises UserError where a metric fails, or gives what records cannot hold.
+        outputs: {task: {"prediction": int32 [examples, T], "score", "prediction_scores": float32 [examples]}} in the
+        order of `batches`, as the task's `kinds` need. inferences: a folder for texts, predictions and scores, a file
+        of JSON lines a task. Raises UserError where a metric fails, or gives what records cannot hold.
         """
         names = [(task, kind) for task, arrays in outputs.items() for kind in arrays]
         message = {

@@ -9,8 +9,6 @@ given is one before which nothing else was read than what the stream was opened 
 A saved position carries the names, sizes and digests of the files, and is not put back over others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -89,8 +87,7 @@ class SourceFiles:
     def check(self) -> None:
         """Raise UserError, naming the files, if one is no longer what it was when the stream was opened."""
         began = time.monotonic()
-        changes = [(file, self._change(number, file)) for number, file in enumerate(self._files)]
-        found = [(file, change) for file, change in changes if change is not None]
+        found = [(file, change) for n, file in enumerate(self._files) if (change := self._change(n, file)) is not None]
         ended = time.monotonic()
         self._next_look = ended + max(_PERIOD, _PAUSES * (ended - began))
         if found:
@@ -124,8 +121,11 @@ class SourceFiles:
         now = {self._key(file): file for file in self._files if file.look}
         found: list[tuple[_File, str]] = []
         for key, (size, _) in before.items():
-            if key not in now:
-                found.append((self._absent(*key), "is not there any more"))
+            if key not in now:  # beside the others of its task, if it has any
+                task, name = key
+                cached = any(file.cached for file in self._files if file.task == task)
+                gone = _File(task, self._folders.get(task, f"{task}: ") + name, cached)
+                found.append((gone, "is not there any more"))
             elif (look := now[key].look) and look.size != size:
                 found.append((now[key], f"has {look.size:,} bytes and had {size:,}"))
         found += [(file, "was not there then") for key, file in now.items() if key not in before]
@@ -160,11 +160,6 @@ class SourceFiles:
     def _key(self, file: _File) -> tuple[str, str]:
         """Which file it is, wherever the folders of the data lie: its task, and its name in the task's folder."""
         return file.task, file.path.removeprefix(self._folders[file.task])
-
-    def _absent(self, task: str, name: str) -> _File:
-        """A file that is no longer listed: beside the others of its task, if it has any."""
-        cached = any(file.cached for file in self._files if file.task == task)
-        return _File(task, self._folders.get(task, f"{task}: ") + name, cached, None, "")
 
     def _refuse(self, what: str, found: Sequence[tuple[_File, str]]) -> None:
         shown = [f"{file.path} {change}" for file, change in found[:_SHOWN]]

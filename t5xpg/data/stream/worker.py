@@ -4,8 +4,7 @@ Started by `process`, as `python -m t5xpg.data.stream.worker <file descriptor>`.
 socket is closed, however that came about, and ignores Ctrl-C: the training process says when.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import faulthandler
 import itertools
 import os
@@ -63,10 +62,8 @@ def main() -> None:
 
 
 class Answers:
-    """The requests, one method each: they take a message's values and arrays, and give those of the answer.
-
-    opened: the number of a stream or evaluator, as the answer to `open` or `evaluator` gives it.
-    """
+    """The requests, one method each, of a message's values and arrays, to those of the answer. opened: the number of a
+    stream or evaluator, as the answer to `open` or `evaluator` gives it."""
 
     def __init__(self) -> None:
         late_imports.import_libraries()
@@ -91,7 +88,7 @@ class Answers:
         if any(other != vocabulary for other in others):
             raise UserError(f"{provider.name} has one vocabulary for inputs and another for targets: T5 shares one.")
         tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
-        objectives = [providers.objective_of(task) for task in tasks]
+        spans = span_numbers([providers.objective_of(task) for task in tasks], dataset.task_feature_lengths)
         reply: dict[str, Any] = {
             "name": provider.name,
             "tasks": [task.name for task in tasks],
@@ -99,7 +96,7 @@ class Answers:
             "cached": all(providers.reads_cache(task, dataset) for task in tasks),
             "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
             "vocabulary": from_seqio(vocabulary).to_json(),
-            "objective": span_numbers(objectives, dataset.task_feature_lengths),
+            "objective": None if spans is None else dataclasses.asdict(spans),
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
         return reply, {}
@@ -236,7 +233,7 @@ def _failure(error: Exception) -> dict[str, Any]:
 def _without_machinery(message: str) -> str:
     """The first line of a TensorFlow error without names of nodes and iterators; of an assertion, its own words."""
     lines = [re.sub(r"^\{\{.*?\}\}\s*", "", line) for line in message.strip().splitlines()]
-    text = next((line for line in lines if line), "no reason was given")
+    text = next(filter(None, lines), "no reason was given")
     text = re.sub(r"^Error in user-defined function passed to .*?Iterator::Root\S*: ", "", text)
     asserted = re.fullmatch(r"assertion failed: \[(.*)\]", text)
     return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text

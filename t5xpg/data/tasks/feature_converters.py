@@ -1,7 +1,5 @@
 """The feature converters by name. Imports TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,19 +15,12 @@ from t5xpg.data.tasks.steps import CHOSEN, CHOSEN_VALUE
 class MaskedLMFeatureConverter(seqio.EncoderFeatureConverter):
     """For encoders that are trained as BERT is: the loss counts at every position whose token was chosen.
 
-    `seqio.EncoderFeatureConverter` counts the positions that hold `mask_id`, and so leaves out the fifth of the chosen
-    ones that hold a random token or their own. Here the task says which they are, in the feature `chosen` beside
-    `inputs` and `targets` (`steps.masked_lm`). `task_feature_lengths` are of those two alone, as they are for
-    SeqIO's converter, and so are the model's features:
+    `seqio.EncoderFeatureConverter` counts the positions that hold `mask_id` alone, and leaves out the chosen ones that
+    hold a random token or their own. Here the feature `chosen` of the task (`steps.masked_lm`) says which they are;
+    mask_id need not be given. `task_feature_lengths` are of "inputs" and "targets" alone.
 
-    | feature | holds |
-    |---|---|
-    | encoder_input_tokens | [CLS], the text with its chosen tokens masked, replaced or kept, the end |
-    | encoder_target_tokens | [CLS], the text, the end |
-    | encoder_loss_weights | 1 where the token was chosen, else 0 |
-    | encoder_segment_ids, encoder_positions | packed only: number of the example in its row, from 1; place in it |
-
-    mask_id: as SeqIO's converter takes it; the task says what was chosen, so that it need not be given.
+    The model's features are encoder_input_tokens ([CLS], the text masked, the end), encoder_target_tokens (the same,
+    not masked), encoder_loss_weights (1 where chosen, else 0), and, packed, encoder_segment_ids and encoder_positions.
     """
 
     def __init__(self, mask_id: int = -1, **arguments: Any) -> None:
@@ -70,10 +61,8 @@ _CONVERTERS: dict[str, type[seqio.FeatureConverter]] = {
 
 
 def add_feature_converter(converter: type[seqio.FeatureConverter]) -> None:
-    """Make a feature converter of your own known under its class's name; see `t5xpg.data.batch.add_layout`.
-
-    Raises UserError where another one has the name.
-    """
+    """Make a feature converter of your own known under its class's name (see `t5xpg.data.batch.add_layout`). Raises
+    UserError where another one has the name."""
     name = converter.__name__
     if _CONVERTERS.setdefault(name, converter) is not converter:
         raise UserError(f"There is a feature converter named {name!r} already.")

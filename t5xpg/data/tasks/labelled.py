@@ -4,8 +4,6 @@ Inputs and targets are kept as texts beside their tokens ("inputs_pretokenized")
 was, and not as a vocabulary gives it back.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,9 +34,10 @@ def register_tfds(rows: Sequence[Row]) -> list[str]:
     """Register the tasks over TensorFlow Datasets, which are read when they are used. Returns their names."""
     for row in rows:
         assert row.supervised is not None
-        task = TFDS_TASKS[row.supervised.kind]
+        task = TFDS_TASKS[kind := row.supervised.kind]
         source = seqio.TfdsDataSource(task.dataset, splits=dict(task.splits))
-        _register(row, source, [_TFDS_STEPS[row.supervised.kind]], _TFDS_POSTPROCESSORS.get(row.supervised.kind))
+        # all answers of an example that are right, for its target
+        _register(row, source, [_TFDS_STEPS[kind]], None if kind == "wmt19_ende" else t5_postprocessors.qa)
     return [row.name for row in rows]
 
 
@@ -81,10 +80,8 @@ def text_to_text(example: Mapping[str, tf.Tensor], inputs: str, targets: str, pr
 
 @seqio.map_over_dataset
 def trivia_qa_open(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """A question of TFDS's `trivia_qa` for closed-book answering, as Roberts et al. 2020 ask it.
-
-    "answers" has all aliases, of which an answer is to be one; the model is trained on the answer itself.
-    """
+    """A question of TFDS's `trivia_qa` for closed-book answering, as Roberts et al. 2020 ask it. "answers" has all
+    aliases, of which an answer is to be one; the model is trained on the answer itself."""
     return {
         "inputs": tf.strings.join(["trivia_qa question: ", example["question"]]),
         "targets": example["answer"]["value"],
@@ -96,9 +93,4 @@ _TFDS_STEPS: Mapping[str, Step] = {
     "wmt19_ende": functools.partial(t5.translate, source_language="en", target_language="de"),
     "trivia_qa_open": trivia_qa_open,
     "squad": t5.squad,
-}
-# All answers of an example that are right, for its target.
-_TFDS_POSTPROCESSORS: Mapping[str, Callable[..., Any]] = {
-    "trivia_qa_open": t5_postprocessors.qa,
-    "squad": t5_postprocessors.qa,
 }

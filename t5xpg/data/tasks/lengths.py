@@ -5,12 +5,9 @@ text. Where chance decides (tokens that are masked one by one), the numbers are 
 million exceeds.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,10 +25,12 @@ from t5xpg.data.objectives import (
 
 @dataclass(frozen=True)
 class SpanLengths:
-    """For one length of inputs: tokens of text that fill it, tokens of targets that they give, and spans in them."""
+    """What span corruption makes of one length of inputs: tokens of text that fill it, of their targets, and spans."""
 
-    text: int
-    targets: int
+    noise_density: float
+    mean_noise_span_length: float
+    text_tokens: int
+    target_tokens: int
     spans: int
 
 
@@ -55,7 +54,7 @@ def span_lengths(inputs_length: int, objective: SpanCorruption) -> SpanLengths:
     noise = min(max(round(text * density), 1), text - 1)
     spans = max(round(noise / mean), 1)
     # t5's helper does not know that there is always one span, which tells for very short inputs
-    return SpanLengths(text, max(targets, noise + spans + 1), spans)
+    return SpanLengths(density, mean, text, max(targets, noise + spans + 1), spans)
 
 
 _RARE = 1e-9  # the probability that an example exceeds what is said of it
@@ -64,10 +63,8 @@ _LONGEST_COUNTED = 1 << 11  # tokens of text; for longer ones its numbers are sc
 
 @dataclass(frozen=True)
 class ObjectiveLengths:
-    """For lengths of features: tokens of text in an example, tokens of the longest targets, most sentinels in either.
-
-    text: at most; examples at the end of documents may have less.
-    """
+    """For lengths of features: tokens of text in an example (fewer at the end of documents), tokens of the longest
+    targets, most sentinels in either."""
 
     text: int
     targets: int
@@ -76,15 +73,13 @@ class ObjectiveLengths:
 
 def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved: int = 0) -> ObjectiveLengths:
     """What an objective makes of `lengths` of its features: "inputs" and "targets", of a LanguageModel "targets" alone.
-
-    reserved: tokens in front of the inputs that are not of the text, such as UL2's mode.
-    """
+    reserved: tokens in front of the inputs that are not of the text, such as UL2's mode."""
     if isinstance(objective, LanguageModel):
         return ObjectiveLengths(lengths["targets"], lengths["targets"])
     inputs = lengths["inputs"] - reserved
     if isinstance(objective, SpanCorruption):
         spans = span_lengths(inputs, objective)
-        return ObjectiveLengths(spans.text, spans.targets, spans.spans)
+        return ObjectiveLengths(spans.text_tokens, spans.target_tokens, spans.spans)
     if isinstance(objective, MaskedLM):
         return ObjectiveLengths(inputs - 2, inputs)  # [CLS] and the end
     text = inputs - 1  # the end
@@ -110,7 +105,8 @@ def problems(
         return [f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: {task} ({name_of(objective)}) has {names}."]
     needed = objective_lengths(objective, lengths, reserved)
     if needed.text < 2:
-        return [f"{task} has no room for text in {_text(lengths)}. Set longer TASK_FEATURE_LENGTHS."]
+        given = " and ".join(f"{name} of {length} tokens" for name, length in lengths.items())
+        return [f"{task} has no room for text in {given}. Set longer TASK_FEATURE_LENGTHS."]
     found = []
     targets = lengths["targets"]
     if isinstance(objective, MaskedLM) and targets != lengths["inputs"]:
@@ -134,39 +130,24 @@ def problems(
     return found
 
 
-def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> dict[str, Any] | None:
-    """The numbers of span corruption in a stream, where all of its tasks have the same; else None."""
+def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> SpanLengths | None:
+    """The lengths of span corruption in a stream, where all of its tasks have the same; else None."""
     first = next(iter(objectives), None)
     if not isinstance(first, SpanCorruption) or any(one != first for one in objectives):
         return None
-    spans = span_lengths(lengths["inputs"], first)
-    return {
-        "noise_density": first.noise_density,
-        "mean_noise_span_length": first.mean_noise_span_length,
-        "text_tokens": spans.text,
-        "target_tokens": spans.targets,
-        "spans": spans.spans,
-    }
-
-
-def _text(lengths: Mapping[str, int]) -> str:
-    return " and ".join(f"{name} of {length} tokens" for name, length in lengths.items())
+    return span_lengths(lengths["inputs"], first)
 
 
 def _numbers(objective: Objective) -> str:
     """What decides the length of the targets besides that of the inputs."""
-    if isinstance(objective, SpanCorruption):
-        return f"with noise density {objective.noise_density:g} and a mean span of {objective.mean_noise_span_length:g}"
-    return f"with noise density {getattr(objective, 'noise_density', 0):g}"
+    span = f" and a mean span of {objective.mean_noise_span_length:g}" if isinstance(objective, SpanCorruption) else ""
+    return f"with noise density {getattr(objective, 'noise_density', 0):g}{span}"
 
 
 @functools.cache
 def _iid_most(text: int, density: float) -> tuple[int, int]:
-    """Of `text` tokens that are masked one by one: most tokens of targets without an end, and most sentinels.
-
-    The targets are the masked tokens and a sentinel for each run of others; the inputs have one for each run of masked
-    ones.
-    """
+    """Of `text` tokens masked one by one: most tokens of targets (masked ones, and a sentinel for each run of others)
+    without an end, and most sentinels; the inputs have one for each run of masked ones."""
     if text > _LONGEST_COUNTED:  # no larger share of a longer text
         tokens, sentinels = _iid_most(_LONGEST_COUNTED, density)
         return -(-tokens * text // _LONGEST_COUNTED), -(-sentinels * text // _LONGEST_COUNTED)
@@ -177,22 +158,17 @@ def _iid_most(text: int, density: float) -> tuple[int, int]:
 
 
 def _most(text: int, density: float, counted: Mapping[str, int], before: str) -> int:
-    """The number that a count exceeds with probability _RARE: of pairs of neighbours, "m" masked and "o" other ones.
-
-    before: what stands before the first token. The distribution is followed token by token.
-    """
+    """The number that a count exceeds with probability _RARE: of pairs of neighbours, "m" masked and "o" other ones,
+    the distribution of which is followed token by token. before: what stands before the first token."""
     ways = {state: np.zeros(text + 1) for state in "mo"}  # probability of each count, by the last token
     ways[before][0] = 1.0
     chances = {"m": density, "o": 1.0 - density}
+
+    def moved(last: str, state: str) -> np.ndarray:
+        by = counted.get(last + state, 0)
+        return np.concatenate([np.zeros(by), ways[last][: text + 1 - by]])
+
     for _ in range(text):
-        ways = {
-            state: chances[state]
-            * (_moved(ways["m"], counted.get("m" + state, 0)) + _moved(ways["o"], counted.get("o" + state, 0)))
-            for state in "mo"
-        }
+        ways = {state: chances[state] * (moved("m", state) + moved("o", state)) for state in "mo"}
     beyond = np.cumsum((ways["m"] + ways["o"])[::-1])[::-1]  # of at least so many
     return int(np.flatnonzero(beyond > _RARE)[-1])
-
-
-def _moved(ways: np.ndarray, by: int) -> np.ndarray:
-    return np.concatenate([np.zeros(by), ways[: len(ways) - by]])

@@ -1,8 +1,5 @@
 """SeqIO tasks and mixtures by name, with the experiment's objective, and what can be known of them before reading."""
 
-from __future__ import annotations
-
-import functools
 import importlib
 import re
 from collections.abc import Callable, Sequence
@@ -23,8 +20,6 @@ from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
 from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
 
 Provider: TypeAlias = seqio.Task | seqio.Mixture
-
-
 _NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's words
 
 
@@ -57,10 +52,8 @@ def is_known(name: str) -> bool:
 
 
 def find_provider(config: DatasetConfig) -> Provider:
-    """The task or mixture of `config`, with its objective where it sets one.
-
-    Raises UserError, naming the nearest names, where there is none.
-    """
+    """The task or mixture of `config`, with its objective where it sets one. Raises UserError, naming the nearest
+    names, where there is none."""
     name = config.mixture_or_task_name
     if not is_known(name):
         names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
@@ -74,12 +67,8 @@ def map_tasks(provider: Provider, function: Callable[[seqio.Task], seqio.Task]) 
     """`function` of the task; of a mixture, the mixture of `function` of its tasks at the same rates."""
     if isinstance(provider, seqio.Task):
         return function(provider)
-    rates = [(function(task), functools.partial(_rate, provider, task)) for task in provider.tasks]
+    rates = [(function(task), lambda _, task=task: provider.get_rate(task)) for task in provider.tasks]
     return seqio.Mixture(provider.name, rates, sample_fn=provider._sample_fn)
-
-
-def _rate(mixture: seqio.Mixture, task: seqio.Task, _: seqio.Task) -> float:
-    return mixture.get_rate(task)
 
 
 def tasks_of(provider: Provider) -> list[seqio.Task]:
@@ -101,8 +90,7 @@ def check(provider: Provider, config: DatasetConfig) -> None:
     """Raise UserError for what would fail, or go wrong unseen, once the stream is read."""
     layout = layout_of(config.converter)
     layout.check_lengths(config.task_feature_lengths)
-    missing = set(layout.task_features) - set(provider.output_features)
-    if missing:
+    if missing := set(layout.task_features) - set(provider.output_features):
         raise UserError(
             f"{provider.name} has no feature {' and '.join(sorted(missing))}, which {config.converter} takes."
         )
@@ -143,34 +131,29 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
                 f"{task.name} {NOT_CACHED}. Type: {cache_command(task.name, modules)}  (or read it without a cache: "
                 "USE_CACHED_TASKS = False)"
             )
-        cached = sorted(task.source.splits)
+        again = f"Type: {cache_command(task.name, modules, force=True)}"
         try:
             readable = bool(task._get_cached_source(config.split).list_shards(config.split))
         except Exception as error:  # seqio opens the info and stats files of the split: gone or torn
             raise UserError(
                 f"The cache of {task.name} cannot be read for the split {config.split!r} (splits of the task: "
-                f"{', '.join(cached)}): {error}. Type: {cache_command(task.name, modules, force=True)}"
+                f"{', '.join(sorted(task.source.splits))}): {error}. {again}"
             ) from error
         if not readable:
-            raise UserError(
-                f"The cache of {task.name} has no files for the split {config.split!r}. "
-                f"Type: {cache_command(task.name, modules, force=True)}"
-            )
+            raise UserError(f"The cache of {task.name} has no files for the split {config.split!r}. {again}")
     elif task.requires_caching:
         raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED_TASKS = True.")
     elif isinstance(task.source, seqio.TfdsDataSource):
         sources.require_prepared(task)
-    elif isinstance(task.source, seqio.FileDataSource) and not _has_files(task.source, config.split):
+    # a name without wildcards is listed whether there is such a file or not
+    elif isinstance(task.source, seqio.FileDataSource) and not any(
+        tf.io.gfile.exists(str(path)) for path in task.source.list_shards(config.split)
+    ):
         raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_how_to_get(task.name)}")
     else:
         sources.check_arguments(task)
         if config.num_epochs is None:  # a training
             sources.check_position(task, config.split, modules)
-
-
-def _has_files(source: seqio.FileDataSource, split: str) -> bool:
-    # a name without wildcards is listed whether there is such a file or not
-    return any(tf.io.gfile.exists(str(path)) for path in source.list_shards(split))
 
 
 def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
@@ -186,8 +169,7 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
             "takes those for sentinels. Have some appended: EXTRA_IDS=100 (extra_ids= in Python)."
         )
     sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
-    lengths, reserved = config.task_feature_lengths, reserved_of(task)
-    if found := problems(task.name, lengths, objective, sentinels, reserved):
+    if found := problems(task.name, config.task_feature_lengths, objective, sentinels, reserved_of(task)):
         raise UserError(" ".join(found))
 
 

@@ -1,7 +1,5 @@
 """The table's tasks in SeqIO's registry. Importing this registers them, and names our cache folder to SeqIO."""
 
-from __future__ import annotations
-
 import seqio
 
 from t5xpg.base.paths import cache_directory, data_directory

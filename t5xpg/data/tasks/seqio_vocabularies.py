@@ -1,7 +1,5 @@
 """Vocabularies of this package as SeqIO's, and back. Imports TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,9 +16,8 @@ from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, HUGGING_FACE, IDS, OWN, SEQ
 class HuggingFaceVocabulary(seqio.Vocabulary):
     """A Hugging Face tokenizer for SeqIO: the ids, pieces and sentinels of a `Vocabulary` of that kind.
 
-    The tokenizer has no TensorFlow operation: graphs call Python for every text, one text at a time in a process. That
-    is for caching; what is cached is read without. The call counts as stateless, so that the position of a stream that
-    is not cached can be saved and put back all the same.
+    Graphs call Python for every text, one at a time in a process: that is for caching. The call counts as stateless, so
+    that the position of a stream that is not cached can be saved all the same.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -28,11 +25,7 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
             raise UserError(f"A HuggingFaceVocabulary is made of a tokenizer.json, not of {vocabulary.kind}.")
         super().__init__(extra_ids=vocabulary.extra_ids)
         self.vocabulary = vocabulary
-
-    @property
-    def tokenizer_file(self) -> str:
-        """The tokenizer.json."""
-        return str(self.vocabulary.model_file)
+        self.tokenizer_file = str(vocabulary.model_file)
 
     @property
     def bos_id(self) -> int | None:
@@ -64,27 +57,27 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return self._decode(np.asarray(ids).tolist())
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-        ids = tf.numpy_function(self._ids_of_bytes, [s], tf.int32, stateful=False)
+        def ids_of_bytes(text: Any) -> np.ndarray:
+            code: bytes = text.item() if isinstance(text, np.ndarray) else text  # an array outside of graphs
+            return np.array(self._encode(code.decode("utf-8", errors="replace")), np.int32)
+
+        ids = tf.numpy_function(ids_of_bytes, [s], tf.int32, stateful=False)
         ids.set_shape([None])
         return ids
-
-    def _ids_of_bytes(self, text: Any) -> np.ndarray:
-        code: bytes = text.item() if isinstance(text, np.ndarray) else text  # an array outside of graphs
-        return np.array(self._encode(code.decode("utf-8", errors="replace")), np.int32)
 
     def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
         """As `decode`, of [tokens] or [texts, tokens]."""
         return self._decode_tf(ids)
 
     def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        texts = tf.numpy_function(self._texts_of_rows, [ids], tf.string, stateful=False)
+        def texts_of_rows(ids: np.ndarray) -> Any:
+            if ids.ndim == 1:
+                return self._decode(ids.tolist()).encode("utf-8")
+            return np.array([self._decode(row).encode("utf-8") for row in ids.tolist()], object)
+
+        texts = tf.numpy_function(texts_of_rows, [ids], tf.string, stateful=False)
         texts.set_shape(ids.shape[:-1])
         return texts
-
-    def _texts_of_rows(self, ids: np.ndarray) -> Any:
-        if ids.ndim == 1:
-            return self._decode(ids.tolist()).encode("utf-8")
-        return np.array([self._decode(row).encode("utf-8") for row in ids.tolist()], object)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HuggingFaceVocabulary) and self.vocabulary == other.vocabulary
@@ -96,53 +89,44 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return f"HuggingFaceVocabulary(file={self.tokenizer_file}, extra_ids={self.extra_ids})"
 
 
-class NamedByteVocabulary(seqio.ByteVocabulary):
-    """SeqIO's bytes, of whose extra ids the first have names: see `t5xpg.data.vocab.sentinels`."""
+class _Named:
+    """Before a vocabulary of SeqIO: the first of its extra ids have names (`t5xpg.data.vocab.sentinels`)."""
 
-    def __init__(self, extra_ids: int, named_tokens: tuple[str, ...]) -> None:
+    def __init__(self, *arguments: Any, named_tokens: tuple[str, ...], **options: Any) -> None:
         self.named_tokens = named_tokens
-        super().__init__(extra_ids=extra_ids)
+        super().__init__(*arguments, **options)
 
     def __eq__(self, other: object) -> bool:
-        return _same_names(self, other) and super().__eq__(other)
+        return self.named_tokens == getattr(other, "named_tokens", ()) and super().__eq__(other)
 
 
-class NamedSentencePieceVocabulary(seqio.SentencePieceVocabulary):
-    """SeqIO's SentencePiece vocabulary, of whose extra ids the first have names: see `t5xpg.data.vocab.sentinels`."""
-
-    def __init__(self, model_file: str, extra_ids: int, named_tokens: tuple[str, ...]) -> None:
-        self.named_tokens = named_tokens
-        super().__init__(model_file, extra_ids=extra_ids)
-
-    def __eq__(self, other: object) -> bool:
-        return _same_names(self, other) and super().__eq__(other)
+class NamedByteVocabulary(_Named, seqio.ByteVocabulary):
+    """SeqIO's bytes with named tokens."""
 
 
-def _same_names(one: Any, other: object) -> bool:
-    return one.named_tokens == getattr(other, "named_tokens", ())
+class NamedSentencePieceVocabulary(_Named, seqio.SentencePieceVocabulary):
+    """SeqIO's SentencePiece vocabulary with named tokens."""
 
 
 def to_seqio(vocabulary: Vocabulary) -> seqio.Vocabulary:
-    """The SeqIO vocabulary with the same ids. t5's preprocessors take its last ids, counting down, for sentinels.
-
-    Raises UserError for a convention that SeqIO's vocabularies cannot number: train with `seqio` and translate.
-    """
+    """The SeqIO vocabulary with the same ids; t5's preprocessors take its last ones, counting down, for sentinels.
+    Raises UserError for a convention that SeqIO cannot number: train with `seqio` and translate."""
     if vocabulary.kind == HUGGING_FACE:
         return HuggingFaceVocabulary(vocabulary)
     if vocabulary.kind == IDS:
         return seqio.PassThroughVocabulary(vocabulary.num_ids, eos_id=vocabulary.eos_id)
-    names = vocabulary.named_tokens
+    extra_ids, names = vocabulary.extra_ids, vocabulary.named_tokens
     if vocabulary.kind == "sentencepiece":
-        assert vocabulary.model_file is not None
+        file = vocabulary.model_file
         if names:
-            return NamedSentencePieceVocabulary(vocabulary.model_file, vocabulary.extra_ids, names)
-        return seqio.SentencePieceVocabulary(vocabulary.model_file, extra_ids=vocabulary.extra_ids)
+            return NamedSentencePieceVocabulary(file, extra_ids, named_tokens=names)
+        return seqio.SentencePieceVocabulary(file, extra_ids=extra_ids)
     if vocabulary.sentinels == SEQIO and names:
-        return NamedByteVocabulary(vocabulary.extra_ids, names)
-    if vocabulary.sentinels == SEQIO or (vocabulary.sentinels == BYT5_GOOGLE and vocabulary.extra_ids == 0):
-        return seqio.ByteVocabulary(extra_ids=vocabulary.extra_ids)
+        return NamedByteVocabulary(extra_ids=extra_ids, named_tokens=names)
+    if vocabulary.sentinels == SEQIO or (vocabulary.sentinels == BYT5_GOOGLE and extra_ids == 0):
+        return seqio.ByteVocabulary(extra_ids=extra_ids)
     raise UserError(
-        f"SeqIO has no byte vocabulary with {vocabulary.extra_ids} extra ids and the sentinels of "
+        f"SeqIO has no byte vocabulary with {extra_ids} extra ids and the sentinels of "
         f"{vocabulary.sentinels!r}. Use the convention 'seqio' in the task and translate ids at the edges."
     )
 

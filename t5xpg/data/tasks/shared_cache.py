@@ -4,8 +4,6 @@ SeqIO looks for the cache of a task under the task's name. The objectives of the
 placeholder alone: what they would cache is the same for all, and is cached once.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +13,9 @@ import tensorflow as tf
 
 
 class SharedCacheTask(seqio.Task):
-    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads that one's cache.
-
-    A cache under its own name goes first. With `own_seed` the seed of its data is made of the given one and its name:
-    several such tasks in a mixture, which gives all of them one seed, then read the same text in different orders,
-    where they would else all take the same documents at the same time.
+    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads that one's cache, if
+    not one of its own. With `own_seed` its name is part of its seed: several such tasks in a mixture, which gives all
+    of them one seed, then read the same text in different orders.
     """
 
     def __init__(self, name: str, *, cached_as: str, own_seed: bool = False, **arguments: Any) -> None:
@@ -48,7 +44,7 @@ class SharedCacheTask(seqio.Task):
             seed = int.from_bytes(digest[:4], "little") % 2**31
         return super().get_dataset(sequence_length, split, use_cached, shuffle, shuffle_buffer_size, seed, **arguments)
 
-    def replace(self, **changes: Any) -> SharedCacheTask:
+    def replace(self, **changes: Any) -> "SharedCacheTask":
         """As `seqio.Task.replace`."""
         plain = super().replace(**changes)
         return SharedCacheTask(

@@ -3,8 +3,6 @@
 Imports TensorFlow.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.resources.abc
 import inspect
@@ -37,11 +35,8 @@ def check_arguments(task: seqio.Task) -> None:
 
 
 def check_position(task: seqio.Task, split: str, modules: Sequence[str]) -> None:
-    """Raise UserError where the place that a task's source has been read to cannot be saved.
-
-    A training could then not go on where it stopped. It is so of sources with Python in them: generators,
-    `tf.py_function`. Those that read files by name, or are made of TensorFlow's operations alone, can be put back.
-    modules: what registers the task.
+    """Raise UserError where the place that a task's source has been read to cannot be saved: of sources with Python in
+    them (generators, `tf.py_function`). A training could not go on where it stopped. modules: what registers the task.
     """
     if isinstance(task.source, seqio.FileDataSource | seqio.TfdsDataSource):
         return
@@ -125,12 +120,12 @@ def hugging_face_source(
 ) -> seqio.FunctionDataSource:
     """Examples {column: scalar string} of a dataset that `datasets` loads, from the hub or a local folder.
 
-    splits: the names of splits, or SeqIO's names to those of the dataset (also slices, "train[:1%]", where it is not
-    streamed). With `streaming`, rows are read as they come, without a copy of the dataset on this machine. `revision`
-    pins it: a cache is identified by these arguments, not by what the hub or the folder holds.
+    splits: names of splits, or SeqIO's names to those of the dataset (also slices, "train[:1%]", where not streamed).
+    streaming: rows are read as they come, without a copy on this machine. revision: pins it; a cache is identified by
+    these arguments, not by what the hub holds.
 
-    The place in it cannot be saved, so that it is trained from a cache alone: the task needs a
-    `seqio.CacheDatasetPlaceholder()`. Reading fails at a row that has no text in one of the columns.
+    Its place cannot be saved: it is trained from a cache, for which the task needs a `seqio.CacheDatasetPlaceholder()`.
+    Reading fails at a row that has no text in one of the columns.
     """
     names = dict(splits) if isinstance(splits, Mapping) else {split: split for split in splits}
     read = functools.partial(
@@ -169,5 +164,5 @@ def read_split(
             yield {column: row[column] for column in columns}
 
     return tf.data.Dataset.from_generator(
-        examples, output_signature={column: tf.TensorSpec([], tf.string) for column in columns}
+        examples, output_signature=dict.fromkeys(columns, tf.TensorSpec([], tf.string))
     )

@@ -4,8 +4,6 @@ Where `t5.data.preprocessors` has an objective, it is t5's, with the numbers tha
 of a step are the fields of its class in `objectives`, by which it is known and changed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +14,7 @@ import tensorflow as tf
 from t5.data import preprocessors as t5
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives import (
-    IidDenoising,
-    LanguageModel,
-    MaskedLM,
-    NextLine,
-    Objective,
-    PrefixLM,
-    SpanCorruption,
-)
+from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM, SpanCorruption
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.vocab.sentinels import CLS, MASK
 
@@ -37,12 +27,12 @@ def next_line(
     output_features: Mapping[str, seqio.Feature],
     lines: int = 4,
 ) -> tf.data.Dataset:
-    """Documents ("targets", tokens) to examples: `targets` a line without its end, `inputs` the text before it.
+    """Documents ("targets", tokens) to examples: `targets` a line without its end, `inputs` the end of the text before
+    it.
 
-    At most `lines` of a document become targets, spread evenly, from a place that its tokens decide: the same ones
-    whatever the seed. None is blank, the first of its document or too long for the targets and their end; of the text
-    before it as much is kept, from its end, as the inputs and their end have room for. Graph operations alone.
-    Raises UserError for a vocabulary in which a line's end is no token of its own.
+    At most `lines` of a document become targets, spread evenly, from a place that its tokens decide, whatever the seed;
+    none that is blank, the first, or too long with its end. Graph operations alone. Raises UserError for a vocabulary
+    in which a line's end is no token of its own.
     """
     vocabulary = from_seqio(output_features["targets"].vocabulary)
     ends_of_line = vocabulary.encode_plain("\n")
@@ -130,10 +120,9 @@ def masked_lm(
 ) -> tf.data.Dataset:
     """BERT's objective (Devlin et al. 2019, section 3.1): [CLS] and text, some of whose tokens are to be predicted.
 
-    Each token is chosen with probability `noise_density`, as `t5.iid_noise_mask` draws. Of the chosen ones,
-    `mask_share` become [MASK] and `random_share` a token of text, any with the same probability. Gives `inputs`,
-    `targets` (the text as it was) and `chosen`, all of one length, at most `sequence_length["inputs"]` - 1: the end is
-    left to `seqio.preprocessors.append_eos_after_trim`.
+    Each token is chosen with probability `noise_density`; of those, `mask_share` become [MASK] and `random_share` any
+    token of text. Gives `inputs`, `targets` (the text as it was) and `chosen`, of one length, at most
+    `sequence_length["inputs"]` - 1: the end is left to `seqio.preprocessors.append_eos_after_trim`.
     """
     seqio_vocabulary = output_features["targets"].vocabulary
     vocabulary = from_seqio(seqio_vocabulary)
@@ -203,14 +192,10 @@ def steps(objective: Objective, mode: str | None = None) -> list[Step]:
     step = _step_of(objective)
     if isinstance(objective, LanguageModel):
         return [step]  # it puts the ends between documents: an example begins and stops anywhere
-    numbers = _numbers(objective)
-    if mode is None:
-        return [functools.partial(step, **numbers), seqio.preprocessors.append_eos_after_trim]
-    return [
-        functools.partial(step, **numbers, **{_RESERVED[step]: 1}),
-        functools.partial(prepend_mode, mode=mode),
-        seqio.preprocessors.append_eos_after_trim,
-    ]
+    reserved = {} if mode is None else {_RESERVED[step]: 1}
+    prepend = [] if mode is None else [functools.partial(prepend_mode, mode=mode)]
+    step = functools.partial(step, **_numbers(objective), **reserved)
+    return [step, *prepend, seqio.preprocessors.append_eos_after_trim]
 
 
 def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:
@@ -238,37 +223,29 @@ def objective_of(task: seqio.Task) -> Objective | None:
 
 def reserved_of(task: seqio.Task) -> int:
     """Tokens in front of the inputs that a task's objective leaves room for."""
-    for step in task.preprocessors:
-        function, arguments = _unwrap(step)
-        for known, name in _RESERVED.items():
-            if function is known:
-                return int(arguments.get(name) or 0)
-    return 0
+    found = map(_unwrap, task.preprocessors)
+    names = ((arguments, name) for function, arguments in found for one, name in _RESERVED.items() if one is function)
+    return next((int(arguments.get(name) or 0) for arguments, name in names), 0)
 
 
 def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
     """The task with the numbers of another objective of its kind. Its cache stays valid: the step comes after it.
-
-    Raises UserError where the task has none of that kind.
-    """
+    Raises UserError where the task has none of that kind."""
     if objective_of(task) == objective:
         return task
-    changed: list[Step] = []
-    found = False
-    for step in task.preprocessors:
-        function, arguments = _unwrap(step)
+    steps = list(task.preprocessors)
+    for place, (function, arguments) in enumerate(map(_unwrap, task.preprocessors)):
         # t5's own i.i.d. denoising takes no numbers
         if _kind_of(function) is _class_of(objective) and function is not t5.iid_denoising:
-            step, found = functools.partial(function, **{**arguments, **_numbers(objective)}), True
-        changed.append(step)
-    if not found:
+            steps[place] = functools.partial(function, **{**arguments, **_numbers(objective)})
+    if steps == list(task.preprocessors):
         wanted = _step_of(objective)
         raise UserError(
             f"The experiment sets the objective {_class_of(objective).__name__}, and {task.name} has no step "
             f"{wanted.__module__}.{wanted.__name__}: leave the objective out (include 'gin/objectives/none.gin' behind "
             "gin/runs/pretrain.gin), or choose another task."
         )
-    return task.replace(preprocessors=changed)
+    return task.replace(preprocessors=steps)
 
 
 def _kind_of(function: Any) -> type[Objective] | None:

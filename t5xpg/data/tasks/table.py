@@ -1,7 +1,5 @@
 """The table of tasks: datasets x objectives x vocabularies, and supervised tasks. Imports TensorFlow."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import glob
@@ -30,10 +28,8 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 def completed_line(
     text: str, *, vocabulary: Vocabulary, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | dict[str, str]:
-    """A postprocessor of SeqIO: the first line of a prediction, without the spaces around it.
-
-    A target also tells the line before it: {"line", "before"}, as `metrics.next_line` takes it.
-    """
+    """A postprocessor of SeqIO: the first line of a prediction, without the spaces around it. A target also tells the
+    line before it: {"line", "before"}, as `metrics.next_line` takes it."""
     line = text.split("\n", 1)[0].strip()
     if not is_target:
         return line
@@ -41,24 +37,19 @@ def completed_line(
     return {"line": line, "before": before.removesuffix("\n").rpartition("\n")[2].strip()}
 
 
-_DATASET_NAME = re.compile(r"[A-Za-z0-9_]+")
-
-
 def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
-    """Register `<dataset>_<objective>[_<vocabulary>]` for known datasets and the exports below `data_dir`.
+    """Register all tasks of known datasets, exports below `data_dir` and TensorFlow Datasets; the names, also of
+    mixtures.
 
-    Exports of records have supervised tasks instead; those over TensorFlow Datasets are registered, too.
-
-    The vocabularies are the fixed ones and those that were made below `data_dir`. The tasks read
-    `data_dir/<dataset>/<split>.jsonl`. `objective` takes the place of the table's numbers in the tasks of its kind.
-    Earlier registrations of the same names are replaced. Returns the names, those of mixtures too.
+    With every vocabulary, also those made below `data_dir`. `objective` takes the place of the table's numbers in the
+    tasks of its kind. Earlier registrations of the same names are replaced.
     """
     known = built_in()
     folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
     entries = vocabularies(data_dir)
     names = register_tfds(tfds_rows(entries))
     for dataset, folder in folders.items():
-        if not _DATASET_NAME.fullmatch(dataset):
+        if not re.fullmatch("[A-Za-z0-9_]+", dataset):
             continue  # not made by an export
         source, fields = _source(folder), known[dataset].fields if dataset in known else TEXT
         with contextlib.suppress(UserError):  # not exported yet
@@ -79,40 +70,37 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
 
 def _register_task(row: Row, source: seqio.DataSource, objective: Objective | None) -> None:
     (part,) = row.parts
-    replaced = objective is not None and name_of(objective) == name_of(part.objective) and part.mode is None
-    arguments: dict[str, Any] = {
-        "source": source,
-        "preprocessors": [
+    if objective is None or name_of(objective) != name_of(part.objective) or part.mode is not None:
+        objective = part.objective
+    register(
+        row.name,
+        row.cached_as,
+        own_seed=part.mode is not None,
+        source=source,
+        preprocessors=[
             parse_jsonl,
             functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
             functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
             seqio.CacheDatasetPlaceholder(),
-            *steps(objective if objective is not None and replaced else part.objective, part.mode),
+            *steps(objective, part.mode),
         ],
-        "output_features": output_features(part.objective, to_seqio(row.vocabulary)),
-        "metric_fns": [],
-    }
-    if row.has_metrics:
-        arguments["postprocess_fn"] = functools.partial(completed_line, vocabulary=row.vocabulary)
-        arguments["metric_fns"] = [metrics.next_line]
-    register(row.name, row.cached_as, own_seed=part.mode is not None, **arguments)
+        output_features=output_features(part.objective, to_seqio(row.vocabulary)),
+        postprocess_fn=functools.partial(completed_line, vocabulary=row.vocabulary) if row.has_metrics else None,
+        metric_fns=[metrics.next_line] if row.has_metrics else [],
+    )
 
 
 def _source(folder: Path) -> seqio.TextLineDataSource:
     """The lines of an export, whether it is there already or not."""
-    try:
-        manifest = read_manifest(folder)
-        counts = {split: record.documents for split, record in manifest.splits.items()}
-    except UserError:
-        counts = None  # not exported yet, or by another version: the commands that need it say so
+    counts = None
+    with contextlib.suppress(UserError):  # not exported yet, or by another version: the commands that need it say so
+        counts = {split: record.documents for split, record in read_manifest(folder).splits.items()}
     return seqio.TextLineDataSource(
         {split: split_pattern(folder, split) for split in counts or SPLITS}, num_input_examples=counts
     )
 
 
 def split_pattern(folder: Path, split: str) -> str:
-    """A pattern that matches the split's file alone, whatever the folder's name.
-
-    It is always a pattern, never a plain path: SeqIO lists a plain path whether or not the file is there.
-    """
+    """A pattern that matches the split's file alone, whatever the folder's name. It is always a pattern: SeqIO lists a
+    plain path whether or not the file is there."""
     return f"{glob.escape(str(folder.resolve()))}/{split}.json[l]"

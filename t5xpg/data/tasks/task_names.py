@@ -9,8 +9,6 @@ as `mine_span_corruption_norwegian_unigram_32000`.
 `table` makes the tasks, for which it imports TensorFlow; here is what the rest of the program has to know of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re
@@ -54,8 +52,7 @@ UL2: tuple[Part, ...] = (
 )
 
 
-SPAN_CORRUPTION = "span_corruption"
-UL2_MIXTURE = "ul2"
+SPAN_CORRUPTION, UL2_MIXTURE = "span_corruption", "ul2"
 # The objectives that take sentinels or nothing besides the tokens, and those that take named tokens.
 NEXT_LINE = "next_line"
 PLAIN = (SPAN_CORRUPTION, "iid_denoising", "prefix_lm", "lm", NEXT_LINE)
@@ -66,9 +63,7 @@ OBJECTIVES = (*PLAIN, *MARKED)
 @dataclass(frozen=True)
 class NamedVocabulary:
     """A vocabulary of the table: what it adds to the names of its tasks, and the numbers that suit its tokens.
-
-    leaves_out: objectives that it has no tasks of, although its ids suffice.
-    """
+    leaves_out: objectives that it has no tasks of, although its ids suffice."""
 
     suffix: str
     vocabulary: Vocabulary
@@ -79,9 +74,9 @@ class NamedVocabulary:
     def objectives(self) -> tuple[str, ...]:
         """The objectives that it has tasks of."""
         possible = OBJECTIVES if set(NAMED_TOKENS) <= set(self.vocabulary.named_tokens) else PLAIN
-        if self.vocabulary.kind != BYTES.kind:  # pieces may end no lines
-            possible = tuple(one for one in possible if one != NEXT_LINE)
-        return tuple(one for one in possible if one not in self.leaves_out)
+        # pieces may end no lines
+        left_out = self.leaves_out if self.vocabulary.kind == BYTES.kind else (*self.leaves_out, NEXT_LINE)
+        return tuple(one for one in possible if one not in left_out)
 
     @property
     def has_supervised(self) -> bool:
@@ -124,9 +119,9 @@ NOT_CACHED = "is not cached"
 class Row:
     """What the table has under one name: a task, or a mixture of several.
 
-    parts: what it makes of text; of a supervised task there are none. dataset: the export that it reads; None for one
-    over TensorFlow Datasets. cached_as: the task whose cache holds the tokens;
-    all objectives of a vocabulary share it, and each supervised task with vocabularies whose tokens are the same.
+    parts: what it makes of text; none for a supervised task. dataset: the export that it reads; None for TensorFlow
+    Datasets. cached_as: the task whose cache holds its tokens, shared by all objectives, and vocabularies of the same
+    tokens.
     """
 
     name: str
@@ -211,12 +206,11 @@ def _parts(dataset: str, objective: str, entry: NamedVocabulary) -> tuple[Part, 
     def name(ending: str) -> str:
         return task_name(dataset, ending, entry.suffix)
 
-    endings = [f"{UL2_MIXTURE}_{one.name}" for one in UL2]
-    denoisers = {end: dataclasses.replace(one, name=name(end)) for end, one in zip(endings, UL2, strict=True)}
-    if objective == UL2_MIXTURE:
-        return tuple(denoisers.values())
-    if objective in denoisers:
-        return (denoisers[objective],)
+    denoisers = {
+        end: one for one in UL2 if (end := f"{UL2_MIXTURE}_{one.name}") == objective or objective == UL2_MIXTURE
+    }
+    if denoisers:
+        return tuple(dataclasses.replace(one, name=name(end)) for end, one in denoisers.items())
     settings = entry.span_corruption if objective == SPAN_CORRUPTION else KINDS[objective]()
     return (Part(name(objective), settings),)
 
@@ -236,10 +230,8 @@ def task_name(dataset: str, objective: str, vocabulary_suffix: str = "") -> str:
 
 
 def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
-    """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`).
-
-    One whose record cannot be read is left out: the command that makes it says so.
-    """
+    """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`), without
+    any whose record cannot be read: the command that makes it says so."""
     found: list[NamedVocabulary] = []
     for name, folder in find_vocabularies(data_dir).items():
         with contextlib.suppress(UserError):
@@ -267,19 +259,15 @@ def vocabulary_size(task: str) -> int:
 
 
 def dataset_of(task: str, datasets: Iterable[str], entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """Which of `datasets` the task or mixture of this name reads; None for one that is not of the table.
-
-    entries: here and elsewhere, the vocabularies of the table; all of them are `vocabularies(data_dir)`.
-    """
+    """Which of `datasets` the task or mixture of this name reads; None for one that is not of the table. entries: here
+    and elsewhere, the vocabularies of the table; all of them are `vocabularies(data_dir)`."""
     known = set(datasets)
     return next((dataset for dataset in _possible_datasets(task, entries) if dataset in known), None)
 
 
 def possible_dataset(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """The dataset that a task of this name would read, whether there is one or not; None where no task has such names.
-
-    The one to export where there is no such task yet.
-    """
+    """The dataset that a task of this name would read, and that is to be exported for it; None where no task has such
+    names."""
     untrained = [dataset for dataset, _ in _without_vocabulary(task, entries)]
     return next(iter([*_possible_datasets(task, entries), *untrained]), None)
 

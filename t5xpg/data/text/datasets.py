@@ -1,7 +1,5 @@
 """The datasets that are known by name, and where their text comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,10 +12,8 @@ from t5xpg.data.text.sources import HuggingFace, InstalledText, Source
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named dataset; `sha256` is that of each split of its full export, where it is one for all machines.
-
-    `fields` are those of its rows: TEXT where they are texts.
-    """
+    """A named dataset, with the fields of its rows (TEXT where they are texts), and the sha256 of each split of its
+    full export, where that is one for all machines."""
 
     source: Source
     sha256: Mapping[str, str] = field(default_factory=dict)

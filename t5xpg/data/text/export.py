@@ -1,7 +1,5 @@
 """Export a dataset: its text as JSON lines by split, with a manifest."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -32,8 +30,7 @@ from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LONGEST_NAME = 100  # file names are made of it
-# What is done with a line of the user's files that cannot be used.
-ON_BAD_LINE = ("error", "skip")
+ON_BAD_LINE = ("error", "skip")  # what is done with a line of the user's files that cannot be used
 
 
 def export_dataset(
@@ -52,16 +49,15 @@ def export_dataset(
 ) -> Manifest:
     """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
 
-    files (from `local_files.parse_files`), hub: replace the known source of `name`. Kept are texts of more than 100
-      characters; with fields (from `labelled.parse_fields`) records that have a text for each field.
-    select: the text of some of its files, exported to a dataset of its own, `exported_name`.
-    limit, max_bytes (of UTF-8): the first rows of each split, or of a source without splits.
-    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out and counts it.
-    force: export again what is up to date. log: gets lines for the user.
+    files (of `local_files.parse_files`), hub: replace the known source of `name`. fields (of `labelled.parse_fields`):
+    records with a text for each are kept, else texts of more than 100 characters. select: the text of some files, for
+    `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source without splits.
+    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out and counts it. force:
+    export again what is up to date. log: gets lines for the user.
 
-    The folder is replaced when all is written; an interruption leaves it as it was. Raises UserError where the name,
-    the limits, the selection or the files are wrong, something else stands in the folder's place, the text cannot be
-    had, nothing is kept, there is no room, or the result is not the one that is expected on every machine.
+    The folder is replaced when all is written. Raises UserError for a wrong name, limit, selection or file, something
+    else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
+    expected one.
     """
     left_out = _left_out(name, on_bad_line, files)
     dataset = _dataset(name, files, fields, hub, left_out)
@@ -147,29 +143,24 @@ def _dataset(
         )
     if files is not None and hub is not None:
         raise UserError("FILES=… and HUB=… are two sources: give one of them.")
-    if fields is not None:
-        if files is None:
-            raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
-        return Dataset(LocalFiles(files, left_out, fields), fields=tuple(fields))
+    if fields is not None and files is None:
+        raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
     if files is not None:
-        return Dataset(LocalFiles(files, left_out))
+        return Dataset(
+            LocalFiles(files, left_out, fields or dict(zip(TEXT, TEXT, strict=True))), fields=tuple(fields or TEXT)
+        )
     if hub is not None:
         return Dataset(hub)
     known = built_in()
     if name not in known:
+        close, (whole, _, suffix) = nearest(name, known), name.rpartition("_")
+        if whole in known and isinstance(known[whole].source, OfFiles) and suffix.isalnum():  # the name of a selection
+            close = f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
         raise UserError(
-            f"There is no dataset {name!r}.{_piece_of(name, known) or nearest(name, known)} To make one of your own "
-            f'text: DATASET={name} FILES="train=… validation=… test=…"'
+            f"There is no dataset {name!r}.{close} To make one of your own text: "
+            f'DATASET={name} FILES="train=… validation=… test=…"'
         )
     return known[name]
-
-
-def _piece_of(name: str, known: Mapping[str, Dataset]) -> str:
-    """What to type where a name is that of a selection that is not there; "" where it cannot be one."""
-    whole, _, suffix = name.rpartition("_")
-    if whole not in known or not isinstance(known[whole].source, OfFiles) or not suffix.isalnum():
-        return ""
-    return f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
 
 
 def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
@@ -235,11 +226,11 @@ def _carry_over(old: Path, new: Path) -> None:
     for path in sorted(old.iterdir()) if old.is_dir() else []:
         if path.name in exported:
             continue
-        if path.is_symlink() or path.is_file():
-            shutil.copy2(path, new / path.name, follow_symlinks=False)
-        elif path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, new / path.name, symlinks=True)
-        else:
+        elif path.exists() and not path.is_file():
             raise UserError(
                 f"{path} is neither a file nor a folder, and stands in the way of the export: move it away."
             )
+        else:
+            shutil.copy2(path, new / path.name, follow_symlinks=False)

@@ -1,7 +1,5 @@
 """Datasets of the Hugging Face hub, loaded with `datasets` (imported late: it takes seconds)."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket
@@ -22,12 +20,12 @@ _REACH_SECONDS = 5.0
 def splits(
     path: str, configuration: str | None, revision: str | None, streamed: bool = False
 ) -> dict[str | None, tuple[Iterator[str], int | None]]:
-    """The texts of the train, validation and test splits of a dataset, and how many there are.
+    """The texts of the train, validation and test splits of a dataset, by its name on the hub or local folder, and
+    their numbers.
 
-    `path` is a name on the hub, or a local folder laid out like one. Without a network the copy in the cache of
-    `datasets` is used. `streamed`: as they come, without a copy and a number; where there are not all three splits, the
-    train split under the name None, for a text without splits. Raises UserError where the dataset cannot be had or has
-    other splits or columns, here or at a row.
+    Without a network the copy in the cache of `datasets` is used. `streamed`: as they come, without a copy and a
+    number; where there are not all three splits, the train split under the name None. Raises UserError where the
+    dataset cannot be had or has other splits or columns, here or at a row.
     """
     loaded = _load(path, configuration, revision=revision, streaming=streamed)
     names: dict[str | None, str] = {split: split for split in SPLITS}
@@ -67,11 +65,8 @@ def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[st
 def rows(
     path: str, configuration: str | None, revision: str | None, split: str, streaming: bool
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a split of a dataset, in order: from its copy in the cache of `datasets`, which is made first.
-
-    With `streaming` they are taken as they come, without a copy.
-    `path` is a name on the hub, or a local folder. Raises UserError where the dataset cannot be had.
-    """
+    """The rows of a split of a dataset (a name on the hub, or a local folder), in order: from its copy in the cache of
+    `datasets`, or as they come, with `streaming`. Raises UserError where the dataset cannot be had."""
     yield from _load(path, configuration, revision=revision, split=split, streaming=streaming)
 
 
@@ -98,10 +93,8 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _offline_where_unreachable() -> Iterator[bool]:
-    """Tell the hub's client to use its cache alone where the hub cannot be reached, instead of retrying for minutes.
-
-    Yields whether the hub was reached.
-    """
+    """Have the hub's client use its cache alone where the hub cannot be reached, instead of retrying for minutes.
+    Yields whether it was reached."""
     import datasets
     import huggingface_hub
 

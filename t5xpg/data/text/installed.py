@@ -5,8 +5,6 @@ version. Files are found by the package's record of installation and read as byt
 standard library, which differs from one Python to the next, is never read.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.metadata
 import re
@@ -78,9 +76,9 @@ def site_packages() -> Path:
 
 
 def source_files(packages: Mapping[str, str], site: Path) -> Iterator[SourceFile]:
-    """The Python files of the packages (name to version) under `site`, in an order that is the same everywhere.
+    """The Python files of the packages (name to version) under `site`, in an order that is the same everywhere, without
+    tests, vendored packages, generated code, and other encodings than UTF-8.
 
-    Left out are tests, vendored packages, generated code, and files in other encodings than UTF-8.
     Raises UserError where a package is missing, has another version, or has no record of its files.
     """
     for _, paths in sorted(_recorded_files(packages, site).items()):
@@ -96,7 +94,7 @@ def source_files(packages: Mapping[str, str], site: Path) -> Iterator[SourceFile
 
 def _recorded_files(packages: Mapping[str, str], site: Path) -> dict[str, list[str]]:
     installed = {
-        _normalised(distribution.metadata["Name"] or ""): distribution
+        re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower(): distribution
         for distribution in importlib.metadata.distributions(path=[str(site)])
     }
     wrong: list[str] = []
@@ -111,19 +109,11 @@ def _recorded_files(packages: Mapping[str, str], site: Path) -> dict[str, list[s
             wrong.append(f"{name} has no record of its files")
         else:
             # not `distribution.files`: newer Pythons leave out of it what is gone
-            paths = {row[0] for row in csv.reader(record.splitlines()) if row}
-            files[name] = sorted(path for path in paths if _is_wanted(path))
+            paths = {row[0] for row in csv.reader(record.splitlines()) if row and row[0].endswith(".py")}
+            files[name] = sorted(one for one in paths if not one.startswith("..") and not _SKIPPED_PATHS.search(one))
     if wrong:
         raise UserError(
             f"The embedded text is read from installed packages at the versions of requirements/: {'; '.join(wrong)} "
             f"(in {site}). Install the lock again (`make install`), or give the text yourself with FILES=…"
         )
     return files
-
-
-def _is_wanted(path: str) -> bool:
-    return path.endswith(".py") and not path.startswith("..") and not _SKIPPED_PATHS.search(path)
-
-
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,18 +1,9 @@
 """Supervised tasks: what inputs and targets are made of, and how predictions are measured. Without TensorFlow.
 
-An export of records (`make data FIELDS=…`) has a text for each of its fields. The names of the fields say which tasks
-it has:
-
-| fields | tasks |
-|---|---|
-| languages, as `en,de` | `<dataset>_translate_en_de`, `<dataset>_translate_de_en` |
-| `text,label` | `<dataset>_classify` |
-| `inputs,targets` | `<dataset>_text_to_text` |
-
-Data sets of TensorFlow Datasets have tasks of their own names: TFDS_TASKS.
+The fields of an export of records (`make data FIELDS=…`) say which tasks it has: languages `<dataset>_translate_en_de`
+and back, `text,label` `<dataset>_classify`, `inputs,targets` `<dataset>_text_to_text`. Data sets of TensorFlow Datasets
+have tasks of their own names: TFDS_TASKS.
 """
-
-from __future__ import annotations
 
 import itertools
 import re
@@ -38,11 +29,8 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Supervised:
-    """A task with an objective of its own: its targets are what its inputs ask for.
-
-    kind: TRANSLATE, CLASSIFY, TEXT_TO_TEXT, or the name of a task of TFDS_TASKS. inputs, targets: the fields that they
-    are made of. metrics: functions of `t5xpg.data.metrics`.
-    """
+    """A task whose targets are what its inputs ask for. kind: TRANSLATE, CLASSIFY, TEXT_TO_TEXT, or a name in
+    TFDS_TASKS. inputs, targets: the fields that they are made of. metrics: functions of `t5xpg.data.metrics`."""
 
     kind: str
     metrics: tuple[str, ...]
@@ -52,10 +40,8 @@ class Supervised:
 
 @dataclass(frozen=True)
 class TfdsTask:
-    """A task over a data set of TensorFlow Datasets.
-
-    dataset: its name there with configuration and version. splits: those of the task, as slices of its splits.
-    """
+    """A task over a data set of TensorFlow Datasets, by its name there with configuration and version. splits: those of
+    the task, as slices of its splits."""
 
     dataset: str
     splits: Mapping[str, str]
@@ -85,10 +71,8 @@ TFDS_TASKS: Mapping[str, TfdsTask] = {
 
 
 def parse_fields(given: str) -> dict[str, str]:
-    """The fields of `FIELDS=`: what each is called in the export, to what it is called in the files, in order.
-
-    Raises UserError for fields that have no task.
-    """
+    """The fields of `FIELDS=`: what each is called in the export, to what it is called in the files, in order. Raises
+    UserError for fields that have no task."""
     fields: dict[str, str] = {}
     for word in given.replace(",", " ").split():
         name, _, called = word.partition("=")
@@ -99,8 +83,14 @@ def parse_fields(given: str) -> dict[str, str]:
         raise UserError(f"FIELDS={given}: one field of the files is given for two.")
     if not endings(tuple(fields)):
         raise UserError(f"FIELDS={given}: there is no task of such records. {_EXPECTED}")
-    for name in fields if _are_languages(tuple(fields)) else ():
-        _check_language(name, given)
+    if _are_languages(tuple(fields)):
+        from babel import Locale, UnknownLocaleError  # as t5's preprocessor of translations names languages
+
+        for code in fields:
+            try:
+                Locale(code)
+            except UnknownLocaleError:
+                raise UserError(f"FIELDS={given}: {code} is no language (ISO 639-1). {_EXPECTED}") from None
     return fields
 
 
@@ -111,13 +101,11 @@ def question_of(fields: Sequence[str]) -> str:
 
 def endings(fields: Sequence[str]) -> list[str]:
     """What the names of the tasks of records with such fields end in; none for an export of text."""
-    if set(fields) == set(LABELLED):
-        return [CLASSIFY]
-    if set(fields) == set(PAIRS):
-        return [TEXT_TO_TEXT]
-    if _are_languages(fields):
-        return [f"{TRANSLATE}_{source}_{target}" for source, target in itertools.permutations(fields, 2)]
-    return []
+    for kind, names in ((CLASSIFY, LABELLED), (TEXT_TO_TEXT, PAIRS)):
+        if set(fields) == set(names):
+            return [kind]
+    pairs = itertools.permutations(fields, 2) if _are_languages(fields) else ()
+    return [f"{TRANSLATE}_{source}_{target}" for source, target in pairs]
 
 
 def of_ending(ending: str) -> Supervised | None:
@@ -134,12 +122,3 @@ def of_ending(ending: str) -> Supervised | None:
 
 def _are_languages(fields: Sequence[str]) -> bool:
     return len(fields) > 1 and all(_LANGUAGE.fullmatch(field) for field in fields)
-
-
-def _check_language(code: str, given: str) -> None:
-    from babel import Locale, UnknownLocaleError  # as t5's preprocessor of translations names languages
-
-    try:
-        Locale(code)
-    except UnknownLocaleError:
-        raise UserError(f"FIELDS={given}: {code} is no language (ISO 639-1). {_EXPECTED}") from None

@@ -1,9 +1,7 @@
 """Lines of files that anyone may have written: bounded, decoded, parsed; what is wrong is said with file and line."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 from t5xpg.base.errors import UserError, nearest
@@ -34,9 +32,9 @@ class BadLines:
 
     def summary(self) -> str:
         """One line for the count, and one for each of the first."""
-        more = [f"  and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
+        more = [f"and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
         head = f"{self.count} {'line was' if self.count == 1 else 'lines were'} left out:"
-        return "\n".join([head, *(f"  {message}" for message in self.first), *more])
+        return "\n  ".join([head, *self.first, *more])
 
 
 def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[bytes | None]:
@@ -51,10 +49,8 @@ def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[byte
 
 
 def text_of_line(line: bytes | None, where: str) -> str:
-    """A line of `bounded_lines` as text, without its line end and a byte order mark.
-
-    Raises BadLineError for one that is too long, not UTF-8, or holds a zero byte.
-    """
+    """A line of `bounded_lines` as text, without its line end and a byte order mark. Raises BadLineError for one that
+    is too long, not UTF-8, or holds a zero byte."""
     if line is None:
         raise BadLineError(
             f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a line: is this a text file?"
@@ -80,22 +76,13 @@ def json_object(line: str, where: str, example: str) -> dict[str, Any]:
         raise BadLineError(f"{where} is not JSON ({reason}). Expected one {example} a line.") from None
     if not isinstance(value, dict):
         raise BadLineError(f"{where} holds a JSON {type(value).__name__}. Expected one {example} a line.")
-    if _holds_any(value.values()) and line.count("[") + line.count("{") > _DEEPEST and _is_deeper(value, _DEEPEST):
-        raise BadLineError(f"{where} is nested more than {_DEEPEST} deep. Expected one {example} a line.")
-    return value
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    """Whether lists and objects stand in one another more than `limit` deep."""
-    level = [value]
-    for _ in range(limit):
-        inside = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
-        level = [item for items in inside for item in items]
-    return _holds_any(level)
-
-
-def _holds_any(items: Iterable[Any]) -> bool:
-    return any(isinstance(item, dict | list) for item in items)
+    level: list[Any] = [value] if line.count("[") + line.count("{") > _DEEPEST else []
+    for _ in range(_DEEPEST + 1):
+        if not level:
+            return value
+        inside = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inside for item in items if isinstance(item, dict | list)]
+    raise BadLineError(f"{where} is nested more than {_DEEPEST} deep. Expected one {example} a line.")
 
 
 def string_in(value: dict[str, Any], name: str, where: str) -> str:

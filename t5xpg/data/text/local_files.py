@@ -1,11 +1,10 @@
 """The user's files: found by what FILES= says, unpacked, and read by lines or by rows of parquet."""
 
-from __future__ import annotations
-
 import bz2
 import glob
 import gzip
 import io
+import itertools
 import lzma
 import os
 import re
@@ -46,9 +45,9 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
     """The files of `FILES=`: split to paths, in the order given; the key None for files that name no split.
 
-    `given` is words as a shell would write them, or the words themselves: `train=a.txt b.txt test=c.txt`. A word
-    without a split belongs to the split before it. Paths may be patterns (`*`, `?`, `**`); their files are sorted.
-    Raises UserError for a file that is not there, a split that is none, a file that is given twice.
+    `given`: words, or a shell's line of them: `train=a.txt b.txt test=c.txt`. One without a split belongs to the split
+    before it. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for a file that is not there or given
+    twice, and a wrong split.
     """
     try:
         words = shlex.split(given) if isinstance(given, str) else list(given)
@@ -99,17 +98,13 @@ def _matching(pattern: str) -> list[Path]:
 
 def form_of(path: Path) -> str:
     """The ending that says what a file holds, in front of that of its packing: ".jsonl"; "" where it has none."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _OPENERS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes)]
+    return suffixes[-2] if suffixes[-1] in _OPENERS else suffixes[-1]
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
-    """The lines of a file, unpacked (see `bounded_lines`), and where each stands: "a.txt.gz:3".
-
-    Raises UserError where it cannot be read on.
-    """
+    """The lines of a file, unpacked (see `bounded_lines`), and where each stands: "a.txt.gz:3". Raises UserError where
+    it cannot be read on."""
     line_number = 0
     try:
         with _opened(path) as file:
@@ -134,11 +129,10 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
             for column in columns:
                 if column not in table.schema_arrow.names:
                     raise UserError(f'{path} has no column "{column}".{nearest(column, table.schema_arrow.names)}')
-            number = 0
-            for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
-                for row in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
-                    number += 1
-                    yield row, f"{path} row {number}"
+            batches = table.iter_batches(batch_size=1024, columns=list(columns))
+            rows = (zip(*(batch.column(one).to_pylist() for one in columns), strict=True) for batch in batches)
+            for number, row in enumerate(itertools.chain.from_iterable(rows), 1):
+                yield row, f"{path} row {number}"
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from None
     except _BROKEN as error:

@@ -1,7 +1,5 @@
 """Texts and records out of the user's files: lines of text, parallel files of text, TSV, JSON lines and parquet."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,9 +19,7 @@ Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` gives it: its 
 
 def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
     """The files of a split in parts, in order. Files of text end in their field: the first of each go together, …
-
-    Raises UserError for a text of no field, and where a field has more files than another.
-    """
+    Raises UserError for a text of no field, and where a field has more files than another."""
     if tuple(fields) == TEXT:
         return [(path,) for path in paths]
     texts: dict[str, list[Path]] = {field: [] for field in fields}
@@ -55,13 +51,13 @@ def texts(path: Path, left_out: BadLines | None = None) -> Iterator[str]:
 def records(part: Part, fields: Sequence[str] = TEXT, left_out: BadLines | None = None) -> Iterator[Record]:
     """The texts of `fields` (their names in the files), record by record.
 
-    The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, and for records `.tsv`
-    (columns between tabs, in the order of `fields` or named by a first line). Anything else is text in UTF-8, a
-    document a line; several files are text, line for line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
+    The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, for records `.tsv`
+    (columns between tabs, in the order of `fields` or named by a first line); else text in UTF-8, a document a line;
+    several files are text, line for line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
 
-    Lines of JSON or records without any text are passed over. Lines that are not of the format, or in which a field is
-    empty, go into `left_out`; without it they raise UserError naming file and line. So do, in any case, a file that
-    cannot be read on, and parallel files with different numbers of lines.
+    Lines of JSON or records without any text are passed over. Bad lines, and those with an empty field, go into
+    `left_out`; without it they raise UserError naming file and line, as do a file that cannot be read on, and parallel
+    files of different lengths.
     """
     items, parse = _items_and_parser(part, fields)
     for item in items:
@@ -80,7 +76,9 @@ def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any],
     """What a part is read as, and what makes a record of one such: None where there is no text."""
     form = form_of(part[0])
     if len(part) > 1:
-        return _parallel_lines(part), _side_by_side
+        return _parallel_lines(part), lambda lines: _complete(
+            tuple(text_of_line(*line) for line in lines), [where for _, where in lines]
+        )
     if form == PARQUET:
         return parquet_rows(part[0], fields), lambda row: _cells(row, fields)
     if form in JSON_LINES:
@@ -98,10 +96,6 @@ def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
             counts = [f"{path} has {sum(1 for _ in numbered_lines(path)):,} lines" for path in part]
             raise UserError(f"{', '.join(counts)}: each line of the one needs its line in the others.")
         yield lines
-
-
-def _side_by_side(lines: Sequence[Line]) -> Record | None:
-    return _complete(tuple(text_of_line(*line) for line in lines), [where for _, where in lines])
 
 
 def _column_lines(path: Path, fields: Sequence[str]) -> Iterator[tuple[bytes | None, str, Sequence[str]]]:

@@ -5,8 +5,7 @@ is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it,
 `{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_line`.
 """
 
-from __future__ import annotations
-
+import contextlib
 import hashlib
 import re
 import shlex
@@ -26,6 +25,9 @@ MANIFEST = "manifest.json"
 _FORMAT = 1
 _SHOWN = 40  # characters of a wrong value in a message
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_KINDS = {"name": str, "source": dict, "filter": dict, "limit": int | None, "rows_read": int, "splits": dict}
+_OPTIONAL = {"max_bytes": int, "fields": list}
+_KINDS_OF_SPLIT = {"documents": int, "bytes": int, "sha256": str}
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,9 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record of an export.
-
-    `source` says where the text came from (kind, revision or versions or digests), `filter` which rows were kept,
-    `limit` and `max_bytes` how many rows, and bytes of text, a split was cut to, `rows_read` how many rows were looked
-    at, `fields` what a line holds.
+    """The record of an export. source: where the text came from (kind, revision or versions or digests). filter: which
+    rows were kept. limit, max_bytes: what a split was cut to, in rows and bytes of text. rows_read: how many rows were
+    looked at. fields: what a line holds.
     """
 
     name: str
@@ -70,26 +70,18 @@ class Manifest:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> Manifest:
+    def from_json(cls, value: Any) -> "Manifest":
         """The manifest that `to_json` was called on. Raises ValueError, saying what is wrong, for anything else."""
-        if _field(value, "format", int) != _FORMAT:
+        if _checked(value, {"format": int})["format"] != _FORMAT:
             raise ValueError(f"format {value['format']}")
-        splits = _field(value, "splits", dict)
+        found = _checked(value, _KINDS | {name: kind for name, kind in _OPTIONAL.items() if name in value})
+        splits, fields = found["splits"], tuple(found.get("fields", TEXT))
         if not splits or not set(splits) <= set(SPLITS):
             raise ValueError(f"splits are {', '.join(map(repr, splits)) or 'none'}")
-        return cls(
-            name=_field(value, "name", str),
-            source=_field(value, "source", dict),
-            filter=_field(value, "filter", dict),
-            limit=_field(value, "limit", int | None),
-            rows_read=_count(value, "rows_read"),
-            splits={
-                name: SplitRecord(_count(one, "documents"), _count(one, "bytes"), _field(one, "sha256", str))
-                for name, one in splits.items()
-            },
-            max_bytes=_count(value, "max_bytes") if "max_bytes" in value else None,
-            fields=_field_names(value) if "fields" in value else TEXT,
-        )
+        if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
+            raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
+        records = {name: SplitRecord(**_checked(one, _KINDS_OF_SPLIT)) for name, one in splits.items()}
+        return cls(**found | {"splits": records, "fields": fields})
 
     @property
     def is_cut(self) -> bool:
@@ -102,7 +94,7 @@ class Manifest:
         return {name: split.sha256 for name, split in self.splits.items()}
 
     def files_are_whole(self, folder: Path) -> bool:
-        """Whether every split's file is there and is, by its digest, the one that was exported."""
+        """Whether every split's file is, by its digest, the one that was exported."""
         return not digests.differences(folder, self._files)
 
     def check_files(self, folder: Path) -> None:
@@ -121,9 +113,8 @@ class Manifest:
 
     def command(self, force: bool = False) -> str:
         """What to type to export this text."""
-        source, words = self.source, []
-        chosen = source.get("select")
-        words.append(f"make data DATASET={source.get('of', self.name) if chosen else self.name}")
+        source, chosen = self.source, self.source.get("select")
+        words = [f"make data DATASET={source.get('of', self.name) if chosen else self.name}"]
         if source.get("kind") == "files":
             words += _files_given(source)
         if source.get("kind") == "hugging face" and source.get("streamed"):
@@ -152,11 +143,8 @@ def canonical_line(text: str) -> bytes:
 
 
 def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
-    """The line of an export for the texts of its fields, with its line end.
-
-    Escapes are only `\\"`, `\\\\`, `\\b`, `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone
-    surrogates, which UTF-8 cannot hold, become U+FFFD.
-    """
+    """The line of an export for the texts of its fields, with its line end. Escapes are only `\\"`, `\\\\`, `\\b`,
+    `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone surrogates become U+FFFD."""
     pairs = zip(map(encode_basestring, fields), map(encode_basestring, values), strict=True)
     line = "{" + ", ".join(map(": ".join, pairs)) + "}\n"
     try:
@@ -187,9 +175,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.from_json(read_json(path))
     except (ValueError, RecursionError) as error:
-        reason = "it nests too deeply" if isinstance(error, RecursionError) else str(error)
         raise UserError(
-            f"{path} is not a manifest of this version ({reason}): "
+            f"{path} is not a manifest of this version ({error}): "
             f"`make data DATASET={folder.name} FORCE=1` makes it anew."
         ) from None
 
@@ -201,42 +188,28 @@ def find_manifests(data_dir: Path) -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(data_dir.glob(f"[!.]*/{MANIFEST}"))}
 
 
-def _field(value: Any, name: str, kind: Any) -> Any:
+def _checked(value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a JSON object by their types. Raises ValueError for one that is missing or of another type."""
     if not isinstance(value, dict):
         raise ValueError("it is no object")
-    if name not in value:
-        raise ValueError(f"{name} is missing")
-    if not isinstance(value[name], kind) or isinstance(value[name], bool):
-        raise ValueError(f"{name} is {str(value[name])[:_SHOWN]!r}")
-    return value[name]
-
-
-def _count(value: Any, name: str) -> int:
-    count: int = _field(value, name, int)
-    if not 0 <= count < 1 << 63:
-        raise ValueError(f"{name} is out of range")
-    return count
-
-
-def _field_names(value: Any) -> tuple[str, ...]:
-    fields = _field(value, "fields", list)
-    if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
-        raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
-    return tuple(fields)
+    for name, kind in kinds.items():
+        field = value.get(name, ...)
+        is_number = isinstance(field, int)
+        if not isinstance(field, kind) or isinstance(field, bool) or (is_number and not 0 <= field < 1 << 63):
+            raise ValueError(f"{name} is {'missing' if field is ... else repr(str(field)[:_SHOWN])}")
+    return {name: value[name] for name in kinds}
 
 
 def _files_given(source: Mapping[str, Any]) -> list[str]:
     """FIELDS= and FILES= of an export of the user's files, as far as the record says; paths are as they were typed."""
-    fields, files, words = source.get("fields"), source.get("files"), []
-    if isinstance(fields, dict) and fields:
-        names = (name if name == called else f"{name}={called}" for name, called in fields.items())
-        words.append(f"FIELDS={','.join(names)}")
-    paths: list[str] = []
-    for split, entries in files.items() if isinstance(files, dict) else ():
-        listed = entries if isinstance(entries, list) else []
-        quoted = [shlex.quote(str(entry["path"])) for entry in listed if isinstance(entry, dict) and "path" in entry]
-        paths += [quoted[0] if split == "all" else f"{split}={quoted[0]}", *quoted[1:]] if quoted else []
-    return words + ([f"FILES={_one_word(' '.join(paths))}"] if paths else [])
+    words, paths = [], []
+    with contextlib.suppress(TypeError, KeyError, AttributeError):
+        fields = [name if name == called else f"{name}={called}" for name, called in source.get("fields", {}).items()]
+        words += [f"FIELDS={','.join(fields)}"] if fields else []
+        for split, entries in source["files"].items():
+            first, *more = [shlex.quote(str(entry["path"])) for entry in entries] or [""]
+            paths += [first if split == "all" or not first else f"{split}={first}", *more]
+    return words + ([f"FILES={_one_word(' '.join(filter(None, paths)))}"] if any(paths) else [])
 
 
 def _one_word(text: str) -> str:
@@ -244,8 +217,7 @@ def _one_word(text: str) -> str:
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
 
 
-# A row is kept if its text is longer.
-MIN_CHARACTERS = 100
+MIN_CHARACTERS = 100  # a row is kept if its text is longer
 # One text in so many goes into validation, another into test, up to a number.
 _HELD_OUT_OF = 25
 _MAX_HELD_OUT = 10_000
@@ -259,11 +231,9 @@ class HeldOut:
     last_test: int
 
     @classmethod
-    def of(cls, hashes: Iterable[int], what: str = f"documents of more than {MIN_CHARACTERS} characters") -> HeldOut:
-        """Of the content hashes of all documents. what: what they are, to say that they are too few to be split.
-
-        Raises UserError where they are.
-        """
+    def of(cls, hashes: Iterable[int], what: str = f"documents of more than {MIN_CHARACTERS} characters") -> "HeldOut":
+        """Of the content hashes of all documents. Raises UserError where they are too few to be split; what: what they
+        are."""
         ordered = sorted(set(hashes))
         if len(ordered) < len(SPLITS):
             raise UserError(

@@ -1,9 +1,8 @@
 """The translated messages that programs of this machine bring: gettext's catalogues, read as text of a language."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
+import itertools
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
+from t5xpg.data.text.package_documents import joined
 from t5xpg.data.text.sources import Rows
 
 # Where programs install their catalogues on Linux, and on macOS by its package managers.
@@ -22,17 +22,14 @@ FOLDERS = (
     Path("/opt/homebrew/share/locale"),
     Path("/opt/local/share/locale"),
 )
-_DOCUMENT_CHARACTERS = 1500  # messages of one catalogue are joined until a document has as many
 _FEWEST_WORDS = 3  # of a message that is text
 _CHARSET = re.compile(rb"charset=([A-Za-z0-9_.:-]+)")
 
 
 @dataclass(frozen=True)
 class InstalledMessages:
-    """The translations of messages that the programs of this machine bring: another text on another machine.
-
-    languages: names of folders below share/locale. `extraction` counts changes to how they are read.
-    """
+    """The translations of messages that the programs of this machine bring: another text on another machine. languages:
+    names of folders below share/locale. extraction: counts changes to how they are read."""
 
     languages: tuple[str, ...]
     extraction: int = 1
@@ -71,37 +68,31 @@ class InstalledMessages:
 def catalogs(languages: Iterable[str], folders: Iterable[Path]) -> list[tuple[str, Path]]:
     """The catalogues of languages: their names, `nb/LC_MESSAGES/grep.mo`, and their files, in an order of names."""
     found: dict[str, Path] = {}
-    wanted = list(languages)
-    for folder in folders:
-        for language in wanted:
-            for path in sorted((folder / language / "LC_MESSAGES").glob("*.mo")):
-                if path.is_file():
-                    found.setdefault(path.relative_to(folder).as_posix(), path)
+    for folder, language in itertools.product(folders, languages):
+        for path in filter(Path.is_file, (folder / language / "LC_MESSAGES").glob("*.mo")):
+            found.setdefault(path.relative_to(folder).as_posix(), path)
     return sorted(found.items())
 
 
 def catalog_documents(paths: Iterable[Path]) -> Iterator[str]:
     """Messages of some words, a line each, joined to documents catalogue by catalogue; none occurs twice."""
     seen: set[str] = set()
-    for path in paths:
-        lines: list[str] = []
+
+    def lines(path: Path) -> Iterator[str]:
         for message in translations(path):
             line = " ".join(message.split())
             if line not in seen and _is_text(line):
                 seen.add(line)
-                lines.append(line)
-                if sum(map(len, lines)) >= _DOCUMENT_CHARACTERS:
-                    yield "\n".join(lines)
-                    lines = []
-        if lines:
-            yield "\n".join(lines)
+                yield line
+
+    for path in paths:
+        yield from joined(lines(path))
 
 
 def translations(path: Path) -> Iterator[str]:
-    """The messages of a catalogue (a .mo file) that are translated, in its order, each form of a plural by itself.
-
-    Messages that are not in the catalogue's encoding are left out. Raises UserError where the file is no catalogue.
-    (The readers of Babel and of the standard library take every header for UTF-8, and fail on older catalogues.)
+    """The translated messages of a catalogue (a .mo file) in its order, each form of a plural by itself, as far as they
+    are in its encoding. Raises UserError where the file is none. (Babel and the standard library fail on older
+    catalogues.)
     """
     try:
         pairs = list(_pairs(path.read_bytes()))

@@ -1,9 +1,8 @@
 """Documents out of the Python files of installed packages: source code, and the prose of docstrings."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
+import itertools
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -14,33 +13,25 @@ from t5xpg.data.text.installed import SourceFile
 # function once it has the second number.
 _CODE_CHARACTERS = 2000
 _LONG_DOCUMENT_CHARACTERS = 8000
-# longer lines are data
-_MAX_LINE_CHARACTERS = 300
+_MAX_LINE_CHARACTERS = 300  # longer lines are data
 
 
 def code_documents(files: Iterable[SourceFile]) -> Iterator[str]:
     """Pieces of source files at top-level statements, without licence headers; no piece occurs twice."""
     seen: set[bytes] = set()
     for file in files:
-        for piece in _pieces(_without_header(file.text.split("\n"))):
+        # behind the comments that a file starts with (licence, encoding)
+        lines = itertools.dropwhile(lambda line: not line.strip() or line.startswith("#"), file.text.split("\n"))
+        for piece in _pieces(lines):
             key = hashlib.sha256(piece.encode("utf-8", errors="replace")).digest()
             if key not in seen and _is_code(piece):
                 seen.add(key)
                 yield piece
 
 
-def _without_header(lines: list[str]) -> list[str]:
-    """The lines behind the comments that a file starts with (licence, encoding)."""
-    start = 0
-    while start < len(lines) and (not lines[start].strip() or lines[start].startswith("#")):
-        start += 1
-    return lines[start:]
-
-
-def _pieces(lines: list[str]) -> Iterator[str]:
+def _pieces(lines: Iterable[str]) -> Iterator[str]:
     piece: list[str] = []
-    size = 0
-    previous = ""
+    size, previous = 0, ""
     for line in lines:
         if not previous.strip() and size >= _CODE_CHARACTERS and _may_start(line, size):
             yield "\n".join(piece).strip("\n")
@@ -65,13 +56,9 @@ def _is_code(piece: str) -> bool:
     return letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
 
 
-# Docstrings of one file are joined until a document has this many characters.
-_DOCUMENTATION_CHARACTERS = 1500
-# A docstring by itself is longer.
-_TEXT_CHARACTERS = 100
-# a shorter paragraph may be repeated ("Returns:", "A tensor."); a longer one is taken once
-_REPEATABLE_CHARACTERS = 40
-
+_DOCUMENTATION_CHARACTERS = 1500  # texts of one file are joined until a document has as many
+_TEXT_CHARACTERS = 100  # a docstring by itself is longer
+_REPEATABLE_CHARACTERS = 40  # a shorter paragraph may be repeated ("Returns:"); a longer one is taken once
 _LICENCE = re.compile(r"Licensed under|Permission is hereby granted|All rights reserved|Copyright|SPDX-", re.IGNORECASE)
 
 
@@ -79,7 +66,7 @@ def documentation_documents(files: Iterable[SourceFile]) -> Iterator[str]:
     """Documents of prose, in the order of the files; no paragraph of some length occurs twice."""
     seen: set[bytes] = set()
     for file in files:
-        yield from _joined(_prose(file, seen))
+        yield from joined(_prose(file, seen))
 
 
 def texts_and_packages(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
@@ -95,7 +82,7 @@ def _prose(file: SourceFile, seen: set[bytes]) -> Iterator[str]:
     return (prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
 
 
-def _joined(texts: Iterable[str]) -> Iterator[str]:
+def joined(texts: Iterable[str]) -> Iterator[str]:
     """Join texts to documents of some length."""
     parts: list[str] = []
     size = 0
@@ -118,13 +105,12 @@ def _docstrings(source: str) -> list[str]:
             tree = ast.parse(source, feature_version=(3, 11))
     except (SyntaxError, ValueError):
         return []
-    of_module: list[str] = []
-    of_classes: list[list[str]] = []
-    _collect(tree, of_module, of_classes)
-    return of_module + [docstring for own in of_classes for docstring in own]
+    groups: list[list[str]] = [[]]
+    _collect(tree, groups[0], groups)
+    return [docstring for own in groups for docstring in own]
 
 
-def _collect(node: ast.AST, group: list[str], of_classes: list[list[str]]) -> None:
+def _collect(node: ast.AST, group: list[str], groups: list[list[str]]) -> None:
     body = getattr(node, "body", [])
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
         first = body[0]
@@ -132,11 +118,10 @@ def _collect(node: ast.AST, group: list[str], of_classes: list[list[str]]) -> No
             group.append(first.value.value)
     for child in body:
         if isinstance(child, ast.ClassDef):
-            own: list[str] = []
-            of_classes.append(own)
-            _collect(child, own, of_classes)
+            groups.append([])
+            _collect(child, groups[-1], groups)
         elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.If | ast.Try | ast.With):
-            _collect(child, group, of_classes)
+            _collect(child, group, groups)
 
 
 def _new_prose(docstring: str, seen: set[bytes]) -> str:

@@ -1,7 +1,5 @@
 """Where the text of datasets comes from: files, installed packages, the Hugging Face hub."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re
@@ -20,6 +18,7 @@ from t5xpg.data.text.lines import BadLines
 from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import MIN_CHARACTERS, SPLITS, HeldOut, content_hash
 
+_PLAIN = re.compile(r"[\w*?\[\]!./-]+")
 _BEGINNING = re.compile(r"([a-z0-9]+)\*")
 _SHOWN = 30  # characters of patterns in a dataset's name
 _DIGITS = 8  # of their digest
@@ -32,14 +31,15 @@ class Selection:
     patterns: tuple[str, ...]
 
     @classmethod
-    def parse(cls, given: str) -> Selection:
+    def parse(cls, given: str) -> "Selection":
         """The patterns of SELECT=: words as a shell would write them. Their order means nothing."""
+        expected = "Expected names or patterns, SELECT='absl/* rich/*'."
         try:
             patterns = sorted(set(shlex.split(given)))
         except ValueError as error:
-            raise UserError(f"SELECT={given}: {error}. Expected names or patterns, SELECT='absl/* rich/*'.") from None
+            raise UserError(f"SELECT={given}: {error}. {expected}") from None
         if not patterns:
-            raise UserError("SELECT names nothing. Expected names or patterns, SELECT='absl/* rich/*'.")
+            raise UserError(f"SELECT names nothing. {expected}")
         return cls(tuple(patterns))
 
     def takes(self, name: str) -> bool:
@@ -50,17 +50,16 @@ class Selection:
         """Raise UserError, with the nearest names, where a pattern matches none of `names`, those of a corpus."""
         for pattern in self.patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
-                close = nearest(pattern, {*names, *_folders(names)})
+                folders = {f"{parent}/*" for name in names for parent in PurePosixPath(name).parents if parent.name}
+                close = nearest(pattern, {*names, *folders})
                 if close.startswith(" Known"):  # of all names, too many to be shown
                     close = nearest(pattern, {PurePosixPath(name).parts[0] for name in names if name})
                 raise UserError(f"SELECT: no file of {corpus} matches {pattern!r}.{close}")
 
     @property
     def suffix(self) -> str:
-        """What the name of the dataset ends in: `a` for `a*`; else something of the patterns, and their digest.
-
-        No two selections have the same, also where file systems take capitals for small letters.
-        """
+        """What the name of the dataset ends in: `a` for `a*`; else something of the patterns, and their digest. No two
+        selections have the same, also where file systems take capitals for small letters."""
         if beginning := _BEGINNING.fullmatch(str(self)):
             return beginning[1]
         readable = re.sub(r"[^A-Za-z0-9]+", "_", str(self)).strip("_")[:_SHOWN].strip("_")
@@ -68,21 +67,8 @@ class Selection:
         return "_".join(filter(None, (readable, digest)))
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
-        return " ".join(word if _is_plain(word) else shlex.quote(word) for word in self.patterns)
-
-
-def _is_plain(word: str) -> bool:
-    """Whether it is one word as it stands, wildcards and all: nothing but `shlex.split` reads it."""
-    return re.fullmatch(r"[\w*?\[\]!./-]+", word) is not None
-
-
-def _folders(names: Collection[str]) -> Iterator[str]:
-    """The folders of names, as patterns for what is in them."""
-    for name in names:
-        for parent in PurePosixPath(name).parents:
-            if parent.name:
-                yield f"{parent}/*"
+        """As `parse` reads it: wildcards need no quotes, as nothing but `shlex.split` reads them."""
+        return " ".join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in self.patterns)
 
 
 # A text; of records, that of each field.
@@ -91,10 +77,8 @@ Row: TypeAlias = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split, in order; `split` None: one text from which the splits are to be taken.
-
-    `total` is their number where it is known.
-    """
+    """The rows of one split, in order, and their number where it is known; `split` None: one text from which the splits
+    are to be taken."""
 
     split: str | None
     texts: Iterable[Row]
@@ -116,19 +100,15 @@ class OfFiles(Protocol):
     """A source whose text is that of files with names."""
 
     def select(self, selection: Selection, corpus: str) -> Source:
-        """The text of the chosen files alone. corpus: what the whole is called.
-
-        Raises UserError, here or where it is read, for patterns that match nothing.
-        """
+        """The text of the chosen files alone. corpus: what the whole is called. Raises UserError, here or where it is
+        read, for patterns that match nothing."""
 
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files: split to paths, or None to paths (see `local_files.parse_files`).
-
-    Lines that cannot be used go into `left_out`; without it they are errors. fields: of records, what each is called in
-    the export, to what it is called in the files; of text TEXT alone. selection: by which the files were chosen, and of
-    which dataset.
+    """The user's files, by split (see `local_files.parse_files`). left_out: gets lines that cannot be used; without it
+    they are errors. fields: what each is called in the export, to what it is called in the files. selection: by which
+    the files were chosen, and of which dataset.
     """
 
     files: Mapping[str | None, list[Path]]
@@ -138,17 +118,16 @@ class LocalFiles:
 
     def describe(self) -> dict[str, Any]:
         """Fields; paths as given, sizes and SHA-256 of the files."""
-        files = {
-            split or "all": [
-                {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in paths
-            ]
-            for split, paths in self.files.items()
-        }
+
+        def described(path: Path) -> dict[str, Any]:
+            return {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+
+        files = {split or "all": list(map(described, paths)) for split, paths in self.files.items()}
         fields = {} if tuple(self.fields) == TEXT else {"fields": dict(self.fields)}
         chosen = {} if self.selection is None else selected(*self.selection)
         return {"kind": "files", **fields, **chosen, "files": files}
 
-    def select(self, selection: Selection, corpus: str) -> LocalFiles:
+    def select(self, selection: Selection, corpus: str) -> "LocalFiles":
         """By the names of the files without their folders."""
         selection.require_any("FILES", [path.name for paths in self.files.values() for path in paths])
         chosen = {split: [path for path in paths if selection.takes(path.name)] for split, paths in self.files.items()}
@@ -167,10 +146,8 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class InstalledText:
-    """Text from the files of installed packages.
-
-    `extraction` counts changes to how it is read, so that exports of an earlier way are not taken for up to date.
-    """
+    """Text from the files of installed packages. extraction: counts changes to how it is read, so that exports of an
+    earlier way are not taken for up to date."""
 
     packages: Mapping[str, str]
     documents: Callable[[Iterable[SourceFile]], Iterator[Row]]
@@ -185,17 +162,15 @@ class InstalledText:
         """One text, from which the splits are to be taken."""
         yield Rows(None, self.documents(source_files(self.packages, self.site)))
 
-    def select(self, selection: Selection, corpus: str) -> SelectedText:
+    def select(self, selection: Selection, corpus: str) -> "SelectedText":
         """By the paths of the files inside site-packages: `absl/flags/_flag.py`."""
         return SelectedText(self, selection, corpus)
 
 
 @dataclass(frozen=True)
 class SelectedText:
-    """Those texts of an `InstalledText` that are of chosen files, in the splits in which the whole has them.
-
-    So nothing that a model of the whole was trained on is held out here, and the other way round.
-    """
+    """Those texts of an `InstalledText` that are of chosen files, in the splits in which the whole has them: nothing
+    that a model of the whole was trained on is held out here, and the other way round."""
 
     whole: InstalledText
     selection: Selection
@@ -239,11 +214,8 @@ class SelectedText:
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A dataset of the Hugging Face hub at one revision, or of a local folder laid out like one, with a column "text".
-
-    It has the three splits. One that is `streamed` is read as it comes, without a copy of it on this machine, and may
-    have a train split alone, from which the splits are then to be taken.
-    """
+    """A dataset of the Hugging Face hub at one revision, or of a local folder laid out like one, with a column "text"
+    and three splits. A `streamed` one is read as it comes, without a copy, and may have a train split alone."""
 
     path: str
     configuration: str | None
@@ -264,9 +236,8 @@ class HuggingFace:
         """The rows of each split. Raises UserError where there is no network and no copy in the cache of `datasets`."""
         from t5xpg.data.text import hugging_face
 
-        splits = hugging_face.splits(self.path, self.configuration, self.revision, self.streamed)
-        for split, (texts, count) in splits.items():
-            yield Rows(split, texts, count)
+        for split, found in hugging_face.splits(self.path, self.configuration, self.revision, self.streamed).items():
+            yield Rows(split, *found)
 
 
 def selected(selection: Selection, corpus: str) -> dict[str, str]:

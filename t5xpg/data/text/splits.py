@@ -1,7 +1,5 @@
 """Writing the splits of an export: what is kept of a source, and how a source without splits gets some."""
 
-from __future__ import annotations
-
 import array
 import contextlib
 import hashlib
@@ -37,11 +35,8 @@ def write_splits(
     left_out: BadLines | None = None,
     fields: Sequence[str] = TEXT,
 ) -> tuple[int, dict[str, SplitRecord]]:
-    """Write the splits' files; how many rows were read, and the records.
-
-    limit, max_bytes: how many documents, and bytes of their texts, are kept of each split at most, or of a source
-    without splits altogether. Nothing is read beyond them. fields: see `manifest.Manifest`.
-    """
+    """Write the splits' files; how many rows were read, and the records. limit, max_bytes: most documents, and bytes of
+    their texts, of each split, or of a source without splits. Nothing is read beyond them."""
     rows_read = 0
     splits: dict[str, SplitRecord] = {}
 
@@ -51,10 +46,12 @@ def write_splits(
         for row in rows.texts:
             rows_read += 1
             progress.advance()
-            if isinstance(row, tuple) or len(row) > MIN_CHARACTERS:
-                size += 0 if max_bytes is None else _bytes(row)
-                if max_bytes is not None and size > max_bytes:
-                    return
+            texts = row if isinstance(row, tuple) else (row,)
+            if row is texts or len(texts[0]) > MIN_CHARACTERS:
+                if max_bytes is not None:
+                    size += sum(len(text.encode("utf-8", errors="replace")) for text in texts)
+                    if size > max_bytes:
+                        return
                 yield row
                 count += 1
                 if count == limit:
@@ -66,7 +63,7 @@ def write_splits(
             if rows.split is None:
                 splits |= _write_held_out(folder, kept(rows, progress), fields)
             else:
-                with _SplitWriter(folder, rows.split) as writer:
+                with contextlib.closing(_SplitWriter(folder, rows.split)) as writer:
                     for row in kept(rows, progress):
                         writer.write(_line(row, fields))
                 splits[rows.split] = writer.record()
@@ -87,12 +84,6 @@ def _line(row: Row, fields: Sequence[str]) -> bytes:
     return canonical_record(row, fields) if isinstance(row, tuple) else canonical_line(row)
 
 
-def _bytes(row: Row) -> int:
-    """Of the text, or of those of all fields."""
-    texts = row if isinstance(row, tuple) else (row,)
-    return sum(len(text.encode("utf-8", errors="replace")) for text in texts)
-
-
 def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) -> dict[str, SplitRecord]:
     """Write texts without splits: see `HeldOut`. Records with equal inputs are in one split."""
     question = list(fields).index(question_of(fields))
@@ -107,7 +98,7 @@ def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) ->
         )
         spool.seek(0)
         with contextlib.ExitStack() as stack:
-            writers = {split: stack.enter_context(_SplitWriter(folder, split)) for split in SPLITS}
+            writers = {split: stack.enter_context(contextlib.closing(_SplitWriter(folder, split))) for split in SPLITS}
             for value, line in zip(hashes, spool, strict=True):
                 writers[held_out.split_of(value)].write(line)
         return {split: writer.record() for split, writer in writers.items()}
@@ -119,13 +110,9 @@ class _SplitWriter:
     def __init__(self, folder: Path, split: str) -> None:
         self._file: BinaryIO = split_path(folder, split).open("wb")
         self._digest = hashlib.sha256()
-        self._documents = 0
-        self._bytes = 0
+        self._documents = self._bytes = 0
 
-    def __enter__(self) -> _SplitWriter:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def write(self, line: bytes) -> None:

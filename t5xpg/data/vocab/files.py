@@ -1,7 +1,5 @@
 """The vocabulary of any SentencePiece model or Hugging Face tokenizer by its path."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,14 +21,12 @@ def vocabulary_of_file(
     """The vocabulary of a SentencePiece model, of a tokenizer.json, or of the folder that holds one of them.
 
     extra_ids: how many sentinels come behind the tokens. None: none where the model has tokens `<extra_id_0>` … of its
-    own, the last ids counting down; 100 otherwise. eos_token, pad_token: the end and padding of a tokenizer, where it
-    does not name them (they are looked for in tokenizer_config.json and special_tokens_map.json beside it, too).
+    own, the last ids counting down; 100 otherwise. eos_token, pad_token: of a tokenizer that does not name them itself,
+    or in tokenizer_config.json or special_tokens_map.json beside it.
 
-    Padding is id 0 here. Where a tokenizer has another padding, or none, padding takes the place of its token 0, which
-    gets the id of that padding (or, where there was none, a new one behind all others). All other ids are the
-    tokenizer's.
-
-    Raises UserError where there is no such file, or it has no end token, or text would be taken for padding.
+    Padding is id 0 here. Another padding of a tokenizer changes places with its token 0; where it has none, token 0
+    gets a new id behind all others. Raises UserError where there is no such file, or no end token, or text would be
+    taken for padding.
     """
     file = _file(Path(path))
     kind = HUGGING_FACE if file.suffix == ".json" else SENTENCEPIECE
@@ -40,7 +36,10 @@ def vocabulary_of_file(
         if piece is not None:
             if kind == SENTENCEPIECE:
                 raise UserError(f"{file} is a SentencePiece model, which itself says what its special tokens are.")
-            special[role] = _id_of(piece, model, file)
+            pieces = {model.piece(token): token for token in range(model.size)}
+            if piece not in pieces:
+                raise UserError(f"{file} has no token {piece!r}.{nearest(piece, pieces)}")
+            special[role] = pieces[piece]
     end, unknown = special["eos_id"], special["unk_id"]
     if end is None:
         raise UserError(
@@ -69,18 +68,11 @@ def vocabulary_of_record(value: Mapping[str, Any], copy: Path) -> Vocabulary:
 
 
 def _file(path: Path) -> Path:
-    found = next((path / name for name in FILES if (path / name).is_file()), path) if path.is_dir() else path
+    found = next((path / name for name in FILES if (path / name).is_file()), path)
     if not found.is_file():
         what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "is not there"
         raise UserError(f"{path} {what}. Expected a SentencePiece model, or a tokenizer.json of Hugging Face.")
     return found.resolve()
-
-
-def _id_of(piece: str, model: TokenModel, file: Path) -> int:
-    pieces = {model.piece(token): token for token in range(model.size)}
-    if piece not in pieces:
-        raise UserError(f"{file} has no token {piece!r}.{nearest(piece, pieces)}")
-    return pieces[piece]
 
 
 def _padding(kind: str, model: TokenModel, special: dict[str, int | None], file: Path) -> int:

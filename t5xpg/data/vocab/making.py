@@ -1,7 +1,5 @@
 """Makes the vocabulary of a dataset: trained on its export, or copied from a model that there is, with a report."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import json
@@ -20,6 +18,7 @@ from t5xpg.data.text.manifest import read_manifest, split_path
 from t5xpg.data.vocab import tokenizers
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import NAME, RECORD, REPORT, VocabularyRecord, folder_of, read_record
+from t5xpg.data.vocab.token_listing import printable
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE
 from t5xpg.data.vocab.training import VocabularySettings, draw_sample, train_model
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -29,15 +28,16 @@ SPLITS = ("validation", "test", "train")
 MOST_BYTES = 4_000_000  # of text that is measured on
 _LONGEST = 10  # pieces that are named
 _SHOWN_LENGTHS = 12  # pieces of more characters are one line of the table
+_MODEL_FILES = {"sentencepiece": "sentencepiece.model", HUGGING_FACE: "tokenizer.json"}
+_MAKERS = ("t5xpg", "sentencepiece")  # whose versions are recorded
+Log = Callable[[str], None]
 
 
 def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
-    """What there is to say of a vocabulary on the held-out text of the export in `folder`.
-
-    "split", "documents", "characters", "bytes", "words", "tokens": what was measured on. "coverage": the share of
-    characters that are not the unknown token. "tokens_per_word" (words stand between white space), "bytes_per_token".
-    "used": the share of the pieces that occur. "pieces_by_length": how many pieces have how many characters (as the
-    model writes them; special tokens and byte pieces are left out). "longest_pieces".
+    """What there is to say of a vocabulary on the held-out text of the export in `folder`: counts of what was measured
+    on, and "coverage" (share of characters that are known), "tokens_per_word" (between white space), "bytes_per_token",
+    "used" (share of pieces that occur), "pieces_by_length" (in characters, without special and byte pieces),
+    "longest_pieces".
     """
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
@@ -46,14 +46,8 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
         for text in _texts(split_path(folder, split)):
             ids = vocabulary.encode_plain(text)
             seen[ids] = True
-            counts.update(
-                documents=1,
-                characters=len(text),
-                bytes=len(text.encode("utf-8")),
-                words=len(text.split()),
-                tokens=len(ids),
-                unknown=vocabulary.unknown_characters(text),
-            )
+            counts.update(documents=1, characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
+            counts.update(tokens=len(ids), unknown=vocabulary.unknown_characters(text))
             progress.advance()
             if counts["bytes"] >= MOST_BYTES:
                 break
@@ -85,24 +79,15 @@ def table(report: dict[str, Any]) -> str:
         ("bytes a token", f"{report['bytes_per_token']:.3f}"),
         ("pieces used", f"{report['used']:.1%} of {report['pieces']:,}"),
         ("by length", ", ".join([*shown, *([f"longer: {beyond:,}"] if beyond else [])])),
-        ("longest", " ".join(map(_printable, report["longest_pieces"]))),
+        ("longest", " ".join(map(printable, report["longest_pieces"]))),
     ]
     return "\n".join(f"  {name:<14} {value}" for name, value in rows)
-
-
-def _printable(piece: str) -> str:
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in piece)
 
 
 def _texts(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         for line in file:
             yield from json.loads(line).values()
-
-
-_MODEL_FILES = {"sentencepiece": "sentencepiece.model", HUGGING_FACE: "tokenizer.json"}
-_MAKERS = ("t5xpg", "sentencepiece")  # whose versions are recorded
-Log = Callable[[str], None]
 
 
 def train_vocabulary(
@@ -114,11 +99,11 @@ def train_vocabulary(
     force: bool = False,
     log: Log = print,
 ) -> VocabularyRecord:
-    """Train a SentencePiece model on the training split of an export, unless that is done.
+    """Train a SentencePiece model on the training split of an export, into `data_dir/dataset/vocabularies/name/`,
+    unless it is there.
 
-    It goes to `data_dir/dataset/vocabularies/name/`. Raises UserError where there is one that was made from another
-    text or with other settings (`force` replaces it: models that were trained with its ids need it), and where the text
-    is too little or not as it was exported.
+    Raises UserError where there is one of another text or settings (`force` replaces it: models that were trained with
+    its ids need it), and where the text is too little or not as it was exported.
     """
     manifest = read_manifest(data_dir / dataset)
     manifest.check_files(data_dir / dataset)
@@ -158,11 +143,8 @@ def copy_vocabulary(
     force: bool = False,
     log: Log = print,
 ) -> VocabularyRecord:
-    """Take a SentencePiece model or a Hugging Face tokenizer for a vocabulary of the table; `vocabulary_of_file`
-    explains `extra_ids`, `eos_token` and `pad_token`.
-
-    The model is copied, and measured on the text of the dataset. As `train_vocabulary` otherwise.
-    """
+    """Copy a SentencePiece model or Hugging Face tokenizer as a vocabulary of the table, measured on the text of the
+    dataset; `vocabulary_of_file` explains `extra_ids`, `eos_token` and `pad_token`. Otherwise as `train_vocabulary`."""
     found = vocabulary_of_file(file, extra_ids, eos_token=eos_token, pad_token=pad_token)
     model = Path(str(found.model_file))
     read_manifest(data_dir / dataset)
@@ -172,11 +154,10 @@ def copy_vocabulary(
     if not force and (record := _there(wanted, data_dir, log)) is not None:
         return record
 
-    def copied(copy: Path) -> Vocabulary:
-        # not read again: what says which token is the end may lie beside the original alone
-        return dataclasses.replace(found, model_file=str(copy))
-
-    return _put(wanted, data_dir, model.read_bytes(), copied, log)
+    # not read again: what says which token is the end may lie beside the original alone
+    return _put(
+        wanted, data_dir, model.read_bytes(), lambda copy: dataclasses.replace(found, model_file=str(copy)), log
+    )
 
 
 def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyRecord | None:
@@ -188,13 +169,15 @@ def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyReco
         return None
     record = read_record(folder)
     changes = [
-        *_changes("the text" if wanted.source["kind"] == "export" else "the file", record.source, wanted.source),
-        *_changes("", record.settings, wanted.settings),
+        *_changes(
+            f"the {'text' if wanted.source['kind'] == 'export' else 'file'} ({{}})", record.source, wanted.source
+        ),
+        *_changes("{}", record.settings, wanted.settings),
     ]
     if changes:
-        listed = "\n".join(f"  {change}" for change in changes)
+        listed = "\n  ".join(changes)
         raise UserError(
-            f"The vocabulary in {folder} was made from something else than is asked for now:\n{listed}\n"
+            f"The vocabulary in {folder} was made from something else than is asked for now:\n  {listed}\n"
             "Models that were trained with it, and caches, need it as it is. To keep both, give the new one a name of "
             "its own: VOCAB=…  To replace it: FORCE=1"
         )
@@ -210,17 +193,12 @@ def _check_name(name: str) -> None:
         raise UserError(f"VOCAB={name[:100]}: a name is at most 100 letters, digits and underscores.")
 
 
-def _changes(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    found = []
-    for name in sorted({*then, *now} - {"path"}):
-        if then.get(name) != now.get(name):
-            subject = f"{what} ({name})" if what else name
-            found.append(f"{subject}: {_short(then.get(name))}, now {_short(now.get(name))}")
-    return found
+def _changes(form: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    def text(value: Any) -> str:
+        return digests.short(value) if isinstance(value, str) and len(value) == 64 else str(value)
 
-
-def _short(value: Any) -> str:
-    return digests.short(value) if isinstance(value, str) and len(value) == 64 else str(value)
+    names = [name for name in sorted({*then, *now} - {"path"}) if then.get(name) != now.get(name)]
+    return [f"{form.format(name)}: {text(then.get(name))}, now {text(now.get(name))}" for name in names]
 
 
 def _put(

@@ -4,8 +4,6 @@ A vocabulary is a folder `<data folder>/<dataset>/vocabularies/<name>/` with the
 `tokenizer.json`), its record `vocabulary.json` and its report `report.json`. Tasks call it `<dataset>_<name>`.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping
@@ -29,10 +27,9 @@ _FORMAT = 1
 class VocabularyRecord:
     """What a vocabulary was made from, and what it is.
 
-    dataset, name: whose it is, and what it is called there. model_file: the name of the model in the folder.
-    vocabulary: `Vocabulary.to_json` without the path of the model. source: the text that it was trained on, or the
-    file that it was copied from, with digests. settings: everything else that decides it. text: how much was read and
-    used. versions: of the libraries that made it.
+    model_file: the name of the model in its folder. vocabulary: `Vocabulary.to_json` without the path of the model.
+    source: the text that it was trained on, or the file that it was copied from, with digests. settings: everything
+    else that decides it. text: how much was read and used. versions: of the libraries that made it.
     """
 
     dataset: str
@@ -52,8 +49,7 @@ class VocabularyRecord:
         """The vocabulary; its model is looked at when it is used. Raises UserError for what describes none."""
         value = {"tokenizer_pad_id": 0, **self.vocabulary}
         names = ("kind", "extra_ids", "sentinels", "eos_id", "unk_id", "tokenizer_pad_id")
-        fields = {name: value[name] for name in names}
-        return Vocabulary(model_file=str(folder.resolve() / self.model_file), **fields)
+        return Vocabulary(model_file=str(folder.resolve() / self.model_file), **{name: value[name] for name in names})
 
     def check_model(self, folder: Path) -> None:
         """Raise UserError where the model is not the one that was made."""
@@ -88,10 +84,8 @@ def folder_of(data_dir: Path, dataset: str, name: str) -> Path:
 
 def find_vocabularies(data_dir: Path) -> dict[str, Path]:
     """The folders of all vocabularies below `data_dir` by `<dataset>_<name>`, sorted. Nothing is read."""
-    if not data_dir.is_dir():
-        return {}
     found: dict[str, Path] = {}
-    for path in sorted(data_dir.glob(f"[!.]*/{FOLDER}/[!.]*/{RECORD}")):
+    for path in sorted(data_dir.glob(f"[!.]*/{FOLDER}/[!.]*/{RECORD}")) if data_dir.is_dir() else ():
         folder = path.parent
         dataset, name = folder.parent.parent.name, folder.name
         if NAME.fullmatch(dataset) and NAME.fullmatch(name):

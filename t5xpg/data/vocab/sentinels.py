@@ -4,8 +4,6 @@ Sentinels are the blanks of span corruption; these are the marks of other object
 `named_tokens` say, as some of its extra ids: see `t5xpg.data.vocab.vocabulary`.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

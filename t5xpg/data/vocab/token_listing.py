@@ -1,7 +1,5 @@
 """What `t5xpg tokens` prints: the special ids of a vocabulary, and a text or ids token by token."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 
@@ -13,9 +11,7 @@ _DIGITS = 12  # of an id
 
 def listing(vocabulary: Vocabulary, text: str | None, ids: str | None) -> Iterator[str]:
     """The lines: the special ids, then the tokens of `text`, or of `ids` ("383,105"), where one of them is given.
-
-    Raises UserError for ids that the vocabulary does not have.
-    """
+    Raises UserError for ids that the vocabulary does not have."""
     tokens = _read_ids(ids, vocabulary) if ids is not None else None if text is None else vocabulary.encode(text)
     unknown = "" if vocabulary.unk_id is None else f", unknown {vocabulary.unk_id}"
     yield f"{vocabulary.kind}, {vocabulary.size:,} ids: padding {vocabulary.pad_id}, end {vocabulary.eos_id}{unknown}"
@@ -53,10 +49,13 @@ def _token_lines(vocabulary: Vocabulary, tokens: Sequence[int]) -> Iterator[str]
             elif index is not None:
                 number = other.sentinel_id(index) if index < other.num_sentinels else None
             cells.append(f"{'-' if number is None else number:>{max(8, len(name))}}")
-        piece = vocabulary.piece(token)
-        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in piece)
-        yield "  ".join([*cells, f"{counts[token]:5}", shown])
+        yield "  ".join([*cells, f"{counts[token]:5}", printable(vocabulary.piece(token))])
     yield f"{len(tokens):,} tokens for {counts[list(tokens)].sum():,} bytes; as text: {vocabulary.decode(tokens)!r}"
+
+
+def printable(piece: str) -> str:
+    """A token with escapes for characters that cannot be shown."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in piece)
 
 
 def _other_numberings(vocabulary: Vocabulary) -> dict[str, Vocabulary | int]:

@@ -4,8 +4,6 @@ A vocabulary (`t5xpg.data.vocab.vocabulary`) is such a model with ids for sentin
 Each library is imported by the model that needs it: byte vocabularies do without.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -39,11 +37,9 @@ _ANCHOR = "a"
 
 
 class TokenModel(Protocol):
-    """A loaded model. Ids are below `size`.
-
-    num_bytes: int32[size], the bytes of text that each id stands for (see `Vocabulary.token_bytes`). own_sentinels: the
-    ids of the model's own tokens `<extra_id_0>`, `<extra_id_1>` and so on, as far as there is no gap. special_ids: the
-    model's own padding, end and unknown token, None where it has none. covers_all_text: no text has unknown tokens.
+    """A loaded model, with ids below `size`. num_bytes: int32[size], see `Vocabulary.token_bytes`. own_sentinels: the
+    ids of its tokens `<extra_id_0>`, `<extra_id_1>` …, up to the first gap. special_ids: its own padding, end and
+    unknown token, or None. covers_all_text: no text has unknown tokens.
     """
 
     size: int
@@ -67,14 +63,16 @@ class TokenModel(Protocol):
 
 
 class HuggingFaceTokenizer:
-    """A Hugging Face tokenizer as a `TokenModel`. Raises UserError for a file that is none.
-
-    Ids are the tokenizer's own, but for one pair: where its padding is not id 0, `tokenizer_pad_id` and 0 change
-    places. A tokenizer without padding gets a new id for it, behind its last (`tokenizer_pad_id` is that).
-    """
+    """A Hugging Face tokenizer as a `TokenModel`. Raises UserError for a file that is none. Ids are its own, but where
+    its padding is not 0, `tokenizer_pad_id` and 0 change places; without padding that is a new id behind the last."""
 
     def __init__(self, file: str, tokenizer_pad_id: int = 0) -> None:
-        self._tokenizer = _read(file)
+        import tokenizers
+
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(file)
+        except Exception as error:  # the library raises nothing more precise
+            raise UserError(f"{file} is not a tokenizer.json of Hugging Face ({str(error)[:200]}).") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._pad = tokenizer_pad_id
@@ -98,12 +96,9 @@ class HuggingFaceTokenizer:
             original = self._swapped(token)
             if original not in special and token not in self.own_sentinels:
                 self.num_bytes[token] = len(piece.encode()) if original in literal else _num_bytes(piece, decoders)
-        kinds = {one["type"] for one in decoders}
-        self.covers_all_text = bool(kinds & {"ByteLevel", "ByteFallback"})
-        roles = _roles(Path(file).parent, definition, ids_of_pieces)
-        self.special_ids = {
-            name: None if piece is None else self._swapped(ids_of_pieces[piece]) for name, piece in roles.items()
-        }
+        self.covers_all_text = any(one["type"] in ("ByteLevel", "ByteFallback") for one in decoders)
+        roles = _roles(Path(file).parent, definition, ids_of_pieces).items()
+        self.special_ids = {name: None if one is None else self._swapped(ids_of_pieces[one]) for name, one in roles}
         self._anchor = self._tokenizer.encode(_ANCHOR, add_special_tokens=False).ids
         self._anchor_text = self._tokenizer.decode(self._anchor)
 
@@ -136,23 +131,13 @@ class HuggingFaceTokenizer:
         return sum(end - start for token, (start, end) in spans if self._swapped(token) == unknown)
 
 
-def _read(file: str) -> Any:
-    import tokenizers
-
-    try:
-        return tokenizers.Tokenizer.from_file(file)
-    except Exception as error:  # the library raises nothing more precise
-        raise UserError(f"{file} is not a tokenizer.json of Hugging Face ({str(error)[:200]}).") from None
-
-
 def _flat(decoder: Any) -> Iterator[Mapping[str, Any]]:
     """The decoders that one is made of."""
-    if isinstance(decoder, Mapping):
-        if decoder.get("type") == "Sequence":
-            for one in decoder["decoders"]:
-                yield from _flat(one)
-        else:
-            yield decoder
+    if isinstance(decoder, Mapping) and decoder.get("type") == "Sequence":
+        for one in decoder["decoders"]:
+            yield from _flat(one)
+    elif isinstance(decoder, Mapping):
+        yield decoder
 
 
 def _num_bytes(piece: str, decoders: Sequence[Mapping[str, Any]]) -> int:
@@ -182,16 +167,11 @@ def _roles(folder: Path, definition: Mapping[str, Any], ids: Mapping[str, int]) 
     files = [json_object_of(folder / name, "which token is padding and which the end") for name in _ROLE_FILES]
     found: dict[str, str | None] = {}
     for name, usual in _USUAL_NAMES.items():
-        given = [_content(one.get(name.replace("_id", "_token"))) for one in files]
-        candidates = [*given, unknown if name == "unk_id" else None, *usual]
-        found[name] = next((piece for piece in candidates if piece in ids), None)
+        given = [one.get(name.replace("_id", "_token")) for one in files]
+        contents = [one.get("content") if isinstance(one, Mapping) else one for one in given]
+        candidates = [*contents, unknown if name == "unk_id" else None, *usual]
+        found[name] = next((piece for piece in candidates if isinstance(piece, str) and piece in ids), None)
     return found
-
-
-def _content(token: Any) -> str | None:
-    """The text of a token, which is written alone or in an object."""
-    text = token.get("content") if isinstance(token, Mapping) else token
-    return text if isinstance(text, str) else None
 
 
 class SentencePieceModel:
@@ -209,9 +189,7 @@ class SentencePieceModel:
         self._pieces = [processor.IdToPiece(token) for token in range(processor.GetPieceSize())]
         self.size = len(self._pieces)
         # SeqIO writes a space before the sentinels that it adds to a model
-        self.own_sentinels = sentinels_among(
-            {piece.removeprefix(SPACE): token for token, piece in enumerate(self._pieces)}
-        )
+        self.own_sentinels = sentinels_among({one.removeprefix(SPACE): id for id, one in enumerate(self._pieces)})
         self.num_bytes = np.array([self._num_bytes(token) for token in range(self.size)], np.int32)
         self.num_bytes[list(self.own_sentinels)] = 0
         given = {"pad_id": processor.pad_id(), "eos_id": processor.eos_id(), "unk_id": processor.unk_id()}
@@ -249,10 +227,8 @@ class SentencePieceModel:
 
 @functools.cache
 def load(kind: str, file: str, tokenizer_pad_id: int = 0) -> TokenModel:
-    """The model in a file. tokenizer_pad_id: see `Vocabulary`. Raises UserError where there is none that can be read.
-
-    A model stays loaded; whoever writes another one into the same file has to call `load.cache_clear()`.
-    """
+    """The model in a file, which stays loaded until `load.cache_clear()`. tokenizer_pad_id: see `Vocabulary`. Raises
+    UserError where there is none that can be read."""
     if not Path(file).is_file():
         raise UserError(f"The {KINDS[kind]} {file} is not there.")
     if kind == SENTENCEPIECE:

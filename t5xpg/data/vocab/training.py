@@ -1,11 +1,10 @@
 """Trains SentencePiece models on exported text: the same bytes for the same text, settings and seed, on any machine."""
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import io
 import json
+import math
 import random
 import re
 import signal
@@ -33,7 +32,7 @@ class SampleSize:
     bytes: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> SampleSize:
+    def parse(cls, text: str) -> "SampleSize":
         """ "1000000" counts sentences, "200MB" bytes. Raises UserError for anything else."""
         match = _SIZE.fullmatch(text.strip())
         if match is None or int(match[1]) < 1:
@@ -47,10 +46,8 @@ class SampleSize:
 
 
 class Sample:
-    """Draws sentences, each with the same chance, without knowing how many there will be.
-
-    Every sentence gets a random number, and those with the smallest numbers are kept, as many as there is room for.
-    """
+    """Draws sentences, each with the same chance, without knowing how many there will be: every one gets a random
+    number, and those with the smallest are kept, as many as there is room for."""
 
     def __init__(self, size: SampleSize, seed: int) -> None:
         self._size = size
@@ -69,14 +66,12 @@ class Sample:
             return
         heapq.heappush(self._kept, (-number, self.offered, sentence))
         self.bytes += _bytes(sentence)
-        while self._is_too_much():
+        most = math.inf if self._size.sentences is None else self._size.sentences
+        most_bytes = math.inf if self._size.bytes is None else self._size.bytes
+        while len(self._kept) > most or self.bytes > most_bytes:
             lowest, _, left_out = heapq.heappop(self._kept)
             self._highest = -lowest
             self.bytes -= _bytes(left_out)
-
-    def _is_too_much(self) -> bool:
-        most, most_bytes = self._size.sentences, self._size.bytes
-        return (most is not None and len(self._kept) > most) or (most_bytes is not None and self.bytes > most_bytes)
 
     def sentences(self) -> list[str]:
         """What was kept, in the order in which it came."""
@@ -112,13 +107,12 @@ _LARGE = 2**30  # bytes of text from which SentencePiece needs wider numbers
 
 @dataclass(frozen=True)
 class VocabularySettings:
-    """What decides a trained vocabulary beside the text. The defaults are T5's.
+    """What decides a trained vocabulary beside the text. The defaults are T5's. Raises UserError for what cannot be.
 
-    size: pieces, with the three special ones and the 256 of `byte_fallback`; extra_ids come on top. model: one of
-    MODELS. character_coverage: so many of the text's characters get a piece; the others become bytes or unknown.
-    byte_fallback: 256 pieces for bytes, so that no text has unknown tokens. normalization: SentencePiece's rule;
-    "identity" changes nothing, and keeps spaces and line ends too, as code needs it. sample: how much of the text is
-    used. seed: which of it. Raises UserError for what cannot be.
+    size: pieces, with the three special ones and the 256 of `byte_fallback`, which leave no text unknown; extra_ids
+    come on top. character_coverage: the share of the text's characters that get a piece. normalization: SentencePiece's
+    rule; "identity" keeps spaces and line ends, as code needs it. sample: how much of the text is used. seed: which of
+    it.
     """
 
     size: int = 32_000
@@ -132,8 +126,7 @@ class VocabularySettings:
 
     def __post_init__(self) -> None:
         for name, known in (("model", MODELS), ("normalization", NORMALIZATIONS)):
-            if getattr(self, name) not in known:
-                value = getattr(self, name)
+            if (value := getattr(self, name)) not in known:
                 raise UserError(f"{name.upper()}={value} is not known.{nearest(str(value), known)}")
         if not 1 <= self.size <= _MOST_PIECES:
             raise UserError(f"SIZE={self.size}: it counts pieces, so it is from 1 to {_MOST_PIECES:,}.")
@@ -165,40 +158,36 @@ def draw_sample(dataset: str, split: Path, documents: int, settings: VocabularyS
 
 
 def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int) -> bytes:
-    """The SentencePiece model of the sentences, as its file holds it.
-
-    It has fewer pieces than were asked for where the text has no more to give. Raises UserError where the characters of
-    the text alone are more than that.
-    """
+    """The SentencePiece model of the sentences, as its file holds it, with fewer pieces where the text has no more to
+    give. Raises UserError where the characters of the text alone are more."""
     import sentencepiece
 
     model = io.BytesIO()
     keeps_all = settings.normalization == IDENTITY
-    options: dict[str, Any] = {
-        "model_type": settings.model,
-        "vocab_size": settings.size,
-        "hard_vocab_limit": False,
-        "character_coverage": settings.character_coverage,
-        "byte_fallback": settings.byte_fallback,
-        "normalization_rule_name": settings.normalization,
-        "remove_extra_whitespaces": not keeps_all,
-        "allow_whitespace_only_pieces": keeps_all,
-        # no line has the one, and SentencePiece takes no piece with the other from a text
-        "user_defined_symbols": ["\n", "\t"] if keeps_all else [],
-        "pad_id": 0,
-        "eos_id": 1,
-        "unk_id": 2,
-        "bos_id": -1,
-        "input_sentence_size": 0,  # it would draw by chance
-        "shuffle_input_sentence": False,
-        "max_sentence_length": LONGEST_SENTENCE * _MOST_BYTES_OF_CHARACTER,
-        "train_extremely_large_corpus": bytes_of_text >= _LARGE,
-        "num_threads": _THREADS,
-        "minloglevel": 2,
-    }
+    special: dict[str, int] = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     try:
         with _signals_end_it():
-            sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, **options)
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                model_type=settings.model,
+                vocab_size=settings.size,
+                hard_vocab_limit=False,
+                character_coverage=settings.character_coverage,
+                byte_fallback=settings.byte_fallback,
+                normalization_rule_name=settings.normalization,
+                remove_extra_whitespaces=not keeps_all,
+                allow_whitespace_only_pieces=keeps_all,
+                # no line has the one, and SentencePiece takes no piece with the other from a text
+                user_defined_symbols=["\n", "\t"] if keeps_all else [],
+                input_sentence_size=0,  # it would draw by chance
+                shuffle_input_sentence=False,
+                max_sentence_length=LONGEST_SENTENCE * _MOST_BYTES_OF_CHARACTER,
+                train_extremely_large_corpus=bytes_of_text >= _LARGE,
+                num_threads=_THREADS,
+                minloglevel=2,
+                **special,
+            )
     except RuntimeError as error:
         if match := re.search(r"smaller than required_chars\. (\d+) vs (\d+)", str(error)):
             raise UserError(
@@ -211,10 +200,8 @@ def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of
 
 @contextlib.contextmanager
 def _signals_end_it() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the process at once: Python would hear of them when the training is over.
-
-    Nothing is half-written meanwhile: the model is made in memory.
-    """
+    """Let Ctrl-C and SIGTERM end the process at once, as Python would hear of them when the training is over. Nothing
+    is half-written meanwhile: the model is made in memory."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

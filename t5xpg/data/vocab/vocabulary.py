@@ -17,8 +17,6 @@ end that the sentinels do not start from, so that both conventions number sentin
 extra id and those behind it in `seqio`, the last one and those before it in `transformers`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,10 +48,8 @@ CONVENTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 # ids of the byte vocabulary: 0 padding, 1 end, 2 unknown, then the 256 bytes
-_FIRST_BYTE = 3
-_NUM_BYTES = 256
-# no vocabulary in use has more than some thousands
-_MOST_EXTRA_IDS = 1_000_000
+_FIRST_BYTE, _NUM_BYTES = 3, 256
+_MOST_EXTRA_IDS = 1_000_000  # no vocabulary in use has more than some thousands
 _MOST_IDS = 2**31 - 1  # an id is an int32
 # what a record of a vocabulary says in any case
 _RECORDED = ("kind", "extra_ids", "sentinels", "pad_id", "eos_id", "unk_id")
@@ -66,12 +62,10 @@ _NUM_BYTES_OUTSIDE_UTF8 = 11
 class Vocabulary:
     """A vocabulary: `kind`, one of KINDS; `extra_ids` ids behind the tokens; `sentinels`, a convention.
 
-    `model_file` is the SentencePiece model, or the tokenizer.json of Hugging Face. Padding is id 0 in all vocabularies;
-    `tokenizer_pad_id` is that of a Hugging Face tokenizer where it is another: it and 0 change places. `unk_id` is None
-    for tokenizers that need none. `vocab.files.vocabulary_of_file` reads all of this from a model. `named_tokens`
-    are the texts of those of the extra ids that are no sentinels. `num_ids` is of the kind IDS alone, whose ids stand
-    for no text: they are written as numbers, and there are no others behind them.
-    Raises UserError for an unknown kind or convention, or a convention that the kind has no ids for.
+    `model_file`: a SentencePiece model or tokenizer.json; `vocab.files.vocabulary_of_file` reads all of this from it.
+    Padding is id 0; `tokenizer_pad_id`, a Hugging Face tokenizer's other one, and 0 change places. `unk_id`: None for
+    tokenizers that need none. `named_tokens`: the texts of those extra ids that are no sentinels. `num_ids`: of the
+    kind IDS alone, whose ids stand for no text and are written as numbers. Raises UserError for what cannot be.
     """
 
     kind: str = BYTES
@@ -89,8 +83,9 @@ class Vocabulary:
         if self.kind not in KINDS:
             raise UserError(f"There is no vocabulary of the kind {self.kind!r}.{nearest(self.kind, KINDS)}")
         if self.sentinels not in tuple(CONVENTIONS):
-            close = nearest(self.sentinels, CONVENTIONS)
-            raise UserError(f"There is no sentinel convention {self.sentinels!r}.{close}")
+            raise UserError(
+                f"There is no sentinel convention {self.sentinels!r}.{nearest(self.sentinels, CONVENTIONS)}"
+            )
         if self.kind not in CONVENTIONS[self.sentinels]:
             raise UserError(f"The sentinel convention {self.sentinels!r} does not number a {self.kind} vocabulary.")
         if (self.kind in WITHOUT_MODEL) == (self.model_file is not None):
@@ -141,9 +136,8 @@ class Vocabulary:
         if self.sentinels == BYT5_GOOGLE:
             last = _FIRST_BYTE + _NUM_BYTES - 1
             return range(last, last - _NUM_BYTES_OUTSIDE_UTF8, -1)
-        if self._counts_up:
-            return range(self._tokens, self._tokens + count)
-        return range(self.size - 1, self.size - 1 - count, -1)
+        end = self._tokens + count if self._counts_up else self.size - 1 - count
+        return range(self._tokens, end) if self._counts_up else range(self.size - 1, end, -1)
 
     @property
     def _counts_up(self) -> bool:
@@ -182,19 +176,14 @@ class Vocabulary:
         return self.size - 1 - index if self._counts_up else self._tokens + index
 
     @functools.cached_property
-    def _names(self) -> dict[int, str]:
-        return {self.named_id(name): name for name in self.named_tokens}
-
-    def _mark(self, token: int) -> str | None:
-        """The text of a sentinel or named token; None for other ids."""
-        index = self.sentinel_index(token)
-        return self._names.get(token) if index is None else f"<extra_id_{index}>"
+    def _marks(self) -> dict[int, str]:
+        """The texts of sentinels and named tokens."""
+        sentinels = {token: f"<extra_id_{index}>" for index, token in enumerate(self._sentinel_ids)}
+        return {self.named_id(name): name for name in self.named_tokens} | sentinels
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without an end token; `<extra_id_N>` and named tokens become the ids of those.
-
-        Raises UserError for a sentinel that the vocabulary does not have.
-        """
+        """Token ids of a text, without an end token; `<extra_id_N>` and named tokens become their ids. Raises UserError
+        for a sentinel that the vocabulary does not have."""
         found = list(marks(self.named_tokens).finditer(text))
         marked = [self.named_id(one[0]) if one[1] is None else self.sentinel_id(int(one[1])) for one in found]
         if self.kind == HUGGING_FACE and self.sentinels == OWN and not self.named_tokens:
@@ -214,19 +203,15 @@ class Vocabulary:
         return self._model.encode(code.decode("utf-8"))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids up to the first end token.
-
-        Sentinels become `<extra_id_N>`, named tokens their names; padding and ids without a text are left out; bytes
-        that are not UTF-8 become U+FFFD.
-        """
+        """The text of token ids up to the first end token, with sentinels and named tokens by their names. Padding and
+        ids without a text are left out; bytes that are not UTF-8 become U+FFFD."""
         parts: list[str] = []
         run: list[int] = []
         for token in map(int, ids):
             if token == self.eos_id:
                 break
-            mark = self._mark(token)
-            if mark is not None:
-                parts += [self._decode_plain(run, bool(parts)), mark]
+            if token in self._marks:
+                parts += [self._decode_plain(run, bool(parts)), self._marks[token]]
                 run = []
             elif token != self.pad_id:
                 run.append(token)
@@ -241,8 +226,8 @@ class Vocabulary:
 
     def piece(self, token: int) -> str:
         """An id as the vocabulary writes it: "▁the", "<0x41>", "<extra_id_3>"; "" for one that stands for nothing."""
-        if (mark := self._mark(token)) is not None:
-            return mark
+        if token in self._marks:
+            return self._marks[token]
         if self.kind == BYTES:
             special = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
             code = token - _FIRST_BYTE
@@ -256,11 +241,9 @@ class Vocabulary:
     def token_bytes(self) -> np.ndarray:
         """int32[size]: how many UTF-8 bytes of text each id stands for; 0 for padding, end, unknown and extra ids.
 
-        Summed over the tokens of a text these are the bytes of the text as its tokens say it: as the model normalises
-        it (T5's models make one space of several, and of a line end), without unknown characters, and with the space
-        that most models put before the first word: one byte more. For bytes, byte-level BPE and models that normalise
-        nothing the sum is the length of the text, plus that space. WordPiece tokens (BERT) do not say where spaces are:
-        their sum is the length without spaces.
+        Their sum is the bytes of the text as its tokens say it: normalised (T5's models make one space of several),
+        without unknown characters, and with the space that most models put before the first word. WordPiece (BERT) does
+        not say where spaces are.
         """
         counts = np.zeros(self.size, np.int32)
         if self.kind == BYTES:
@@ -281,11 +264,9 @@ class Vocabulary:
         return value | {name: getattr(self, name) for name in _WHERE_NOT_ZERO if getattr(self, name)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Vocabulary:
-        """The vocabulary that `to_json` described.
-
-        Raises UserError for what describes none, and where the model file is gone or another one.
-        """
+    def from_json(cls, value: Mapping[str, Any]) -> "Vocabulary":
+        """The vocabulary that `to_json` described. Raises UserError for what describes none, and where the model file
+        is gone or another one."""
         if not isinstance(value, Mapping):
             raise UserError(f"A {type(value).__name__} is recorded as the vocabulary, expected an object.")
         if absent := [name for name in _RECORDED if name not in value]:

@@ -209,7 +209,7 @@ def test_failures_show_the_end_of_the_log(tmp_path: Path, worker: Callable[[str]
         "plan(); print('[Errno 28] No space left on device'); 1/0",
     ):
         worker(body)
-        with pytest.raises(UserError, match=r"^There is no room in .*cache for the cache of t \(.* MiB free\)"):
+        with pytest.raises(UserError, match=r"^There is no room for the cache of t in .*cache \(.* MiB free\)"):
             cache_task("t", cache_dir=cache, data_dir=tmp_path)
     worker("os.kill(os.getpid(), 9)")
     with pytest.raises(UserError, match=r"was killed by signal 9, as the system does where memory runs out"):

@@ -25,12 +25,12 @@ def test_the_lengths_are_those_of_t5(inputs: int, density: float, mean: float) -
         extra_tokens_per_span_targets=1,
     )
     found = span_lengths(inputs, SpanCorruption(density, mean))
-    assert found.text == text
+    assert found.text_tokens == text
     # t5's mask has at least one noise token and one span
     noise = min(max(round(text * density), 1), text - 1)
     spans = max(round(noise / mean), 1)
-    assert (found.targets, found.spans) == (max(targets, noise + spans + 1), spans)
+    assert (found.target_tokens, found.spans) == (max(targets, noise + spans + 1), spans)
 
 
 def test_absurd_lengths_take_no_time() -> None:
-    assert span_lengths(10**9, SpanCorruption(0.15, 20.0)).text > 10**9
+    assert span_lengths(10**9, SpanCorruption(0.15, 20.0)).text_tokens > 10**9
