@@ -27,7 +27,7 @@ from flax import serialization
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
-from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import texts
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
@@ -68,7 +68,7 @@ def local_files(data: bytes) -> None:
     except UserError as error:
         refusal = error
         _refused(error, str(path))
-    left_out = BadLines()
+    left_out = LeftOut()
     lenient: list[str] = []
     broken = None
     try:

@@ -145,6 +145,7 @@ def _data(options: Namespace) -> None:
         max_bytes=options.max_mb,
         force=options.force,
         on_bad_line=options.on_bad_line,
+        min_characters=options.min_characters,
     )
 
 

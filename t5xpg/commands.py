@@ -180,9 +180,10 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("SELECT", "--select", "TEXT", "only the files with such names, 'absl/* rich/*'"),
             Option("LIMIT", "--limit", "N", "at most N rows of each split", count),
             Option("MAX_MB", "--max-mb", "N", "at most N megabytes of text of each split", megabytes),
+            Option("MIN_CHARACTERS", "--min-characters", "N", "leave shorter texts of your own out", count),
             Option("ON_BAD_LINE", "--on-bad-line", "skip", "what to do with a malformed line", default="error",
                    choices=("error", "skip")),
-            _force("export again even if it is up to date"),
+            _force("export again what is up to date, or in place of another text"),
         ),
         _command(
             "vocab", "train a SentencePiece vocabulary on an export, or copy a tokenizer", _DATASET,

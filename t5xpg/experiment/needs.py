@@ -44,6 +44,7 @@ class Data:
     revision: str | None = None
     limit: int | None = None
     max_mb: float | None = None
+    min_characters: int | None = None
     published: str | None = None
 
     @property
@@ -52,7 +53,7 @@ class Data:
         return self._command(self._files)
 
     def _command(self, files: str | None) -> str:
-        names = ("dataset", "fields", "files", "hub", "config", "revision", "limit", "max_mb")
+        names = ("dataset", "fields", "files", "hub", "config", "revision", "limit", "max_mb", "min_characters")
         return _typed("make data", {name: getattr(self, name) for name in names} | {"files": files})
 
     @property
@@ -81,6 +82,7 @@ class Data:
             "hub": None if self.hub is None else HuggingFace(self.hub, self.config, self.revision, streamed=True),
             "limit": self.limit,
             "max_bytes": None if self.max_mb is None else round(self.max_mb * 1e6),
+            "min_characters": self.min_characters,
         }
 
     def check(self) -> None:

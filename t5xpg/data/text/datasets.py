@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.installed import CODE_PACKAGES, DOCUMENTATION_PACKAGES
 from t5xpg.data.text.labelled import LABELLED, TEXT
+from t5xpg.data.text.manifest import BUILT_IN_MIN_CHARACTERS
 from t5xpg.data.text.messages import InstalledMessages
 from t5xpg.data.text.sources import HuggingFace, InstalledText, Source
 
@@ -18,6 +19,7 @@ class Dataset:
     source: Source
     sha256: Mapping[str, str] = field(default_factory=dict)
     fields: tuple[str, ...] = TEXT
+    min_characters: int = BUILT_IN_MIN_CHARACTERS
 
 
 def built_in() -> dict[str, Dataset]:

@@ -14,10 +14,9 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.manifest import (
     MANIFEST,
-    MIN_CHARACTERS,
     SPLITS,
     Manifest,
     read_manifest,
@@ -45,22 +44,26 @@ def export_dataset(
     max_bytes: int | None = None,
     force: bool = False,
     on_bad_line: str = ON_BAD_LINE[0],
+    min_characters: int | None = None,
     log: Callable[[str], None] = print,
 ) -> Manifest:
     """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
 
     files (of `local_files.parse_files`), hub: replace the known source of `name`. fields (of `labelled.parse_fields`):
-    records with a text for each are kept, else texts of more than 100 characters. select: the text of some files, for
-    `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source without splits.
-    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out and counts it. force:
-    export again what is up to date. log: gets lines for the user.
+    of records. Rows without text are left out. min_characters: of texts in the user's files and on the hub, what
+    shorter ones are left out (None: none; datasets that are known by name have a rule of their own). select: the text
+    of some files, for `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source without
+    splits.
+    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out. What is left out is
+    counted by reason, in the manifest and for the user. force: export again what is up to date, and replace an export
+    of another text. log: gets lines for the user.
 
     The folder is replaced when all is written. Raises UserError for a wrong name, limit, selection or file, something
     else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
     expected one.
     """
     left_out = _left_out(name, on_bad_line, files)
-    dataset = _dataset(name, files, fields, hub, left_out)
+    dataset = _dataset(name, files, fields, hub, left_out, min_characters)
     if select is not None:
         dataset = _selected(name, dataset, select)
     name = exported_name(name, select)
@@ -68,21 +71,31 @@ def export_dataset(
     folder = _destination(data_dir, name)
     remove_abandoned(folder.parent)
     description = json.loads(json.dumps(dataset.source.describe()))
-    kept: dict[str, Any] = {"min_characters": MIN_CHARACTERS + 1 if dataset.fields == TEXT else 1}
-    if left_out is not None:
+    kept: dict[str, Any] = {"min_characters": dataset.min_characters if dataset.fields == TEXT else 1}
+    if left_out.skip_malformed:
         kept["on_bad_line"] = on_bad_line
     wanted = Manifest(name, description, kept, limit, 0, {}, max_bytes, dataset.fields)
-    if not force and (manifest := _up_to_date(folder, wanted)):
-        log(f"{name} is up to date: {manifest.summary()}")
-        return manifest
+    there = None if force else _manifest_of(folder)
+    if there is not None:
+        _check_same(folder, there, wanted)
+        if there.files_are_whole(folder):
+            log(f"{name} is up to date: {there.summary()}")
+            return there
 
     remedy = "Make room, or name another place with T5XPG_DATA_DIR."
     with room_for(f"the export of {name}", folder.parent, remedy), directory_atomically(folder) as new:
         rows_read, splits = write_splits(
-            name, dataset.source, new, limit=limit, max_bytes=max_bytes, left_out=left_out, fields=dataset.fields
+            name,
+            dataset.source,
+            new,
+            left_out=left_out,
+            min_characters=kept["min_characters"],
+            limit=limit,
+            max_bytes=max_bytes,
+            fields=dataset.fields,
         )
-        if left_out is not None:
-            kept["bad_lines"] = {"count": left_out.count, "first": left_out.first}
+        if left_out.counts:
+            kept["left_out"] = {"counts": dict(left_out.counts), "first": left_out.first}
         manifest = dataclasses.replace(wanted, rows_read=rows_read, splits=splits)
         if limit is None and max_bytes is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
             raise UserError(
@@ -92,9 +105,36 @@ def export_dataset(
         write_manifest(new, manifest)
         _carry_over(folder, new)
     log(f"{name}: {manifest.summary()}")
-    if left_out is not None and left_out.count:
+    if left_out.counts:
         log(left_out.summary())
+    if vocabularies := sorted(path.name for path in folder.glob("vocabularies/*/")) if force else []:
+        log(f"vocabularies of {name}, unchanged: {', '.join(vocabularies)}. `make vocab … FORCE=1` trains one anew")
     return manifest
+
+
+def _manifest_of(folder: Path) -> Manifest | None:
+    """That of an export; None where there is none, or one of another version, which is made anew."""
+    try:
+        return read_manifest(folder) if (folder / MANIFEST).is_file() else None
+    except UserError:
+        return None
+
+
+def _check_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
+    """Raise UserError, with what differs, where an export is of another text than the one that is wanted."""
+    rules = {name: value for name, value in there.filter.items() if name != "left_out"}
+    there = dataclasses.replace(there, name=wanted.name, filter=rules)
+    names = ("source", "filter", "limit", "max_bytes", "fields")
+    changed = [name for name in names if getattr(there, name) != getattr(wanted, name)]
+    if not changed:
+        return
+    then, now = there.command(), wanted.command()
+    ways = f"  made by  {then}\n  now      {now}" if then != now else "  its source has another content now"
+    raise UserError(
+        f"{folder} holds another export of this name ({', '.join(changed)} changed):\n{ways}\nIts vocabularies, caches "
+        f"and runs are of that text. To keep it, choose another name, DATASET=…; to replace it, type: "
+        f"{wanted.command(force=True)}"
+    )
 
 
 def check_source(
@@ -105,23 +145,22 @@ def check_source(
     hub: HuggingFace | None = None,
     limit: int | None = None,
     max_bytes: int | None = None,
+    min_characters: int | None = None,
 ) -> None:
     """Raise UserError for what `export_dataset` would refuse before it reads a text. Nothing is read or written."""
-    dataset = _dataset(name, files, fields, hub, None)
+    dataset = _dataset(name, files, fields, hub, LeftOut(), min_characters)
     _check_limits(name, dataset, limit, max_bytes)
     if isinstance(dataset.source, InstalledMessages):
         dataset.source.catalogs(name)
 
 
-def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]] | None) -> BadLines | None:
-    """Where bad lines go; None where they are errors."""
+def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]] | None) -> LeftOut:
+    """What counts the rows that are left out."""
     if on_bad_line not in ON_BAD_LINE:
         raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
-    if on_bad_line == "error":
-        return None
-    if files is None:
+    if on_bad_line != "error" and files is None:
         raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
-    return BadLines()
+    return LeftOut(skip_malformed=on_bad_line == "skip")
 
 
 def exported_name(name: str, select: Selection | None) -> str:
@@ -134,7 +173,8 @@ def _dataset(
     files: Mapping[str | None, list[Path]] | None,
     fields: Mapping[str, str] | None,
     hub: HuggingFace | None,
-    left_out: BadLines | None,
+    left_out: LeftOut,
+    min_characters: int | None,
 ) -> Dataset:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise UserError(
@@ -145,12 +185,13 @@ def _dataset(
         raise UserError("FILES=… and HUB=… are two sources: give one of them.")
     if fields is not None and files is None:
         raise UserError(f'FIELDS={",".join(fields)} are of records in your own files: name them, FILES="train=…".')
+    if min_characters is not None and ((files is None and hub is None) or fields is not None):
+        raise UserError(f"MIN_CHARACTERS={min_characters} is for texts of your own, in FILES=… or HUB=…")
     if files is not None:
-        return Dataset(
-            LocalFiles(files, left_out, fields or dict(zip(TEXT, TEXT, strict=True))), fields=tuple(fields or TEXT)
-        )
+        source = LocalFiles(files, left_out, fields or dict(zip(TEXT, TEXT, strict=True)))
+        return Dataset(source, fields=tuple(fields or TEXT), min_characters=min_characters or 1)
     if hub is not None:
-        return Dataset(hub)
+        return Dataset(hub, min_characters=min_characters or 1)
     known = built_in()
     if name not in known:
         close, (whole, _, suffix) = nearest(name, known), name.rpartition("_")
@@ -172,7 +213,7 @@ def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
         )
     if len(exported_name(name, select)) > _LONGEST_NAME:
         raise UserError(f"DATASET={name} is too long a name for a selection of it.")
-    return Dataset(dataset.source.select(select, name))
+    return dataclasses.replace(dataset, source=dataset.source.select(select, name), sha256={})
 
 
 def _check_limits(name: str, dataset: Dataset, limit: int | None, max_bytes: int | None) -> None:
@@ -206,18 +247,6 @@ def _destination(data_dir: Path, name: str) -> Path:
                 "Move it away, or choose another name, DATASET=…."
             )
     return folder
-
-
-def _up_to_date(folder: Path, wanted: Manifest) -> Manifest | None:
-    if not (folder / MANIFEST).is_file():
-        return None
-    try:
-        manifest = read_manifest(folder)
-    except UserError:
-        return None  # of another version: made anew
-    rules = {name: value for name, value in manifest.filter.items() if name != "bad_lines"}
-    comparable = dataclasses.replace(manifest, name=wanted.name, filter=rules, rows_read=0, splits={})
-    return manifest if comparable == wanted and manifest.files_are_whole(folder) else None
 
 
 def _carry_over(old: Path, new: Path) -> None:

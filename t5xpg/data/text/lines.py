@@ -1,5 +1,6 @@
 """Lines of files that anyone may have written: bounded, decoded, parsed; what is wrong is said with file and line."""
 
+import collections
 import json
 from collections.abc import Iterator
 from typing import IO, Any
@@ -17,24 +18,37 @@ class BadLineError(UserError):
     """One line cannot be used; those behind it can."""
 
 
-class BadLines:
-    """What to do with lines that cannot be used: leave them out, count them, remember what was wrong with the first."""
+MALFORMED, EMPTY = "malformed", "empty"  # reasons to leave a row out
 
-    def __init__(self) -> None:
-        self.count = 0
+
+class LeftOut:
+    """The rows that an export leaves out, counted by reason, and what was wrong with the first malformed ones.
+
+    skip_malformed: whether those are left out; otherwise they are errors.
+    """
+
+    def __init__(self, skip_malformed: bool = False) -> None:
+        self.skip_malformed = skip_malformed
+        self.counts: collections.Counter[str] = collections.Counter()
         self.first: list[str] = []
 
-    def add(self, error: BadLineError) -> None:
-        """Leave one out."""
-        self.count += 1
+    def add_malformed(self, error: BadLineError) -> None:
+        """Leave a malformed line out. Raises the error where that is not wanted."""
+        if not self.skip_malformed:
+            raise error
+        self.counts[MALFORMED] += 1
         if len(self.first) < _SHOWN:
             self.first.append(str(error))
 
     def summary(self) -> str:
-        """One line for the count, and one for each of the first."""
-        more = [f"and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
-        head = f"{self.count} {'line was' if self.count == 1 else 'lines were'} left out:"
-        return "\n  ".join([head, *self.first, *more])
+        """One line for the counts, and one for each of the first malformed lines; "" where all rows were kept."""
+        if not self.counts:
+            return ""
+        more = self.counts[MALFORMED] - len(self.first)
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in self.counts.items())
+        total = self.counts.total()
+        head = f"{total:,} {'row was' if total == 1 else 'rows were'} left out: {counts}"
+        return "\n  ".join([head, *self.first, *([f"and {more} more"] if more else [])])
 
 
 def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[bytes | None]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.lines import BadLineError, BadLines, json_object, string_in, text_of_line
+from t5xpg.data.text.lines import EMPTY, BadLineError, LeftOut, json_object, string_in, text_of_line
 from t5xpg.data.text.local_files import JSON_LINES, PARQUET, form_of, numbered_lines, parquet_rows
 
 TSV = ".tsv"
@@ -43,32 +43,33 @@ def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
     return [parallel.get(path, (path,)) for path in paths if path not in beside]
 
 
-def texts(path: Path, left_out: BadLines | None = None) -> Iterator[str]:
+def texts(path: Path, left_out: LeftOut | None = None) -> Iterator[str]:
     """The texts of one file, as `records` reads it."""
     return (text for (text,) in records((path,), TEXT, left_out))
 
 
-def records(part: Part, fields: Sequence[str] = TEXT, left_out: BadLines | None = None) -> Iterator[Record]:
+def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None = None) -> Iterator[Record]:
     """The texts of `fields` (their names in the files), record by record.
 
     The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, for records `.tsv`
     (columns between tabs, in the order of `fields` or named by a first line); else text in UTF-8, a document a line;
     several files are text, line for line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
 
-    Lines of JSON or records without any text are passed over. Bad lines, and those with an empty field, go into
-    `left_out`; without it they raise UserError naming file and line, as do a file that cannot be read on, and parallel
-    files of different lengths.
+    Lines of JSON and records without any text are left out. Malformed lines, and those with an empty field, are left
+    out or raise UserError naming file and line, as `left_out` says; it counts them. A file that cannot be read on, and
+    parallel files of different lengths, raise UserError.
     """
+    left_out = LeftOut() if left_out is None else left_out
     items, parse = _items_and_parser(part, fields)
     for item in items:
         try:
             record = parse(item)
         except BadLineError as error:
-            if left_out is None:
-                raise
-            left_out.add(error)
+            left_out.add_malformed(error)
             continue
-        if record is not None:
+        if record is None:
+            left_out.counts[EMPTY] += 1
+        else:
             yield record
 
 

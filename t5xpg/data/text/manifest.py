@@ -121,6 +121,9 @@ class Manifest:
             given = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
             words += [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
         words += [f"SELECT={_one_word(str(chosen))}"] if chosen else []
+        least = self.filter.get("min_characters", 1)
+        words += [f"MIN_CHARACTERS={least}"] if least > 1 and (source.get("kind") == "files" or len(words) > 1) else []
+        words += ["ON_BAD_LINE=skip"] if self.filter.get("on_bad_line") == "skip" else []
         return " ".join([*words, *self.limits, *(["FORCE=1"] if force else [])])
 
     @property
@@ -217,7 +220,7 @@ def _one_word(text: str) -> str:
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
 
 
-MIN_CHARACTERS = 100  # a row is kept if its text is longer
+BUILT_IN_MIN_CHARACTERS = 101  # of the texts of datasets that are known by name
 # One text in so many goes into validation, another into test, up to a number.
 _HELD_OUT_OF = 25
 _MAX_HELD_OUT = 10_000
@@ -231,7 +234,7 @@ class HeldOut:
     last_test: int
 
     @classmethod
-    def of(cls, hashes: Iterable[int], what: str = f"documents of more than {MIN_CHARACTERS} characters") -> "HeldOut":
+    def of(cls, hashes: Iterable[int], what: str = "documents") -> "HeldOut":
         """Of the content hashes of all documents. Raises UserError where they are too few to be split; what: what they
         are."""
         ordered = sorted(set(hashes))

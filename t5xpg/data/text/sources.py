@@ -14,9 +14,9 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.text.installed import SourceFile, site_packages, source_files
 from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import parts_of, records
-from t5xpg.data.text.manifest import MIN_CHARACTERS, SPLITS, HeldOut, content_hash
+from t5xpg.data.text.manifest import BUILT_IN_MIN_CHARACTERS, SPLITS, HeldOut, content_hash
 
 _PLAIN = re.compile(r"[\w*?\[\]!./-]+")
 _BEGINNING = re.compile(r"([a-z0-9]+)\*")
@@ -106,13 +106,13 @@ class OfFiles(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files, by split (see `local_files.parse_files`). left_out: gets lines that cannot be used; without it
-    they are errors. fields: what each is called in the export, to what it is called in the files. selection: by which
-    the files were chosen, and of which dataset.
+    """The user's files, by split (see `local_files.parse_files`). left_out: says what becomes of malformed lines, and
+    counts them; without it they are errors. fields: what each is called in the export, to what it is called in the
+    files. selection: by which the files were chosen, and of which dataset.
     """
 
     files: Mapping[str | None, list[Path]]
-    left_out: BadLines | None = None
+    left_out: LeftOut | None = None
     fields: Mapping[str, str] = field(default_factory=lambda: dict(zip(TEXT, TEXT, strict=True)))
     selection: tuple[Selection, str] | None = None
 
@@ -193,7 +193,7 @@ class SelectedText:
         documents = [
             (content_hash(text), text if self.selection.takes(names[-1]) else None)
             for text in self.whole.documents(files())
-            if isinstance(text, str) and len(text) > MIN_CHARACTERS
+            if isinstance(text, str) and len(text) >= BUILT_IN_MIN_CHARACTERS
         ]
         self.selection.require_any(self.corpus, names)
         held_out = HeldOut.of(content for content, _ in documents)

@@ -11,9 +11,8 @@ from typing import BinaryIO
 from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data.text.labelled import TEXT, question_of
-from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.lines import EMPTY, LeftOut
 from t5xpg.data.text.manifest import (
-    MIN_CHARACTERS,
     SPLITS,
     HeldOut,
     SplitRecord,
@@ -30,32 +29,36 @@ def write_splits(
     source: Source,
     folder: Path,
     *,
-    limit: int | None,
+    left_out: LeftOut,
+    min_characters: int = 1,
+    limit: int | None = None,
     max_bytes: int | None = None,
-    left_out: BadLines | None = None,
     fields: Sequence[str] = TEXT,
 ) -> tuple[int, dict[str, SplitRecord]]:
-    """Write the splits' files; how many rows were read, and the records. limit, max_bytes: most documents, and bytes of
-    their texts, of each split, or of a source without splits. Nothing is read beyond them."""
-    rows_read = 0
+    """Write the splits' files; how many rows were read, and the records. left_out: counts the rows that are not
+    written: empty ones, texts of less than `min_characters`, and those behind which a split is full. limit, max_bytes:
+    most documents, and bytes of their texts, of each split, or of a source without splits. Nothing is read beyond them.
+    """
+    short = f"shorter than {min_characters} characters"
     splits: dict[str, SplitRecord] = {}
 
     def kept(rows: Rows, progress: Progress) -> Iterator[Row]:
-        nonlocal rows_read
         count = size = 0
         for row in rows.texts:
-            rows_read += 1
             progress.advance()
             texts = row if isinstance(row, tuple) else (row,)
-            if row is texts or len(texts[0]) > MIN_CHARACTERS:
-                if max_bytes is not None:
-                    size += sum(len(text.encode("utf-8", errors="replace")) for text in texts)
-                    if size > max_bytes:
-                        return
-                yield row
-                count += 1
-                if count == limit:
+            if isinstance(row, str) and (len(row) < min_characters or not row.strip()):
+                left_out.counts[short if row.strip() else EMPTY] += 1
+                continue
+            if max_bytes is not None:
+                size += sum(len(text.encode("utf-8", errors="replace")) for text in texts)
+                if size > max_bytes:
+                    left_out.counts["beyond MAX_MB"] += 1
                     return
+            yield row
+            count += 1
+            if count == limit:
+                return
 
     for rows in source.read():
         label = f"export {name}" + (f" {rows.split}" if rows.split else "")
@@ -69,15 +72,16 @@ def write_splits(
                 splits[rows.split] = writer.record()
     empty = [split for split, record in splits.items() if not record.documents]
     if empty or "train" not in splits:
-        kind, what = "record", f"a text for {' and '.join(fields)}"
-        if tuple(fields) == TEXT:
-            kind, what = "document", f"a text of more than {MIN_CHARACTERS} characters"
+        kind = "document" if tuple(fields) == TEXT else "record"
         raise UserError(
-            f"{name} would have no {kind} in {' and '.join(empty or ['train'])}: kept are rows with {what}, and "
-            f"{rows_read} rows were read."
-            + (f" Lines left out: {left_out.count}; {left_out.first[0]}" if left_out and left_out.count else "")
+            f"{name} would have no {kind} in {' and '.join(empty or ['train'])}: {_read(splits, left_out)} rows were "
+            f"read. {left_out.summary()}"
         )
-    return rows_read, {split: splits[split] for split in SPLITS if split in splits}
+    return _read(splits, left_out), {split: splits[split] for split in SPLITS if split in splits}
+
+
+def _read(splits: dict[str, SplitRecord], left_out: LeftOut) -> int:
+    return sum(record.documents for record in splits.values()) + left_out.counts.total()
 
 
 def _line(row: Row, fields: Sequence[str]) -> bytes:
@@ -93,9 +97,7 @@ def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) ->
         for row in rows:
             hashes.append(content_hash(row[question] if isinstance(row, tuple) else row))
             spool.write(_line(row, fields))
-        held_out = HeldOut.of(
-            hashes, f"documents of more than {MIN_CHARACTERS} characters" if tuple(fields) == TEXT else "records"
-        )
+        held_out = HeldOut.of(hashes, "documents" if tuple(fields) == TEXT else "records")
         spool.seek(0)
         with contextlib.ExitStack() as stack:
             writers = {split: stack.enter_context(contextlib.closing(_SplitWriter(folder, split))) for split in SPLITS}
