@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
@@ -13,8 +12,8 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.tasks.seqio_vocabularies import HuggingFaceVocabulary, from_seqio, model_file_of, to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file
-from t5xpg.data.vocab.vocabulary import OWN, Vocabulary
-from tests.small_tokenizers import LINES, byte_level, sentencepiece_model, with_spaces_in_pieces
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.small_tokenizers import byte_level
 
 
 @pytest.fixture(scope="module")
@@ -51,29 +50,3 @@ def test_is_a_value(vocabulary: Vocabulary) -> None:
     assert model_file_of(seqio.ByteVocabulary()) is None
     with pytest.raises(UserError, match="not of bytes"):
         HuggingFaceVocabulary(Vocabulary())
-
-
-def test_a_stream_through_the_tokenizer_can_be_put_back(vocabulary: Vocabulary, tmp_path: Path) -> None:
-    theirs = to_seqio(vocabulary)
-
-    def stream() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(LINES[:20]).map(theirs.encode_tf, num_parallel_calls=2).prefetch(2)
-
-    iterator = iter(stream())
-    for _ in range(3):
-        next(iterator)
-    saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "position"))
-    expected = next(iterator).numpy()
-    again = iter(stream())
-    tf.train.Checkpoint(iterator=again).read(saved).assert_consumed()
-    np.testing.assert_array_equal(next(again).numpy(), expected)
-    assert expected.tolist() == vocabulary.encode(LINES[3])
-
-
-def test_sentinels_of_a_models_own(tmp_path: Path) -> None:
-    tokenizer = vocabulary_of_file(with_spaces_in_pieces(tmp_path, sentinels=5))
-    pieces = [f"<extra_id_{i}>" for i in reversed(range(5))]
-    model = sentencepiece_model(tmp_path / "own.model", user_defined_symbols=pieces)
-    for vocabulary in (tokenizer, vocabulary_of_file(Path(model), extra_ids=0)):
-        assert vocabulary.sentinels == OWN
-        assert from_seqio(to_seqio(vocabulary)) == vocabulary

@@ -29,7 +29,6 @@ FEATURES = objective_steps.output_features(PrefixLM(), VOCABULARY)
     [
         ("..##.###", [10, 11, 639, 14, 638], [639, 12, 13, 638, 15, 16, 17]),
         ("##...#..", [639, 12, 13, 14, 638, 16, 17], [10, 11, 639, 15, 638]),
-        ("........", [10, 11, 12, 13, 14, 15, 16, 17], [639]),
         ("#.#.#.#.", [639, 11, 638, 13, 637, 15, 636, 17], [10, 639, 12, 638, 14, 637, 16, 636]),
     ],
 )
@@ -123,8 +122,7 @@ def test_a_prefix_and_its_rest_are_the_text(documents: list[np.ndarray]) -> None
     texts = [np.concatenate([example["inputs"][:-1], example["targets"][:-1]]) for example in found]
     np.testing.assert_array_equal(np.concatenate(texts), np.concatenate(documents))
     full = [len(e["inputs"]) - 1 for e in found if len(e["inputs"]) + len(e["targets"]) == 101]
-    assert min(full) < 15  # any length is as likely
-    assert max(full) > 85
+    assert min(full) < 15 < 85 < max(full)  # any length is as likely
     assert abs(np.mean(full) - 49.5) < 6 * 98 / math.sqrt(12 * len(full))
 
 
@@ -141,11 +139,9 @@ def test_chosen_tokens_are_masked_replaced_and_kept(documents: list[np.ndarray])
     found = examples(documents, MaskedLM(), inputs=128, targets=128)
     inputs, targets, chosen = (np.concatenate([e[name] for e in found]) for name in ("inputs", "targets", "chosen"))
     for example in found:
-        assert example["inputs"][0] == example["targets"][0] == cls
-        assert example["inputs"][-1] == example["targets"][-1] == 1
         assert len(example["inputs"]) == len(example["targets"]) == len(example["chosen"]) <= 128
-        assert set(example["chosen"]) <= {1, 2}
-        assert example["chosen"][0] == example["chosen"][-1] == 1
+        ends = [[int(values[place]) for values in example.values()] for place in (0, -1)]
+        assert ends == [[cls, cls, 1], [1, 1, 1]]
     of_text = (targets != cls) & (targets != 1)
     np.testing.assert_array_equal(targets[of_text], np.concatenate(documents))
     picked = chosen == 2
@@ -168,10 +164,9 @@ def test_chosen_tokens_are_masked_replaced_and_kept(documents: list[np.ndarray])
         np.testing.assert_array_equal(example["inputs"], example["targets"])
 
 
-def test_the_objective_of_a_task_is_known_and_changed(documents: list[np.ndarray]) -> None:
+def test_the_objective_of_a_task_is_known_and_changed() -> None:
     def task(*steps: Any) -> seqio.Task:
-        return seqio.Task("known", source=seqio.FunctionDataSource(_no_data, ["train"]), output_features=FEATURES,
-                          preprocessors=list(steps))  # fmt: skip
+        return seqio.Task("known", seqio.TextLineDataSource({"train": "none"}), FEATURES, list(steps))
 
     for objective in (SpanCorruption(0.2, 4.0), IidDenoising(0.3), PrefixLM(0.4), LanguageModel(), MaskedLM(0.2)):
         one = task(*objective_steps.steps(objective))
@@ -189,7 +184,3 @@ def test_the_objective_of_a_task_is_known_and_changed(documents: list[np.ndarray
     with pytest.raises(UserError, match=r"has no step t5\.data\.preprocessors\.span_corruption"):
         objective_steps.with_objective(theirs, SpanCorruption())
     assert objective_steps.objective_of(task(lambda dataset: dataset)) is None
-
-
-def _no_data(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
-    return tf.data.Dataset.range(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -58,22 +59,19 @@ def test_exports_the_three_splits(copy: Path, tmp_path: Path, monkeypatch: pytes
     manifest = export_dataset("wikitext", data_dir=tmp_path / "data", log=lambda line: None)
     assert {split: record.documents for split, record in manifest.splits.items()} == SHARDS
     assert manifest.rows_read == 4 * len(ROWS)
-    text = ROWS[2].replace("article", "validation article 0")
-    line = '{"text": "' + text.replace("\n", "\\n") + '"}\n'
-    assert (tmp_path / "data" / "wikitext" / "validation.jsonl").read_text() == line
+    (line,) = (tmp_path / "data" / "wikitext" / "validation.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"text": ROWS[2].replace("article", "validation article 0")}
     assert manifest.source["revision"] == "main"
 
 
 def test_without_a_network_it_says_so_in_one_line_with_two_ways_on(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         export_dataset("wikitext", data_dir=tmp_path / "data")
-    message = str(raised.value)
-    assert "\n" not in message
-    assert message.startswith(
-        "Cannot load Salesforce/wikitext (wikitext-103-raw-v1): there is no network. Two ways on:"
+    assert re.fullmatch(
+        r"Cannot load Salesforce/wikitext \(wikitext-103-raw-v1\): there is no network\. Two ways on:.* "
+        r'FILES="train=.* HF_HOME.*',
+        str(raised.value),
     )
-    assert 'FILES="train=' in message
-    assert "HF_HOME" in message
     assert list((tmp_path / "data").iterdir()) == []
     assert datasets.config.HF_HUB_OFFLINE == huggingface_hub.constants.HF_HUB_OFFLINE
 
@@ -114,30 +112,18 @@ def test_a_stream_is_exported_as_far_as_it_was_asked_for(fineweb: Path, tmp_path
     assert sum(split.documents for split in manifest.splits.values()) == 50
     assert manifest.rows_read == 52  # two are too short, and nothing was read behind the last
     assert sorted(manifest.splits) == ["test", "train", "validation"]  # of its train split alone
-    texts = [
-        json.loads(line)["text"]
-        for split in manifest.splits
-        for line in (tmp_path / "data" / "streamed" / f"{split}.jsonl").read_text().splitlines()
-    ]
-    assert sorted(texts) == sorted(
-        f"train {number} {row} {'og noen ord til ' * 10}" for number, rows in ((0, 40), (1, 10)) for row in range(rows)
-    )
-    assert shlex.split(manifest.command()) == [
-        *("make", "data", "DATASET=streamed", f"HUB={fineweb}", "CONFIG=nob_Latn", "REVISION=main", "LIMIT=50")
-    ]
+    exports = [(tmp_path / "data" / "streamed" / f"{split}.jsonl").read_text() for split in manifest.splits]
+    texts = [json.loads(line)["text"] for line in "".join(exports).splitlines()]
+    read = [f"{number} {row}" for number, rows in ((0, 40), (1, 10)) for row in range(rows)]
+    assert sorted(texts) == sorted(f"train {one} {'og noen ord til ' * 10}" for one in read)
+    typed = f"make data DATASET=streamed HUB={fineweb} CONFIG=nob_Latn REVISION=main LIMIT=50"
+    assert shlex.split(manifest.command()) == typed.split()
     size = len(texts[0].encode())
     bounded = exported(tmp_path, hub, max_bytes=10 * size + 5)
     assert sum(split.documents for split in bounded.splits.values()) == 10
     assert bounded.max_bytes == 10 * size + 5
     assert read_manifest(tmp_path / "data" / "streamed") == bounded
     assert bounded.command().endswith(f" MAX_MB={(10 * size + 5) / 1e6}")
-    with pytest.raises(UserError, match=r"0 different documents .* cannot be split"):
-        exported(tmp_path, hub, max_bytes=10)
-
-
-def test_a_stream_of_three_splits(copy: Path, tmp_path: Path) -> None:
-    manifest = exported(tmp_path, HuggingFace(str(copy), CONFIGURATION, None, streamed=True), max_bytes=10**6)
-    assert {split: record.documents for split, record in manifest.splits.items()} == SHARDS
 
 
 def test_what_a_stream_lacks_is_said(fineweb: Path, tmp_path: Path) -> None:
