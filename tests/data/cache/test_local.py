@@ -160,33 +160,30 @@ def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
         assert len([name for name in ours if name.startswith(f"{place}{os.sep}train.tfrecord-")]) == 64
 
 
-def task_of(*steps: Callable[[tf.data.Dataset], tf.data.Dataset]) -> seqio.Task:
-    """A task that makes examples of the numbers below 20."""
+def cache_numbers(folder: Path, example: Callable[[tf.Tensor], dict[str, tf.Tensor]]) -> None:
+    """Cache a task that makes examples of the numbers below 20."""
     source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: tf.data.Dataset.range(20), ["train"])
     features = {"targets": seqio.Feature(seqio.ByteVocabulary())}
-    placeholder = seqio.CacheDatasetPlaceholder()
-    return seqio.Task("local_small", source, features, [*steps, placeholder])
-
-
-def no_report(count: int, note: str) -> None:
-    pass
+    steps = [lambda dataset: dataset.map(example), seqio.CacheDatasetPlaceholder()]
+    task = seqio.Task("local_small", source, features, steps)
+    local.cache_task(task, folder, "make cache TASK=local_small RUNNER=FnApiRunner", lambda count, note: None)
 
 
 def test_the_memory_that_is_used_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of(lambda dataset: dataset.map(lambda number: {"targets": tf.fill([number], number)}))
-    local.cache_task(task, tmp_path / "memory", "", no_report)
+    def example(number: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"targets": tf.fill([number], number)}
+
+    cache_numbers(tmp_path / "memory", example)
     monkeypatch.setattr(local, "DigestOrder", functools.partial(DigestOrder, held=100))
-    local.cache_task(task, tmp_path / "files", "", no_report)
+    cache_numbers(tmp_path / "files", example)
     assert contents(tmp_path / "memory") == contents(tmp_path / "files")
-    assert sorted(path.name for path in (tmp_path / "files").iterdir() if ".tfrecord-" not in path.name) == [
-        "COMPLETED", "info.train.json", "stats.train.json",
-    ]  # fmt: skip
+    others = sorted(path.name for path in (tmp_path / "files").iterdir() if ".tfrecord-" not in path.name)
+    assert others == ["COMPLETED", "info.train.json", "stats.train.json"]
 
 
 def test_what_beam_would_write_by_chance_is_refused(tmp_path: Path) -> None:
-    task = task_of(lambda dataset: dataset.map(lambda n: {"targets": tf.zeros([2, n], tf.int32), "number": n}))
     with pytest.raises(UserError) as error:
-        local.cache_task(task, tmp_path / "cache", "make cache TASK=local_small RUNNER=FnApiRunner", no_report)
+        cache_numbers(tmp_path / "cache", lambda n: {"targets": tf.zeros([2, n], tf.int32), "number": n})
     assert str(error.value).startswith(
         'The examples of local_small, split train, are not all of one form: targets is {"shape": [null, 0], '
         '"dtype": "int32"} in one and {"shape": [null, 1], "dtype": "int32"} in another.'

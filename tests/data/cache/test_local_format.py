@@ -69,8 +69,7 @@ def test_tokens_are_counted_as_seqio_counts_them() -> None:
         "examples": 2, "é_tokens": 3, "é_max_tokens": 3, "a_tokens": 3, "a_max_tokens": 2, "b_tokens": 1,
         "b_max_tokens": 1,
     }  # fmt: skip
-    assert Stats({"tokens": []}, 1, {"tokens": 4}, {"tokens": 4}).to_json() == {
-        "examples": 1, "tokens_tokens": 4, "max_tokens_max_tokens": 4,
-    }  # fmt: skip
+    named = Stats({"tokens": []}, 1, {"tokens": 4}, {"tokens": 4}).to_json()
+    assert named == {"examples": 1, "tokens_tokens": 4, "max_tokens_max_tokens": 4}
     with pytest.raises(ValueError, match="the same name in SeqIO's stats: x_max_tokens"):
         Stats({}, 1, {"x": 1, "x_max": 1}, {"x": 1, "x_max": 1}).to_json()
