@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import local
 from t5xpg.data.cache.command import cache_task
-from t5xpg.data.cache.digest_order import DigestOrder
 from t5xpg.data.text.export import export_dataset
 
 # Tasks of a user: over files, with random numbers, with features of all kinds, and of functions.
@@ -160,32 +157,17 @@ def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
         assert len([name for name in ours if name.startswith(f"{place}{os.sep}train.tfrecord-")]) == 64
 
 
-def cache_numbers(folder: Path, example: Callable[[tf.Tensor], dict[str, tf.Tensor]]) -> None:
-    """Cache a task that makes examples of the numbers below 20."""
+def test_what_beam_would_write_by_chance_is_refused(tmp_path: Path) -> None:
+    def examples(numbers: tf.data.Dataset) -> tf.data.Dataset:
+        return numbers.map(lambda number: {"targets": tf.zeros([2, number], tf.int32), "number": number})
+
     source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: tf.data.Dataset.range(20), ["train"])
     features = {"targets": seqio.Feature(seqio.ByteVocabulary())}
-    steps = [lambda dataset: dataset.map(example), seqio.CacheDatasetPlaceholder()]
-    task = seqio.Task("local_small", source, features, steps)
-    local.cache_task(task, folder, "make cache TASK=local_small RUNNER=FnApiRunner", lambda count, note: None)
-
-
-def test_the_memory_that_is_used_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def example(number: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"targets": tf.fill([number], number)}
-
-    cache_numbers(tmp_path / "memory", example)
-    monkeypatch.setattr(local, "DigestOrder", functools.partial(DigestOrder, held=100))
-    cache_numbers(tmp_path / "files", example)
-    assert contents(tmp_path / "memory") == contents(tmp_path / "files")
-    others = sorted(path.name for path in (tmp_path / "files").iterdir() if ".tfrecord-" not in path.name)
-    assert others == ["COMPLETED", "info.train.json", "stats.train.json"]
-
-
-def test_what_beam_would_write_by_chance_is_refused(tmp_path: Path) -> None:
+    task = seqio.Task("local_small", source, features, [examples, seqio.CacheDatasetPlaceholder()])
     with pytest.raises(UserError) as error:
-        cache_numbers(tmp_path / "cache", lambda n: {"targets": tf.zeros([2, n], tf.int32), "number": n})
+        local.cache_task(task, tmp_path / "cache", "make cache TASK=local_small", lambda count, note: None)
     assert str(error.value).startswith(
         'The examples of local_small, split train, are not all of one form: targets is {"shape": [null, 0], '
         '"dtype": "int32"} in one and {"shape": [null, 1], "dtype": "int32"} in another.'
     )
-    assert str(error.value).endswith("type: make cache TASK=local_small RUNNER=FnApiRunner")
+    assert str(error.value).endswith("type: make cache TASK=local_small")

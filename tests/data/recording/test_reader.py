@@ -282,13 +282,6 @@ def test_manifests_of_another_form(folder: Path, where: str, new: Any) -> None:
         RecordedData(folder)
 
 
-@pytest.mark.parametrize("text", [b"", b"\xff\xfe", b"[" * 100_000])
-def test_manifests_that_are_none(folder: Path, text: bytes) -> None:
-    (folder / MANIFEST).write_bytes(text)
-    with pytest.raises(UserError, match="cannot be read as the manifest"):
-        RecordedData(folder)
-
-
 def test_folders_that_are_none(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"absent is no recording: .* no manifest\.json\. `make record EXP=… STEPS=n"):
         RecordedData(tmp_path / "absent")
@@ -296,12 +289,10 @@ def test_folders_that_are_none(folder: Path, tmp_path: Path) -> None:
         (folder / MANIFEST).write_text(other)
         with pytest.raises(UserError, match=r"is no recording: its manifest\.json is of something else"):
             RecordedData(folder)
+    for text in (b"", b"\xff\xfe", b"[" * 100_000):
+        (folder / MANIFEST).write_bytes(text)
+        with pytest.raises(UserError, match="cannot be read as the manifest"):
+            RecordedData(folder)
     os.truncate(folder / MANIFEST, 1 << 25)
     with pytest.raises(UserError, match="33,554,432 bytes"):
         RecordedData(folder)
-
-
-def test_a_description_that_is_none(folder: Path) -> None:
-    edit_manifest(folder, "streams/train/description", {"vocabulary": 3})
-    with RecordedData(folder) as data, pytest.raises(UserError, match=r"describes no task .* Copy the recording again"):
-        data.describe(TRAIN)

@@ -196,14 +196,6 @@ def test_a_damaged_record_is_said_with_the_name_of_its_file(folder: Path) -> Non
         list(iter(stream.next, None))
 
 
-def test_the_same_data_put_in_its_place_at_once_is_the_same_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_files, "_PERIOD", 0.0)
-    path = file_of(TEXT, folder)
-    stream, untouched = opened(TEXT), opened(TEXT)
-    os.replace(shutil.copy(path, folder / "copy"), path)
-    assert [hash_batch(stream.next() or {}) for _ in range(3)] == [hash_batch(untouched.next() or {}) for _ in range(3)]
-
-
 def test_large_files_are_told_apart_by_blocks_all_over_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And by their time: the digest does not tell of all of a file."""
     monkeypatch.setattr(source_files, "_BLOCK", 100)

@@ -17,7 +17,7 @@ from t5xpg.data.tasks import steps as objective_steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.task_names import NAMED_BYTES, UL2
 from t5xpg.data.vocab.sentinels import CLS, MASK
-from tests.data import reference_objectives as reference
+from tests.data.reference_objectives import restored
 
 VOCABULARY = to_seqio(NAMED_BYTES)
 FIRST, SENTINELS = NAMED_BYTES.sentinel_id(0), NAMED_BYTES.num_sentinels
@@ -33,15 +33,12 @@ FEATURES = objective_steps.output_features(PrefixLM(), VOCABULARY)
     ],
 )
 def test_fixed_masks(masked: str, inputs: list[int], targets: list[int]) -> None:
-    """By hand, by the reference, and by t5."""
+    """By hand and by t5; the reference restores the text."""
     tokens, mask = list(range(10, 18)), [mark == "#" for mark in masked]
-    assert reference.corrupted(tokens, mask, FIRST) == (inputs, targets)
-    assert reference.restored(inputs, targets, FIRST, SENTINELS) == tokens
-    for function, expected in (
-        (t5.noise_span_to_unique_sentinel, inputs),
-        (t5.nonnoise_span_to_unique_sentinel, targets),
-    ):
-        assert function(tf.constant(tokens), tf.constant(mask), VOCABULARY, None).numpy().tolist() == expected
+    assert restored(inputs, targets, FIRST, SENTINELS) == tokens
+    functions = (t5.noise_span_to_unique_sentinel, t5.nonnoise_span_to_unique_sentinel)
+    given = (tf.constant(tokens), tf.constant(mask), VOCABULARY, None)
+    assert [function(*given).numpy().tolist() for function in functions] == [inputs, targets]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +70,7 @@ def text_of(example: dict[str, np.ndarray], mode: int) -> list[int]:
     assert inputs.pop() == targets.pop() == 1
     assert not set(inputs + targets) & {0, 1, 2, *range(259, 264)}
     if max(inputs + targets) > 258:
-        return list(reference.restored(inputs, targets, FIRST, SENTINELS))
+        return restored(inputs, targets, FIRST, SENTINELS)
     return inputs + targets
 
 

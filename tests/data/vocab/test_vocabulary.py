@@ -137,11 +137,10 @@ def test_what_describes_no_vocabulary_is_refused(change: dict[str, object], mess
         Vocabulary.from_json({**BYTES.to_json(), **change})
 
 
-def test_records_that_are_no_vocabulary_are_refused() -> None:
-    with pytest.raises(UserError, match="recorded as the vocabulary"):
-        Vocabulary.from_json([])  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="has no kind, extra_ids, sentinels, pad_id, eos_id, unk_id"):
-        Vocabulary.from_json({})
+def test_a_record_that_is_no_vocabulary_is_refused() -> None:
+    for value, message in (([], "recorded as the vocabulary"), ({}, "has no kind, extra_ids, sentinels, pad_id")):
+        with pytest.raises(UserError, match=message):
+            Vocabulary.from_json(value)  # type: ignore[arg-type]
 
 
 def test_a_file_that_is_no_sentencepiece_model_is_refused(tmp_path: Path) -> None:
@@ -150,19 +149,6 @@ def test_a_file_that_is_no_sentencepiece_model_is_refused(tmp_path: Path) -> Non
         file.write_bytes(content)
         with pytest.raises(UserError, match=r"a\.model is not a SentencePiece model"):
             Vocabulary("sentencepiece", 100, SEQIO, str(file)).size  # noqa: B018
-
-
-def test_sentencepiece(model_file: str) -> None:
-    vocabulary = Vocabulary("sentencepiece", 100, SEQIO, model_file)
-    assert vocabulary.size == 164
-    ids = vocabulary.encode("bag dem <extra_id_0> kib<extra_id_1>")
-    assert ids.count(163) == 1
-    assert ids[-1] == 162
-    assert vocabulary.decode([*ids, 1, 5]) == "bag dem<extra_id_0> kib<extra_id_1>"
-    counts = vocabulary.token_bytes()
-    # each word carries the space before it, the first one too
-    assert counts[vocabulary.encode("bag dem")].sum() == len(" bag dem")
-    assert counts[[0, 1, 2, 64, 163]].tolist() == [0, 0, 0, 0, 0]
 
 
 def test_agrees_with_seqio(model_file: str) -> None:
@@ -179,6 +165,7 @@ def test_agrees_with_seqio(model_file: str) -> None:
         assert vocabulary.sentinel_id(0) == theirs.vocab_size - 1
     text = "bag <extra_id_0> dem <extra_id_99>"
     assert list(to_seqio(pieces).encode(text)) == pieces.encode(text)
+    assert pieces.decode([*pieces.encode(text), 1, 5]) == "bag<extra_id_0> dem<extra_id_99>"
 
     # vocabularies with other names are others, whichever side asks
     plain, named = seqio.ByteVocabulary(extra_ids=381), to_seqio(NAMED)

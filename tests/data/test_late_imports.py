@@ -11,6 +11,9 @@ pytestmark = pytest.mark.process
 
 PROGRAM = """
 import sys
+import t5xpg.data.metrics
+
+assert not {"numpy", "sklearn", "sacrebleu", "rouge_score", "nltk", "seqio", "tensorflow", "jax"} & set(sys.modules)
 from t5xpg.data.stream.worker import Answers
 
 Answers()
