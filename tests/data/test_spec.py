@@ -1,4 +1,4 @@
-"""The description of a stream: what can be said, and what is refused."""
+"""The description of a stream: what can be said, and what is refused (more of it: tests/cli/test_bad_input.py)."""
 
 from __future__ import annotations
 
@@ -54,21 +54,15 @@ def test_modules_are_names_or_one_text() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mixture_or_task_name": "../x"}, r"mixture_or_task_name is '\.\./x': expected a name, without a path"),
         ({"mixture_or_task_name": ""}, "without a path"),
         ({"mixture_or_task_name": "a\0b"}, r"'a\\x00b'"),
         ({"split": "a/../../b"}, "split is 'a/../../b'"),
         ({"task_feature_lengths": "inputs"}, "task_feature_lengths is 'inputs': expected a length for each"),
         ({"task_feature_lengths": {"inputs": 64.0}}, r"is 64\.0: it must be a whole number"),
         ({"batch_size": "8"}, "batch_size is '8': it must be a whole number"),
-        ({"batch_size": 10**12}, "1000000000000 rows of 64 tokens .* Lower BATCH_SIZE"),
-        ({"task_feature_lengths": {"inputs": 10**9}}, "128 rows of 1000000000 tokens"),
         ({"num_epochs": 0}, "num_epochs is 0"),
         ({"shuffle": "no"}, "shuffle is 'no': it must be True or False"),
         ({"objective": "span_corruption"}, "objective is 'span_corruption': expected one of SpanCorruption, IidDeno"),
-        ({"seed": 2**31}, "from 0 to 2147483647"),
-        ({"num_virtual_shards": 3}, "128 rows does not divide over 3 virtual shards"),
-        ({"module_import": "os; import x"}, "MODULE_IMPORT is 'os; import x'"),
         ({"module_import": 3}, "MODULE_IMPORT is 3"),
     ],
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -42,15 +40,3 @@ def test_files_are_as_tensorflow_writes_them(tmp_path: Path, count: int, written
             for record in records[number::4]:
                 writer.write(record)
         assert path.read_bytes() == (tmp_path / "theirs").read_bytes()
-
-
-def test_a_full_disk_is_said_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, *arguments: Any, **options: Any) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    order = DigestOrder(tmp_path / "order", held=1)
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        order.add([b"record"])
-    with pytest.raises(OSError, match="No space left on device"):
-        deal(iter([b"record"]), [tmp_path / "file"])

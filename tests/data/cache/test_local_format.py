@@ -1,4 +1,4 @@
-"""Examples that are made and written without TensorFlow are those of the steps of the table, and of protocol buffers."""
+"""Examples made and written without TensorFlow are those of the steps of the table, and of protocol buffers."""
 
 from __future__ import annotations
 

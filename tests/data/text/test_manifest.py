@@ -81,17 +81,6 @@ def test_says_that_a_manifest_cannot_be_read(tmp_path: Path, content: str) -> No
         read_manifest(tmp_path / "mime")
 
 
-def test_says_that_a_text_is_not_as_it_was_exported(tmp_path: Path) -> None:
-    path = tmp_path / "mine" / "train.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(TEXT)
-    MANIFEST.check_files(path.parent)
-    path.write_bytes(b"y" + TEXT[1:])
-    with pytest.raises(UserError, match=r"mine is not as it was .*: .*train\.jsonl holds .* DATASET=mine FORCE=1 "):
-        MANIFEST.check_files(path.parent)
-    assert not MANIFEST.files_are_whole(path.parent)
-
-
 def test_the_command_makes_the_same_export_again(tmp_path: Path) -> None:
     paths = [tmp_path / "a b.txt", tmp_path / "it's.txt", tmp_path / "c.txt"]
     for path in paths:

@@ -15,7 +15,7 @@ from t5xpg.data.text.export import export_dataset, exported_name
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import SPLITS, Manifest
 from t5xpg.data.text.package_documents import code_documents
-from t5xpg.data.text.sources import HuggingFace, InstalledText, Selection
+from t5xpg.data.text.sources import InstalledText, Selection
 from tests.data.text.test_installed import install
 
 
@@ -48,12 +48,6 @@ def test_no_two_selections_have_one_name() -> None:
     assert exported_name("pycode", Selection.parse("a*")) == "pycode_a"
 
 
-@pytest.mark.parametrize("given", [" ", "'a"])
-def test_what_is_no_pattern_is_refused(given: str) -> None:
-    with pytest.raises(UserError, match=r"^SELECT.*Expected names or patterns, SELECT='absl/\* rich/\*'"):
-        Selection.parse(given)
-
-
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The dataset "code" of two packages of a hundred files; where exports go."""
@@ -68,8 +62,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         names[f"{package}/same.py"] = module("shared", 0)
         install(tmp_path, package, "1.0", names)
     source = InstalledText({"alpha": "1.0", "beta": "1.0"}, code_documents, extraction=1, site=tmp_path)
-    datasets = {"code": Dataset(source), "plain": Dataset(HuggingFace("some/where", None, None))}
-    monkeypatch.setattr(export_module, "built_in", lambda: datasets)
+    monkeypatch.setattr(export_module, "built_in", lambda: {"code": Dataset(source)})
     return tmp_path / "data"
 
 
@@ -100,7 +93,6 @@ def test_what_cannot_be_selected_is_said(corpus: Path) -> None:
     for name, pattern, message in (
         ("code", "alhpa/*", r"^SELECT: no file of code matches 'alhpa/\*'\. Did you mean alpha/\*\?$"),
         ("code", "alpha/* zzz", r"^SELECT: no file of code matches 'zzz'\. Known: alpha, beta\.$"),
-        ("plain", "a*", "the text of plain is not of files with names. It can be of code, or of FILES="),
         ("code", "beta/module_000.py", "of the 1 documents that it chooses of code, none is in"),
     ):
         with pytest.raises(UserError, match=message):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 import sentencepiece
+import seqio
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
+from t5xpg.data.tasks.seqio_vocabularies import HuggingFaceVocabulary, from_seqio, model_file_of, to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file, vocabulary_of_record
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE, load
 from t5xpg.data.vocab.vocabulary import OWN, SEQIO, Vocabulary
@@ -113,6 +116,28 @@ def test_sentinels_of_its_own(folder: Path) -> None:
     assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
     # others, behind them
     assert vocabulary_of_file(file, extra_ids=3).sentinels == SEQIO
+
+
+def test_ids_are_the_same_in_graphs(folder: Path) -> None:
+    vocabulary = vocabulary_of_file(byte_level(folder / "graphs", special=("</s>",)), extra_ids=20)
+    theirs = to_seqio(vocabulary)
+    assert from_seqio(theirs) == vocabulary
+    assert (theirs.vocab_size, theirs.extra_ids) == (vocabulary.size, 20)
+    assert (theirs.pad_id, theirs.eos_id, theirs.unk_id) == (0, vocabulary.eos_id, None)
+    for text in ("bag dem", "Zürich 日本", "", "<extra_id_0>"):
+        ids = vocabulary.encode_plain(text)
+        assert list(theirs.encode(text)) == theirs.encode_tf(tf.constant(text)).numpy().tolist() == ids
+    ids = [*vocabulary.encode("bag <extra_id_0> dem"), vocabulary.eos_id, 0, 0]
+    rows = tf.constant([ids, ids[::-1]], tf.int32)
+    assert [text.decode() for text in theirs.decode_tf(rows).numpy()] == [theirs.decode(row) for row in rows.numpy()]
+    assert theirs.decode_tf(rows[0]).numpy().decode() == theirs.decode(ids) == "bag <extra_id_0> dem"
+    # tasks compare the vocabularies of their features, and Beam sends them to other processes
+    assert pickle.loads(pickle.dumps(theirs)) == theirs == to_seqio(vocabulary)
+    assert len({theirs, to_seqio(vocabulary)}) == 1
+    assert theirs != seqio.ByteVocabulary()
+    assert model_file_of(theirs) == Path(str(vocabulary.model_file))
+    with pytest.raises(UserError, match="not of bytes"):
+        HuggingFaceVocabulary(Vocabulary())
 
 
 def test_padding_changes_places_with_the_token_of_id_0(folder: Path) -> None:
