@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import seqio
 
 from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import command, definition, memory, process, record
+from t5xpg.data.cache import command, memory, process, record
 from t5xpg.data.cache.command import cache_task
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
@@ -146,17 +145,6 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
     finally:
         path.write_bytes(content)
     assert command.problem(cache / TASK, export, "") is None
-
-
-@pytest.mark.process
-def test_a_cache_of_other_code_or_text_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export = read_manifest(folder / "data" / "mine").identity
-    said = command.problem(folder / "cache" / TASK, export | {"train": "0" * 64}, "make it") or ""
-    assert "the text of the split train: " in said
-    assert said.endswith("now 000000000000…\nTo make it again from what there is now, type: make it")
-    monkeypatch.setattr(definition, "_DEFINING", ("data/preprocessors.py",))
-    said = command.problem(folder / "cache" / TASK, export, "") or ""
-    assert re.search(r"the code t5xpg/data/tasks/\w+\.py: [0-9a-f]{12}…, now none", said)
 
 
 @pytest.fixture

@@ -61,18 +61,16 @@ def test_it_gives_what_was_recorded(folder: Path) -> None:
 
 
 def test_rows_of_virtual_shards(folder: Path) -> None:
-    whole, shards = batches(TRAIN, 3), (0, 2)
     with RecordedData(folder) as data:
+        stream = data.open(TRAIN, (0, 2))
+        assert stream.spec.batch_size == 4
+        for batch in batches(TRAIN, 3):
+            rows = next(stream)
+            for name, array in batch.items():
+                np.testing.assert_array_equal(rows[name], array[[0, 1, 4, 5]], strict=True)
         for wrong in ((), (1, 0), (3,)):
             with pytest.raises(ValueError, match="expected ascending numbers from 0 to 2"):
                 data.open(TRAIN, wrong)
-        stream = data.open(TRAIN, shards)
-        assert stream.spec.batch_size == 2 * len(shards)
-        for batch in whole:
-            rows = next(stream)
-            for name, array in batch.items():
-                expected = np.concatenate([array[2 * shard : 2 * shard + 2] for shard in shards])
-                np.testing.assert_array_equal(rows[name], expected, strict=True)
 
 
 def test_positions(folder: Path) -> None:
@@ -163,20 +161,14 @@ def test_other_settings_are_refused(folder: Path, config: DatasetConfig, message
             assert "STEPS=7 OUTPUT='" in str(caught.value)
 
 
-def test_settings_that_change_no_batch_may_differ(folder: Path) -> None:
+def test_settings_that_change_no_batch_may_differ(folder: Path, tmp_path: Path) -> None:
     with RecordedData(folder) as data:
         data.open(dataclasses.replace(TRAIN, module_import=("some.module",)))
-        short = data.open(dataclasses.replace(VALIDATION, max_batches=2))
-        assert [hash_batch(batch) for batch in short] == hashes(VALIDATION, 2)
-        long = data.open(dataclasses.replace(VALIDATION, max_batches=200))  # the live one has no more either
-        assert len(list(long)) == 3
-
-
-def test_a_cut_validation_does_not_pass_for_a_longer_one(tmp_path: Path) -> None:
+        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=2)))) == 2
+        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=200)))) == 3  # as the live one has
     with RecordedData(make(tmp_path / "cut", validation=3, limit=3)) as data:
         assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=3)))) == 3
-        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=1)))) == 1
-        for limit, said in ((None, "all"), (4, "4")):
+        for limit, said in ((None, "all"), (4, "4")):  # a cut one does not pass for a longer one
             message = rf"3 batches of the split 'validation' of some_task, and this run reads {said} \(EVAL_STEPS\)"
             with pytest.raises(UserError, match=message):
                 data.open(dataclasses.replace(VALIDATION, max_batches=limit))

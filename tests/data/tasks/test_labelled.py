@@ -126,11 +126,9 @@ def test_an_answer_is_right_if_it_is_one_of_the_aliases() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_translations_and_classes() -> None:
-    right = {f"dog {n}.": f"Ein Hund {n} ßo." for n in range(5)}
-    found = measured("pairs_translate_en_de", right)
-    assert found["bleu"] == pytest.approx(100.0)
-    assert found["chrf"] == pytest.approx(100.0)
-    assert "tok:intl" in found["bleu_signature"]
+    found = measured("pairs_translate_en_de", {f"dog {n}.": f"Ein Hund {n} ßo." for n in range(5)})
+    assert "tok:intl" in found.pop("bleu_signature")
+    assert (found["bleu"], found["chrf"]) == pytest.approx((100.0, 100.0))
     found = measured("classes_classify", {f"number {n}.": "even" for n in range(5)})
     assert found == pytest.approx({"accuracy": 60.0, "majority": 60.0, "macro_f1": 37.5})
     found = measured("quiz_text_to_text", {f"is {n}?": "It is 3." for n in range(5)})
@@ -139,31 +137,27 @@ def test_translations_and_classes() -> None:
 
 
 def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for there in ("squad", "quiz_text_to_text"):
-        assert sources.is_prepared(seqio.TaskRegistry.get(there))
-    seqio.set_tfds_data_dir_override(None)
-    source = seqio.TfdsDataSource("squad/v1.1:3.0.0", tfds_data_dir=str(tmp_path), splits=("train", "validation"))
-    task = seqio.TaskRegistry.get("squad").replace(source=source)
-    assert not sources.is_prepared(task)
-    with pytest.raises(
-        UserError, match=r"^squad reads squad/v1\.1:3\.0\.0 of TensorFlow Datasets, which is not there\."
-    ):
-        providers.check(task, config("squad"))
+    def reading(name: str) -> seqio.Task:
+        source = seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path), splits=("train", "validation"))
+        return seqio.TaskRegistry.get("squad").replace(source=source)
 
     def no_network(*arguments: Any, **options: Any) -> None:
         raise OSError("the name\ncannot be resolved")
 
+    for there in ("squad", "quiz_text_to_text"):
+        assert sources.is_prepared(seqio.TaskRegistry.get(there))
+    seqio.set_tfds_data_dir_override(None)
+    task = reading("squad/v1.1:3.0.0")
+    reads = r"^squad reads squad/v1\.1:3\.0\.0 of TensorFlow Datasets, which "
+    with pytest.raises(UserError, match=f"{reads}is not there"):
+        providers.check(task, config("squad"))
     said: list[str] = []
     monkeypatch.setattr(type(task.source.tfds_dataset.builder), "download_and_prepare", no_network)
-    with pytest.raises(
-        UserError, match=r"cannot be had here: the name cannot be resolved\. Prepare it on a machine"
-    ) as e:
+    message = r"cannot be had here: the name cannot be resolved\. Prepare it .*tfds\.load\('squad/v1\.1:3\.0\.0'\)"
+    with pytest.raises(UserError, match=message):
         sources.prepare(task, said.append)
-    assert "tfds.load('squad/v1.1:3.0.0')" in str(e.value)
-    assert said == [
-        f"squad reads squad/v1.1:3.0.0 of TensorFlow Datasets: getting it into {tmp_path}/squad/v1.1/3.0.0 …"
-    ]
+    (line,) = said
+    assert line.endswith(f"of TensorFlow Datasets: getting it into {tmp_path}/squad/v1.1/3.0.0 …")
     for name in ("squad/v9.9:3.0.0", "squad/v1.1:9.9.9", "no_such_data_set:1.0.0"):
-        other = task.replace(source=seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path), splits=("train",)))
         with pytest.raises(UserError, match=f"squad reads {name} of TensorFlow Datasets: "):
-            sources.is_prepared(other)
+            sources.is_prepared(reading(name))

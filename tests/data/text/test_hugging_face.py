@@ -34,20 +34,26 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hugging_face, "_reachable", lambda endpoint: False)
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A folder laid out like Salesforce/wikitext: a card that names the files, and parquet shards."""
-    folder = tmp_path / "wikitext"
-    (folder / CONFIGURATION).mkdir(parents=True)
-    card = ["---", "configs:", f"- config_name: {CONFIGURATION}", "  data_files:"]
-    for split, shards in SHARDS.items():
-        card += [f"  - split: {split}", f"    path: {CONFIGURATION}/{split}-*"]
-        for shard in range(shards):
-            rows = [row.replace("article", f"{split} article {shard}") for row in ROWS]
-            name = f"{split}-{shard:05}-of-{shards:05}.parquet"
-            pyarrow.parquet.write_table(pyarrow.table({"text": rows}), folder / CONFIGURATION / name)
+def write_hub(folder: Path, configuration: str, pattern: str, files: dict[str, list[dict[str, list[Any]]]]) -> Path:
+    """A dataset as the hub has it: a card that names the files, and tables in parquet. pattern: of a split's files."""
+    card = ["---", "configs:", f"- config_name: {configuration}", "  data_files:"]
+    for split, tables in files.items():
+        card += [f"  - split: {split}", f"    path: {pattern.format(split)}*"]
+        for number, table in enumerate(tables):
+            path = folder / f"{pattern.format(split)}{number:05}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pyarrow.parquet.write_table(pyarrow.table(table), path, row_group_size=7)
     (folder / "README.md").write_text("\n".join([*card, "---", ""]))
     return folder
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A folder laid out like Salesforce/wikitext."""
+    files: dict[str, list[dict[str, list[Any]]]] = {"train": [], "validation": [], "test": []}
+    for split, number in (("train", 0), ("train", 1), ("validation", 0), ("test", 0)):
+        files[split].append({"text": [row.replace("article", f"{split} article {number}") for row in ROWS]})
+    return write_hub(tmp_path / "wikitext", CONFIGURATION, f"{CONFIGURATION}/{{}}-", files)
 
 
 def test_exports_the_three_splits(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,18 +92,11 @@ def test_says_which_splits_and_columns_are_missing(copy: Path) -> None:
 @pytest.fixture
 def fineweb(tmp_path: Path) -> Path:
     """A folder laid out like HuggingFaceFW/fineweb-2: a language has train and test, of several files and columns."""
-    folder = tmp_path / "fineweb-2"
-    card = ["---", "configs:", "- config_name: nob_Latn", "  data_files:"]
-    for split, files in (("train", 3), ("test", 1)):
-        card += [f"  - split: {split}", f"    path: data/nob_Latn/{split}/*"]
-        (folder / "data" / "nob_Latn" / split).mkdir(parents=True)
-        for number in range(files):
-            texts = [f"{split} {number} {row} {'og noen ord til ' * 10}" for row in range(40)]
-            table = {"text": ["For kort.", *texts], "id": [str(row) for row in range(41)], "language_score": [0.5] * 41}
-            name = folder / "data" / "nob_Latn" / split / f"000_{number:05}.parquet"
-            pyarrow.parquet.write_table(pyarrow.table(table), name, row_group_size=7)
-    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
-    return folder
+    files: dict[str, list[dict[str, list[Any]]]] = {"train": [], "test": []}
+    for split, number in (("train", 0), ("train", 1), ("train", 2), ("test", 0)):
+        texts = [f"{split} {number} {row} {'og noen ord til ' * 10}" for row in range(40)]
+        files[split].append({"text": ["For kort.", *texts], "language_score": [0.5] * 41})
+    return write_hub(tmp_path / "fineweb-2", "nob_Latn", "data/nob_Latn/{}/000_", files)
 
 
 def exported(folder: Path, hub: HuggingFace, **options: Any) -> Manifest:

@@ -80,9 +80,8 @@ def test_parses_files_by_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert parse_files(["x=y.txt", "c d.txt"]) == {None: [Path("x=y.txt"), Path("c d.txt")]}
     assert parse_files(["train=*.txt"])["train"][0] == Path("a.txt")
     # other mistakes: tests/cli/test_bad_input.py
-    for given, message in (("train=*.csv", r"no file \*.csv"), ("a.txt test=b.txt", "a.txt comes before the first split")):
-        with pytest.raises(UserError, match=message):
-            parse_files(given)
+    with pytest.raises(UserError, match="comes before the first split"):
+        parse_files("a.txt test=b.txt")
 
 
 FIELDS = ("en", "de")
