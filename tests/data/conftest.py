@@ -7,6 +7,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t5xpg.data.text.installed import DOCUMENTATION_PACKAGES, site_packages, source_files
@@ -96,22 +97,20 @@ def sample_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _write_cache(folder: Path, split: str) -> None:
     """A SeqIO cache of the files of a split, as `seqio.scripts.cache_tasks_main` lays it out."""
+    import seqio
     import tensorflow as tf
 
     cache = folder / "cache" / "sample_cached"
     cache.mkdir(parents=True, exist_ok=True)
     files = sorted((folder / "text").glob(f"{split}-*.txt"))
-    examples = 0
-    for number, file in enumerate(files):
-        name = cache / f"{split}.tfrecord-{number:05d}-of-{len(files):05d}"
-        with tf.io.TFRecordWriter(str(name)) as writer:
-            for line in file.read_text().splitlines():
-                ids = tf.train.Int64List(value=[byte + 3 for byte in line.encode()])
-                features = tf.train.Features(feature={"targets": tf.train.Feature(int64_list=ids)})
-                writer.write(tf.train.Example(features=features).SerializeToString())
-                examples += 1
+    lines = [file.read_text().splitlines() for file in files]
+    for number, of_file in enumerate(lines):
+        with tf.io.TFRecordWriter(str(cache / f"{split}.tfrecord-{number:05d}-of-{len(files):05d}")) as writer:
+            for line in of_file:
+                example = {"targets": np.array([byte + 3 for byte in line.encode()], np.int32)}
+                writer.write(seqio.dict_to_tfexample(example).SerializeToString())
     features = {"targets": {"dtype": "int32", "shape": [None]}}
     info = {"num_shards": len(files), "features": features, "seqio_version": "0.0.20"}
     (cache / f"info.{split}.json").write_text(json.dumps(info))
-    (cache / f"stats.{split}.json").write_text(json.dumps({"examples": examples}))
+    (cache / f"stats.{split}.json").write_text(json.dumps({"examples": sum(map(len, lines))}))
     (cache / "COMPLETED").write_text("")

@@ -1,4 +1,4 @@
-"""Span corruption and the objectives akin to it once more: from the papers, in plain Python over lists of ids.
+"""Span corruption and the objectives akin to it undone: from the papers, in plain Python over lists of ids.
 
 Nothing of t5, SeqIO or TensorFlow is used, and no code is shared with the program.
 """
@@ -9,24 +9,8 @@ import itertools
 from collections.abc import Sequence
 
 
-def corrupted(tokens: Sequence[int], masked: Sequence[bool], first_sentinel: int) -> tuple[list[int], list[int]]:
-    """Inputs and targets: what is masked becomes a sentinel in the one, what is not in the other, run by run.
-
-    Sentinels count down, in each of the two from the first one.
-    """
-    inputs: list[int] = []
-    targets: list[int] = []
-    used = {True: 0, False: 0}
-    for is_masked, run in itertools.groupby(zip(tokens, masked, strict=True), key=lambda pair: bool(pair[1])):
-        hidden, shown = (inputs, targets) if is_masked else (targets, inputs)
-        hidden.append(first_sentinel - used[is_masked])
-        used[is_masked] += 1
-        shown.extend(token for token, _ in run)
-    return inputs, targets
-
-
 def restored(inputs: Sequence[int], targets: Sequence[int], first_sentinel: int, sentinels: int) -> list[int]:
-    """The text that `corrupted` was given. Raises ValueError where there is none, or sentinels are not in order."""
+    """The text that was corrupted to these. Raises ValueError where there is none, or sentinels are not in order."""
     shown, hidden = (_runs(side, first_sentinel, sentinels) for side in (inputs, targets))
     text: list[int] = []
     # a side begins with a sentinel where the text begins with a run of the other

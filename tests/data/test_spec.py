@@ -1,4 +1,4 @@
-"""The description of a stream: what can be said, and what is refused."""
+"""The description of a stream: what can be said, and what is refused (more of it: tests/cli/test_bad_input.py)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def config(**values: Any) -> DatasetConfig:
         DatasetConfig,
         mixture_or_task_name=st.from_regex(r"[A-Za-z][\w:.]{0,20}", fullmatch=True),
         task_feature_lengths=st.dictionaries(st.sampled_from(["inputs", "targets"]), st.integers(1, 1 << 15)),
-        split=st.sampled_from(["train", "validation", "a split"]),
-        batch_size=st.sampled_from([8, 64]),
-        num_virtual_shards=st.sampled_from([1, 2, 8]),
-        shuffle=st.booleans(),
+        split=st.sampled_from(["train", "a split"]),
         pack=st.booleans(),
         seed=st.integers(0, 2**31 - 1),
         num_epochs=st.none() | st.integers(1, 2**63 - 1),
@@ -54,32 +51,15 @@ def test_modules_are_names_or_one_text() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mixture_or_task_name": "../x"}, r"mixture_or_task_name is '\.\./x': expected a name, without a path"),
-        ({"mixture_or_task_name": ".."}, "without a path"),
         ({"mixture_or_task_name": ""}, "without a path"),
         ({"mixture_or_task_name": "a\0b"}, r"'a\\x00b'"),
-        ({"mixture_or_task_name": 3}, "is 3: expected a name"),
         ({"split": "a/../../b"}, "split is 'a/../../b'"),
         ({"task_feature_lengths": "inputs"}, "task_feature_lengths is 'inputs': expected a length for each"),
-        ({"task_feature_lengths": {"inputs": 0}}, r"task_feature_lengths\['inputs'\] is 0"),
         ({"task_feature_lengths": {"inputs": 64.0}}, r"is 64\.0: it must be a whole number"),
         ({"batch_size": "8"}, "batch_size is '8': it must be a whole number"),
-        ({"batch_size": True}, "batch_size is True"),
-        ({"batch_size": None}, "batch_size is None"),
-        ({"batch_size": 10**12}, "1000000000000 rows of 64 tokens .* Lower BATCH_SIZE"),
-        ({"batch_size": 10**30}, r"below 2\*\*63"),
-        ({"task_feature_lengths": {"inputs": 10**9}}, "128 rows of 1000000000 tokens"),
         ({"num_epochs": 0}, "num_epochs is 0"),
-        ({"max_batches": -1}, "max_batches is -1"),
         ({"shuffle": "no"}, "shuffle is 'no': it must be True or False"),
-        ({"pack": 1}, "pack is 1: it must be True or False"),
-        ({"use_cached": None}, "use_cached is None"),
         ({"objective": "span_corruption"}, "objective is 'span_corruption': expected one of SpanCorruption, IidDeno"),
-        ({"seed": 2**31}, "from 0 to 2147483647"),
-        ({"seed": 1.5}, r"1\.5"),
-        ({"num_virtual_shards": 3}, "128 rows does not divide over 3 virtual shards"),
-        ({"module_import": "os; import x"}, "MODULE_IMPORT is 'os; import x'"),
-        ({"module_import": ["../x"]}, "names of Python modules"),
         ({"module_import": 3}, "MODULE_IMPORT is 3"),
     ],
 )
@@ -88,27 +68,20 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
         config(**values)
 
 
-@pytest.mark.parametrize(
-    "values", [(0.0, 3.0), (1.0, 3.0), ("a", 3.0), (float("nan"), 3.0), (0.1, 0.5), (0.1, float("nan")),
-               (0.1, float("inf")), (0.1, "3"), (True, 3.0)],
-)  # fmt: skip
-def test_span_corruption_in_its_range(values: tuple[Any, Any]) -> None:
-    with pytest.raises(UserError, match=r"SpanCorruption\.(noise_density|mean_noise_span_length) is "):
-        SpanCorruption(*values)
-
-
 def test_the_json_of_span_corruption_is_that_of_earlier_versions() -> None:
     """It stands in saved positions and recordings."""
-    assert config(objective=SpanCorruption()).to_json()["objective"] == {
-        "noise_density": 0.15,
-        "mean_noise_span_length": 3.0,
-    }
+    spans = {"noise_density": 0.15, "mean_noise_span_length": 3.0}
+    assert config(objective=SpanCorruption()).to_json()["objective"] == spans
     assert config(objective=PrefixLM()).to_json()["objective"] == {"kind": "prefix_lm", "noise_density": 0.5}
 
 
 @pytest.mark.parametrize(
     ("kind", "values", "message"),
     [
+        (SpanCorruption, (float("nan"), 3.0), r"SpanCorruption\.noise_density is nan"),
+        (SpanCorruption, (0.1, 0.5), r"SpanCorruption\.mean_noise_span_length is 0\.5"),
+        (SpanCorruption, (0.1, float("inf")), r"SpanCorruption\.mean_noise_span_length is inf"),
+        (SpanCorruption, (0.1, "3"), r"SpanCorruption\.mean_noise_span_length is '3'"),
         (IidDenoising, (0.0,), r"IidDenoising\.noise_density is 0\.0: it must lie between 0 and 1"),
         (PrefixLM, (0.6,), r"PrefixLM\.noise_density is 0\.6: .* at most 0\.5"),
         (MaskedLM, (1.0,), r"MaskedLM\.noise_density is 1\.0"),
@@ -116,6 +89,6 @@ def test_the_json_of_span_corruption_is_that_of_earlier_versions() -> None:
         (MaskedLM, (0.15, 0.8, 0.3), r"0\.8 and 0\.3: together they are at most 1"),
     ],
 )
-def test_other_objectives_in_their_range(kind: Any, values: tuple[Any, ...], message: str) -> None:
+def test_objectives_in_their_range(kind: Any, values: tuple[Any, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         kind(*values)

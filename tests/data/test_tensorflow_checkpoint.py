@@ -48,21 +48,21 @@ def test_texts_are_refused(tmp_path: Path) -> None:
 
 
 def test_damage_is_said(prefix: Path) -> None:
+    def refused(message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            TensorFlowCheckpoint(prefix)
+
     index, data = prefix.with_name(f"{PREFIX}.index"), prefix.with_name(f"{PREFIX}.data-00000-of-00001")
     change(data, 100)
     found = TensorFlowCheckpoint(prefix)
     with pytest.raises(UserError, match=rf"in .*{PREFIX} is damaged or not whole \(.*Checksum does not match"):
         [found.read(name) for name in found.shapes]
-    data.rename(prefix.with_name(f"{PREFIX}.data-00001-of-00002"))
-    with pytest.raises(UserError, match=rf"lacks {PREFIX}.data-00000-of-00002. Copy or download the data files, too"):
-        TensorFlowCheckpoint(prefix)
-    prefix.with_name(f"{PREFIX}.data-00001-of-00002").rename(data)
+    other = data.rename(prefix.with_name(f"{PREFIX}.data-00001-of-00002"))
+    refused(rf"lacks {PREFIX}.data-00000-of-00002. Copy or download the data files, too")
+    other.rename(data)
     change(index, 50)
-    with pytest.raises(UserError, match=r"is no index of a TensorFlow checkpoint, or not whole \(.*checksum mismatch"):
-        TensorFlowCheckpoint(prefix)
+    refused(r"is no index of a TensorFlow checkpoint, or not whole \(.*checksum mismatch")
     index.write_bytes(index.read_bytes()[:-3])
-    with pytest.raises(UserError, match=r"is no index of a TensorFlow checkpoint, or not whole \(not an sstable"):
-        TensorFlowCheckpoint(prefix)
+    refused(r"is no index of a TensorFlow checkpoint, or not whole \(not an sstable")
     index.unlink()
-    with pytest.raises(UserError, match=rf"There is no .*{PREFIX}.index"):
-        TensorFlowCheckpoint(prefix)
+    refused(rf"There is no .*{PREFIX}.index")

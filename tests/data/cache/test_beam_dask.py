@@ -56,17 +56,13 @@ seqio.TaskRegistry.add(
 """
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[tuple[str, dict[str, subprocess.Popen[bytes]]]]:
     """A scheduler and two workers, each a process with one thread: its address, and the workers by name."""
-    address = f"tcp://127.0.0.1:{free_port()}"
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))  # a free port
+        port = listening.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
     paths = os.pathsep.join([str(REPOSITORY), str(folder)])
     environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     started: dict[str, subprocess.Popen[bytes]] = {}
@@ -82,18 +78,11 @@ def cluster(folder: Path) -> Iterator[tuple[str, dict[str, subprocess.Popen[byte
             stack.callback(process.kill)
             started[name] = process
 
-        start("scheduler", "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard")
+        start("scheduler", "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
         for name in ("one", "two"):
             own = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder / name)]
             start(name, "worker", address, "--name", name, *own)
-        yield address, {name: started[name] for name in ("one", "two")}
-
-
-def wait_for(path: Path, seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, f"{path.name} never came: {list(path.parent.iterdir())}"
-        time.sleep(0.05)
+        yield address, started
 
 
 def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,19 +96,18 @@ def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, mon
     with cluster(tmp_path) as (address, workers):
 
         def kill_one_at_work() -> None:
-            wait_for(tmp_path / "waits.one")
+            end = time.monotonic() + 300
+            while not (tmp_path / "waits.one").exists() and time.monotonic() < end:
+                time.sleep(0.05)
             workers["one"].send_signal(signal.SIGKILL)
             workers["one"].wait()
             (tmp_path / "go on").touch()
 
         thread = threading.Thread(target=kill_one_at_work)
         thread.start()
+        beam = [f"--dask_client_address={address}", "--dask_npartitions=4"]
         cache_task(
-            "in_several_files",
-            cache_dir=tmp_path / "cluster",
-            runner="DaskRunner",
-            beam_options=[f"--dask_client_address={address}", "--dask_npartitions=4"],
-            **options,
+            "in_several_files", cache_dir=tmp_path / "cluster", runner="DaskRunner", beam_options=beam, **options
         )
         thread.join()
         assert workers["one"].returncode == -signal.SIGKILL

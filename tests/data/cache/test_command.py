@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ import seqio
 
 from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import command, definition, memory, process, record
+from t5xpg.data.cache import command, memory, process, record
 from t5xpg.data.cache.command import cache_task
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
@@ -27,20 +25,14 @@ from t5xpg.data.text.manifest import read_manifest
 TASK = "mine_span_corruption"
 
 
-def write_export(folder: Path, rows: int) -> None:
-    text = folder / "text.txt"
-    text.write_text(
-        "\n".join(f"Row {i} of {rows}: " + " ".join(f"w{i * j % 89}" for j in range(40)) for i in range(rows))
-    )
-    export_dataset("mine", data_dir=folder / "data", files={None: [text]}, log=lambda line: None)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a space in its path, with an export and its cache, made by the real script."""
+    """A folder with a space in its path, with an export and its cache."""
     folder = tmp_path_factory.mktemp("a folder") / "with space"
     folder.mkdir()
-    write_export(folder, 60)
+    text = folder / "text.txt"
+    text.write_text("\n".join(f"Row {i}: " + " ".join(f"w{i * j % 89}" for j in range(40)) for i in range(60)))
+    export_dataset("mine", data_dir=folder / "data", files={None: [text]}, log=lambda line: None)
     cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", log=lambda line: None)
     return folder
 
@@ -57,25 +49,24 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plain_seqio_reads_the_cache(folder: Path) -> None:
     register_tasks(folder / "data")
     task = seqio.TaskRegistry.get(TASK)
-    before = list(seqio.utils._GLOBAL_CACHE_DIRECTORIES) if hasattr(seqio.utils, "_GLOBAL_CACHE_DIRECTORIES") else []
-    seqio.add_global_cache_dirs([str(folder / "cache")])
+    before = seqio.utils.get_global_cache_dirs()
+    seqio.set_global_cache_dirs([str(folder / "cache")])
     try:
         assert task.cache_dir == str(folder / "cache" / TASK)
         for split, record in read_manifest(folder / "data" / "mine").splits.items():
             cached = task._get_cached_source(split).get_dataset(split=split, shuffle=False)
-            tokens = {bytes(example["targets"].astype(np.uint16)) for example in cached.as_numpy_iterator()}
             direct = task.preprocess_precache(task.source.get_dataset(split=split, shuffle=False), seed=0)
-            assert tokens == {bytes(e["targets"].astype(np.uint16)) for e in direct.as_numpy_iterator()}
-            assert len(tokens) == record.documents
-            assert task.get_cached_stats(split)["examples"] == record.documents
+            tokens, expected = (
+                {one["targets"].astype(np.uint16).tobytes() for one in dataset.as_numpy_iterator()}
+                for dataset in (cached, direct)
+            )
+            assert tokens == expected
+            assert len(tokens) == task.get_cached_stats(split)["examples"] == record.documents
         lengths = {"inputs": 64, "targets": 32}
         assert len(list(task.get_dataset(lengths, "train", use_cached=True, shuffle=False))) > 60
     finally:
         seqio.utils.set_global_cache_dirs(before)
-
-
-@pytest.mark.process
-def test_leaves_nothing_else_behind(folder: Path) -> None:
+    # and nothing else is left
     assert sorted(path.name for path in (folder / "cache").iterdir()) == [memory.FOLDER, TASK, f"{TASK}.log"]
     assert {path.suffix for path in (folder / "cache" / memory.FOLDER).iterdir()} == {".json", ".lock"}
 
@@ -84,10 +75,10 @@ def test_leaves_nothing_else_behind(folder: Path) -> None:
 @pytest.mark.usefixtures("no_child")
 def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     said: list[str] = []
-    identity = cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", log=said.append)
+    where: dict[str, Any] = {"cache_dir": folder / "cache", "data_dir": folder / "data", "log": said.append}
+    identity = cache_task(TASK, **where)
     assert said == [f"{TASK} is cached already"]
-    more: dict[str, Any] = {"only_missing": True, "log": said.append}
-    assert cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", **more) == identity
+    assert cache_task(TASK, only_missing=True, **where) == identity
     found = record.read(folder / "cache" / TASK)
     assert found is not None
     assert identity == found.definition
@@ -95,8 +86,6 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     assert "t5xpg/data/tasks/table.py" in found.package
     manifest = read_manifest(folder / "data" / "mine")
     assert {split: files[0]["sha256"] for split, files in identity["source"]["splits"].items()} == manifest.identity
-    assert identity["preprocessors"][2]["arguments"] == [{"copy_pretokenized": False}]
-    assert identity["features"]["targets"]["vocabulary"]["sentinels"] == "seqio"
 
 
 @pytest.mark.process
@@ -107,64 +96,55 @@ def test_what_changed_is_looked_at_again(
 ) -> None:
     cache = folder / "cache"
     (known,) = (cache / memory.FOLDER).glob("known-*")
-    path, other = {
-        "text": (folder / "data" / "mine" / "train.jsonl", b"{}"),
-        "completed": (cache / TASK / "COMPLETED", None),
-        "code": (known, known.read_bytes().replace(b'data/preprocessors.py": "', b'data/preprocessors.py": "0')),
-        "made again": (cache / TASK / record.IDENTITY, (cache / TASK / record.IDENTITY).read_bytes()),
-    }.get(change, (known, known.read_bytes()))
+    path = {
+        "text": folder / "data" / "mine" / "train.jsonl",
+        "completed": cache / TASK / "COMPLETED",
+        "made again": cache / TASK / record.IDENTITY,
+    }.get(change, known)
     content = path.read_bytes()
-    if change == "made again":
+    if change == "text":
+        path.write_bytes(b"{}")
+    elif change == "completed":
+        path.unlink()
+    elif change == "code":
+        path.write_bytes(content.replace(b'data/preprocessors.py": "', b'data/preprocessors.py": "0'))
+    elif change == "made again":
         written = json.loads(content)
-        other = json.dumps(written | {"files": written["files"] | {"COMPLETED": "0" * 64}}).encode()
+        path.write_text(json.dumps(written | {"files": written["files"] | {"COMPLETED": "0" * 64}}))
     elif change == "version":
         monkeypatch.setattr(memory, "versions", lambda: {"seqio": "0"})
     elif change == "folder":
         monkeypatch.chdir(tmp_path)
-    path.unlink()
-    if other is not None:
-        path.write_bytes(other)
+    options = {"force": change == "force", "module_import": ["json"] if change == "module" else []}
     try:
         with pytest.raises(AssertionError, match="a process was started"):
-            cache_task(
-                TASK, cache_dir=cache, data_dir=folder / "data", log=lambda line: None, force=change == "force",
-                module_import=["json"] if change == "module" else [],
-            )  # fmt: skip
+            cache_task(TASK, cache_dir=cache, data_dir=folder / "data", log=lambda line: None, **options)
     finally:
         path.write_bytes(content)
 
 
 @pytest.mark.process
 @pytest.mark.usefixtures("no_child")
-@pytest.mark.parametrize("damage", ["cut off", "flipped", "gone", "empty", "another record"])
-def test_a_damaged_cache_is_named(folder: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", ["flipped", "gone", "another record"])
+def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
     cache = folder / "cache"
     path = cache / TASK / ("t5xpg_identity.json" if damage == "another record" else "train.tfrecord-00007-of-00064")
     content = path.read_bytes()
+    flipped = content[:20] + bytes([content[20] ^ 4]) + content[21:]
+    path.write_bytes(b"[]" if damage == "another record" else flipped)
     if damage == "gone":
         path.unlink()
-    else:
-        other = {"cut off": content[:-9], "flipped": content[:20] + bytes([content[20] ^ 4]) + content[21:]}
-        path.write_bytes(other.get(damage, b"[]" if damage == "another record" else b""))
+    again = f"make cache TASK={TASK} FORCE=1"
+    export = read_manifest(folder / "data" / "mine").identity
     try:
         with pytest.raises(UserError) as error:
             cache_task(TASK, cache_dir=cache, data_dir=folder / "data")
         assert str(path) in str(error.value)
-        assert str(error.value).endswith(f"type: make cache TASK={TASK} FORCE=1")
-        export = read_manifest(folder / "data" / "mine").identity
-        assert command.problem(cache / TASK, export, f"make cache TASK={TASK} FORCE=1") == str(error.value)
+        assert str(error.value).endswith(f"type: {again}")
+        assert command.problem(cache / TASK, export, again) == str(error.value)
     finally:
         path.write_bytes(content)
     assert command.problem(cache / TASK, export, "") is None
-    monkeypatch.setattr(definition, "_DEFINING", ("data/preprocessors.py",))
-    said = command.problem(cache / TASK, export, "")
-    assert said is not None
-    assert re.search(r"the code t5xpg/data/tasks/\w+\.py: [0-9a-f]{12}…, now none", said)
-    monkeypatch.undo()
-    said = command.problem(cache / TASK, export | {"train": "0" * 64}, "make it")
-    assert said is not None
-    assert "the text of the split train: " in said
-    assert said.endswith("now 000000000000…\nTo make it again from what there is now, type: make it")
 
 
 @pytest.fixture
@@ -192,29 +172,22 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 
 @pytest.mark.process
-def test_failures_show_the_end_of_the_log(tmp_path: Path, worker: Callable[[str], None]) -> None:
-    cache = tmp_path / "cache"
-    worker("plan(); report(count=1); print('no disk left'); sys.exit(3)")
-    with pytest.raises(
-        UserError, match=r"Caching t failed \(exit code 3\)\. The last lines of .*t\.log:\n  no disk left"
-    ):
-        cache_task("t", cache_dir=cache, data_dir=tmp_path)
-    worker("report(user_error='There is no task t.'); sys.exit(0)")
-    with pytest.raises(UserError, match=r"There is no task t\."):
-        cache_task("t", cache_dir=cache, data_dir=tmp_path)
-    assert visible(cache) == ["t.log"]
-    worker("plan(); report(no_room=True); sys.exit(1)")
-    for body in (
-        "plan(); report(no_room=True); sys.exit(1)",
-        "plan(); print('[Errno 28] No space left on device'); 1/0",
-    ):
-        worker(body)
-        with pytest.raises(UserError, match=r"^There is no room for the cache of t in .*cache \(.* MiB free\)"):
-            cache_task("t", cache_dir=cache, data_dir=tmp_path)
-    worker("os.kill(os.getpid(), 9)")
-    with pytest.raises(UserError, match=r"was killed by signal 9, as the system does where memory runs out"):
-        cache_task("t", cache_dir=cache, data_dir=tmp_path)
-    assert visible(cache) == ["t.log"]
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("plan(); report(count=1); print('no disk left'); sys.exit(3)",
+         r"Caching t failed \(exit code 3\)\. The last lines of .*t\.log:\n  no disk left"),
+        ("report(user_error='There is no task t.'); sys.exit(0)", r"There is no task t\."),
+        ("plan(); report(no_room=True); sys.exit(1)", r"^There is no room for the cache of t in .*cache \(.* MiB"),
+        ("plan(); print('[Errno 28] No space left on device'); 1/0", r"^There is no room for the cache of t in "),
+        ("os.kill(os.getpid(), 9)", r"was killed by signal 9, as the system does where memory runs out"),
+    ],
+)  # fmt: skip
+def test_failures_are_said(tmp_path: Path, worker: Callable[[str], None], body: str, message: str) -> None:
+    worker(body)
+    with pytest.raises(UserError, match=message):
+        cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
+    assert visible(tmp_path / "cache") == ["t.log"]
 
 
 def visible(folder: Path) -> list[str]:
@@ -231,10 +204,6 @@ def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worke
     with pytest.raises(UserError):
         cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True)
     assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "first", "t5xpg_identity.json"]
-    worker("plan(up_to_date=True)")
-    said: list[str] = []
-    cache_task("t", cache_dir=cache, data_dir=tmp_path, log=said.append)
-    assert said == ["t is cached already"]
     worker("plan(); (out / 'second').touch(); report(count=3)")
     cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True, log=lambda line: None)
     assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "second", "t5xpg_identity.json"]
@@ -252,8 +221,11 @@ def test_an_interruption_ends_the_process_and_cleans_up(
         started.append(start(*arguments, **options))
         return started[-1]
 
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(subprocess, "Popen", remember)
-    monkeypatch.setattr(command.Progress, "advance", functools.partial(_interrupt))
+    monkeypatch.setattr(command.Progress, "advance", interrupt)
     with pytest.raises(KeyboardInterrupt):
         cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
     assert started[0].returncode is not None
@@ -292,25 +264,21 @@ def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[
     first = contextlib.ExitStack()
     first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
     cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path, log=note)
-    assert len(said) == 2
-    assert said[0].startswith(f"Process {os.getpid()} is caching t in cache, since ")
-    assert said[1] == "t is cached already"
+    waiting, found = said
+    assert waiting.startswith(f"Process {os.getpid()} is caching t in cache, since ")
+    assert found == "t is cached already"
     assert visible(tmp_path / "cache") == ["t"]
 
 
-@pytest.mark.parametrize("name", ["../t", "/t", ".", "..", "a..", "", "a b", "a/b", "t\n", "a:", "a\0"])
+@pytest.mark.parametrize("name", ["..", "", "t\n", "a:", "a\0"])
 def test_names_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="There is no task or mixture named"):
         cache_task(name, cache_dir=tmp_path / "cache", data_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["a[b", "a*", "a?b", "a{1,2}"])
+@pytest.mark.parametrize("name", ["a[b", "a*"])
 def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"has .* in its name, which SeqIO takes for a pattern\. .*T5XPG_CACHE_DIR"):
         cache_task("t", cache_dir=tmp_path / name, data_dir=tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def _interrupt(*arguments: Any) -> None:
-    raise KeyboardInterrupt

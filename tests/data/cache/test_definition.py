@@ -65,32 +65,18 @@ def test_has_the_digests_of_the_modules(modules: Path, tmp_path: Path) -> None:
     steps = importlib.import_module("made_up.tasks").STEPS
     made = task(steps, tmp_path / "a.txt")
     code = definition_of(made, sha256_of_file, ["made_up.tasks"])["code"]
-    assert code == {
-        name: sha256_of_file(modules / file)
-        for name, file in {
-            "made_up": "__init__.py",
-            "made_up.steps": "steps.py",
-            "made_up.tasks": "tasks.py",
-            "made_up.words": "words.py",
-        }.items()
-    }
+    files = {f"made_up.{name}": f"{name}.py" for name in ("steps", "tasks", "words")} | {"made_up": "__init__.py"}
+    assert code == {name: sha256_of_file(modules / file) for name, file in files.items()}
     # without the module that registers it: those of its steps
     assert definition_of(made, sha256_of_file)["code"].keys() == {"made_up.steps", "made_up.words"}
     assert package_code(made, sha256_of_file) == {}
+    ours = package_code(task([parse_jsonl], tmp_path), sha256_of_file)
+    assert {"t5xpg/data/preprocessors.py", "t5xpg/data/tasks/steps.py", "t5xpg/data/vocab/vocabulary.py"} <= set(ours)
     installed = definition_of(task([], tmp_path / "a.txt"), sha256_of_file, ["absl.flags"])["code"]
     assert list(installed) == ["absl-py"]
 
 
-def test_tasks_with_steps_of_this_package_have_its_files(tmp_path: Path) -> None:
-    found = package_code(task([parse_jsonl], tmp_path), sha256_of_file)
-    assert {"t5xpg/data/preprocessors.py", "t5xpg/data/tasks/steps.py", "t5xpg/data/vocab/vocabulary.py"} <= set(found)
-
-
 def _step(dataset: Any, *arguments: Any, **options: Any) -> Any:
-    return dataset
-
-
-def _other(dataset: Any) -> Any:
     return dataset
 
 
@@ -98,12 +84,12 @@ def test_describes_preprocessors_by_name_and_arguments() -> None:
     def described(*arguments: Any, **options: Any) -> Any:
         return describe(functools.partial(_step, *arguments, **options))
 
-    first = described(3, b={"y": 1, "x": [2.0, None]}, c=_other)
+    first = described(3, b={"y": 1, "x": [2.0, None]}, c=task)
     assert first["function"].endswith("._step")
-    assert first["arguments"][0] == 3
-    assert first["arguments"][1]["b"] == {"x": [2.0, None], "y": 1}
-    assert first["arguments"][1]["c"]["function"].endswith("._other")
-    assert first == described(3, c=_other, b={"x": [2.0, None], "y": 1})
+    number, named = first["arguments"]
+    assert (number, named["b"]) == (3, {"x": [2.0, None], "y": 1})
+    assert named["c"]["function"].endswith(".task")
+    assert first == described(3, c=task, b={"x": [2.0, None], "y": 1})
     assert described(object()) == described(object())
     assert described({"b", "a"})["arguments"][0] == ["a", "b"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import seqio
@@ -16,16 +15,14 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import local
 from t5xpg.data.cache.command import cache_task
-from t5xpg.data.cache.digest_order import DigestOrder
 from t5xpg.data.text.export import export_dataset
 
-# Tasks of a user: over files, with random numbers, with features of all kinds, of functions and of TFDS.
+# Tasks of a user: over files, with random numbers, with features of all kinds, and of functions.
 MODULE = """
 import pathlib
 
 import seqio
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 import t5xpg.tasks
 
@@ -87,20 +84,6 @@ def plain(dataset):
     return dataset.map(example)
 
 
-class CachedNumbers(tfds.core.GeneratorBasedBuilder):
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"text": tfds.features.Text()}))
-
-    def _split_generators(self, manager):
-        return {"train": self._generate_examples("train")}
-
-    def _generate_examples(self, split):
-        for number in range(30):
-            yield number, {"text": f"{split} number {number}"}
-
-
 def add(name, source, *steps, feature=BYTES):
     seqio.TaskRegistry.add(
         name, source=source, preprocessors=[*steps, CACHED], output_features={"inputs": feature, "targets": feature}
@@ -114,11 +97,7 @@ if "local:files" not in seqio.TaskRegistry.names():
     function = seqio.FunctionDataSource(line_count, splits=["train", "nothing"])
     add("local_kinds", function, of_all_kinds)
     add("local_plain", function, plain, feature=WHOLE)
-    CachedNumbers(data_dir=str(HERE / "tfds")).download_and_prepare()
-    tfds_source = seqio.TfdsDataSource("cached_numbers:1.0.0", tfds_data_dir=str(HERE / "tfds"))
-    rekey = lambda dataset: seqio.preprocessors.rekey(dataset, {"inputs": "text", "targets": "text"})
-    add("local_tfds", tfds_source, rekey, seqio.preprocessors.tokenize)
-    tasks = ["local:files", "local_kinds", "local_plain", "local_tfds", "mine_span_corruption"]
+    tasks = ["local:files", "local_kinds", "local_plain", "mine_span_corruption"]
     # with all of its steps before the placeholder, those that draw spans too
     tasks.append(seqio.experimental.add_fully_cached_task("mine_span_corruption", {"inputs": 40, "targets": 20}).name)
     seqio.MixtureRegistry.add("local_all", tasks, default_rate=1.0)
@@ -141,40 +120,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def cache(folder: Path, task: str, runner: str, place: str, said: list[str] | None = None) -> Path:
-    said = [] if said is None else said
+def cache(folder: Path, runner: str, place: str) -> list[str]:
+    """What was said."""
+    said: list[str] = []
+    options: dict[str, Any] = {"module_import": ["local_tasks"], "log": said.append}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))
         patch.syspath_prepend(str(folder))
-        cache_task(
-            task, cache_dir=folder / place, data_dir=folder / "data", runner=runner, module_import=["local_tasks"],
-            log=said.append,
-        )  # fmt: skip
-    return folder / place
+        cache_task("local_all", cache_dir=folder / place, data_dir=folder / "data", runner=runner, **options)
+    return said
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All files but what the program remembers of its own, by their names."""
-    names = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {
-        name: path.read_bytes()
-        for name, path in names.items()
-        if not name.startswith(".t5xpg") and path.suffix != ".log"
-    }
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"]
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    return {name: content for name, content in files.items() if not name.startswith(".t5xpg")}
 
 
 @pytest.mark.process
 def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
-    ours = contents(cache(folder, "local_all", "local", "local"))
-    beam = contents(cache(folder, "local_all", "FnApiRunner", "beam"))
+    cache(folder, "local", "local")
+    cache(folder, "FnApiRunner", "beam")
+    ours, beam = contents(folder / "local"), contents(folder / "beam")
     assert ours.keys() == beam.keys()
     assert [name for name in ours if ours[name] != beam[name]] == []
-    said: list[str] = []
-    cache(folder, "local_all", "local", "beam", said)  # what Beam made is as good
-    assert said == ["local_all is cached already"]
-    places = [f"local{os.sep}files", "local_kinds", "local_plain", "local_tfds", "mine_span_corruption"]
+    assert cache(folder, "local", "beam") == ["local_all is cached already"]  # what Beam made is as good
+    places = [f"local{os.sep}files", "local_kinds", "local_plain", "mine_span_corruption"]
     stats = {place: json.loads(ours[os.path.join(place, "stats.train.json")]) for place in places}
-    assert [one["examples"] for one in stats.values()][1:4] == [70, 70, 30]
+    assert [one["examples"] for one in stats.values()][1:3] == [70, 70]
     assert 0 < stats[places[0]]["examples"] < 120
     assert json.loads(ours["mine_span_corruption_i40_t20/stats.train.json"])["inputs_max_tokens"] == 39
     assert stats["local_plain"]["targets_max_tokens"] == 1_100_000 - 3794  # zeros are padding
@@ -183,41 +157,17 @@ def test_the_cache_is_the_one_that_beam_makes(folder: Path) -> None:
         assert len([name for name in ours if name.startswith(f"{place}{os.sep}train.tfrecord-")]) == 64
 
 
-def task_of(*steps: Callable[[tf.data.Dataset], tf.data.Dataset]) -> seqio.Task:
-    """A task that makes examples of the numbers below 20."""
+def test_what_beam_would_write_by_chance_is_refused(tmp_path: Path) -> None:
+    def examples(numbers: tf.data.Dataset) -> tf.data.Dataset:
+        return numbers.map(lambda number: {"targets": tf.zeros([2, number], tf.int32), "number": number})
+
     source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: tf.data.Dataset.range(20), ["train"])
     features = {"targets": seqio.Feature(seqio.ByteVocabulary())}
-    placeholder = seqio.CacheDatasetPlaceholder()
-    return seqio.Task("local_small", source, features, [*steps, placeholder])
-
-
-def no_report(count: int, note: str) -> None:
-    pass
-
-
-def test_the_memory_that_is_used_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of(lambda dataset: dataset.map(lambda number: {"targets": tf.fill([number], number)}))
-    local.cache_task(task, tmp_path / "memory", "", no_report)
-    monkeypatch.setattr(local, "DigestOrder", functools.partial(DigestOrder, held=100))
-    local.cache_task(task, tmp_path / "files", "", no_report)
-    assert contents(tmp_path / "memory") == contents(tmp_path / "files")
-    assert sorted(path.name for path in (tmp_path / "files").iterdir() if ".tfrecord-" not in path.name) == [
-        "COMPLETED", "info.train.json", "stats.train.json",
-    ]  # fmt: skip
-
-
-def test_what_beam_would_write_by_chance_is_refused(tmp_path: Path) -> None:
-    task = task_of(lambda dataset: dataset.map(lambda n: {"targets": tf.zeros([2, n], tf.int32), "number": n}))
+    task = seqio.Task("local_small", source, features, [examples, seqio.CacheDatasetPlaceholder()])
     with pytest.raises(UserError) as error:
-        local.cache_task(task, tmp_path / "cache", "make cache TASK=local_small RUNNER=FnApiRunner", no_report)
+        local.cache_task(task, tmp_path / "cache", "make cache TASK=local_small", lambda count, note: None)
     assert str(error.value).startswith(
         'The examples of local_small, split train, are not all of one form: targets is {"shape": [null, 0], '
         '"dtype": "int32"} in one and {"shape": [null, 1], "dtype": "int32"} in another.'
     )
-    assert str(error.value).endswith("type: make cache TASK=local_small RUNNER=FnApiRunner")
-
-
-def test_options_of_beam_are_for_beam(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"BEAM_OPTIONS \(--direct_num_workers=2\) are for Apache Beam.*RUNNER=FnApi"):
-        cache_task("t", cache_dir=tmp_path, data_dir=tmp_path, runner="local", beam_options=["--direct_num_workers=2"])
-    assert not list(tmp_path.iterdir())
+    assert str(error.value).endswith("type: make cache TASK=local_small")

@@ -1,16 +1,98 @@
-"""Examples that are written without TensorFlow, against protocol buffers; counts, against SeqIO's."""
+"""Examples made and written without TensorFlow are those of the steps of the table, and of protocol buffers."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import seqio
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
+from t5xpg.data.cache.local_format import Column, Stats, applies, columns, names_in_order, parts, serialise
+from t5xpg.data.preprocessors import parse_jsonl
+from t5xpg.data.tasks.seqio_vocabularies import to_seqio
+from t5xpg.data.tasks.table import register_tasks
+from t5xpg.data.tasks.task_names import VOCABULARIES, rows
+from t5xpg.data.text.manifest import canonical_line
+
+TRICKY = [chr(code) for code in range(0x20)] + list('\\"/bfnrtuab01{}: \x7f\x85\u2028é€😀')
+OTHER_LINES = [
+    b'{"text": "\\u0008 \\u000a \\u001f"}\n',  # control characters that an export writes otherwise
+    b'{"text": "carriage return"}\r\n',
+    b'{"te\rxt": "\r"}\n',
+    b'{"text": ""}\n',
+    b'{"text": "\xf4\x8f\xbf\xbf"}\n',
+    b'{"text": "no line end"}',
+]
+STEPS: list[Any] = [
+    parse_jsonl,
+    functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
+    functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
+]
+
+
+def task_of(path: Path, steps: list[Any], vocabulary: Any = None, **options: Any) -> seqio.Task:
+    feature = seqio.Feature(vocabulary or seqio.ByteVocabulary(extra_ids=125), add_eos=True)
+    source = seqio.TextLineDataSource({"train": str(path)}, **options)
+    return seqio.Task("lines", source, {"targets": feature}, [*steps, seqio.CacheDatasetPlaceholder()])
+
+
+def made(task: seqio.Task, path: Path) -> Iterator[list[int]]:
+    for count, batch in columns(task, path):
+        column = batch["targets"]
+        assert len(column.splits) == count + 1
+        assert column.values.dtype == np.int32
+        yield from (part.tolist() for part in np.split(column.values, column.splits[1:-1]))
+
+
+def test_examples_are_those_of_the_steps(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    texts = ["".join(a + b for b in TRICKY) for a in TRICKY] + ["short"] * 300 + ["long " * 40_000, "\ud800"]
+    path.write_bytes(b"".join([*map(canonical_line, texts), *OTHER_LINES]))
+    task = task_of(path, STEPS)
+    dataset = task.preprocess_precache(task.source.get_dataset("train", shuffle=False), seed=0)
+    assert list(made(task, path)) == [example["targets"].tolist() for example in dataset.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("line", [b"\n", b'{"text": "a" }\n', b'{"text": "\xff"}\n', b'{"text": "\\ud800"}\n'])
+def test_what_the_steps_refuse_is_refused(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(canonical_line("first") + line)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="This line is not"):
+        list(made(task_of(path, STEPS), path))
+
+
+def test_it_is_for_the_steps_of_the_table_alone(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(canonical_line("first"))
+    assert applies(task_of(path, STEPS), STEPS, "train")
+    assert applies(task_of(path, STEPS, to_seqio(VOCABULARIES[0].vocabulary)), STEPS, "train")
+    others: list[list[Any]] = [
+        [*STEPS, STEPS[2]],
+        [lambda dataset: parse_jsonl(dataset), *STEPS[1:]],
+        [STEPS[0], functools.partial(seqio.preprocessors.rekey, key_map={"targets": "other"}), STEPS[2]],
+        [*STEPS[:2], functools.partial(seqio.preprocessors.tokenize_and_append_eos, copy_pretokenized=False)],
+        [*STEPS[:2], seqio.preprocessors.tokenize],  # which copies the text
+    ]
+    for steps in others:
+        assert not applies(task_of(path, steps), steps, "train")
+    assert not applies(task_of(path, STEPS, seqio.PassThroughVocabulary(300)), STEPS, "train")
+    assert not applies(task_of(path, STEPS, skip_header_lines=1), STEPS, "train")
+    assert not applies(task_of(tmp_path / "elsewhere", STEPS), STEPS, "train")
+    # and for every cache of the table's bytes
+    register_tasks(tmp_path)
+    for row in rows("wikitext"):
+        task = seqio.TaskRegistry.get(row.cached_as)
+        steps = task.preprocessors
+        place = next(i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder))
+        assert applies(task, steps[:place], "train")
+
 
 INT32 = st.integers(-(2**31), 2**31 - 1) | st.sampled_from([0, 1, 127, 128, 383, 16383, 16384, 2**21, 2**28])
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**35 - 1, 2**35, 2**42, 2**49, 2**56, 2**63 - 1])
@@ -69,8 +151,7 @@ def test_tokens_are_counted_as_seqio_counts_them() -> None:
         "examples": 2, "é_tokens": 3, "é_max_tokens": 3, "a_tokens": 3, "a_max_tokens": 2, "b_tokens": 1,
         "b_max_tokens": 1,
     }  # fmt: skip
-    assert Stats({"tokens": []}, 1, {"tokens": 4}, {"tokens": 4}).to_json() == {
-        "examples": 1, "tokens_tokens": 4, "max_tokens_max_tokens": 4,
-    }  # fmt: skip
+    named = Stats({"tokens": []}, 1, {"tokens": 4}, {"tokens": 4}).to_json()
+    assert named == {"examples": 1, "tokens_tokens": 4, "max_tokens_max_tokens": 4}
     with pytest.raises(ValueError, match="the same name in SeqIO's stats: x_max_tokens"):
         Stats({}, 1, {"x": 1, "x_max": 1}, {"x": 1, "x_max": 1}).to_json()

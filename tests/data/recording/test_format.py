@@ -8,7 +8,6 @@ import os
 import random
 import re
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +49,16 @@ def recorded(tmp_path: Path) -> Path:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    rows=st.integers(1, 4),
-    inputs=st.integers(1, 9),
-    targets=st.integers(1, 9),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)),
     packed=st.booleans(),
     highest=st.sampled_from([1, 255, 256, 65535, 65536, 2**24 - 1, 2**24, 2**31 - 1]),
     count=st.integers(0, 4),
     seed=st.integers(0, 999),
 )
 def test_what_was_written_comes_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: int,
-    inputs: int,
-    targets: int,
-    packed: bool,
-    highest: int,
-    count: int,
-    seed: int,
+    tmp_path_factory: pytest.TempPathFactory, sizes: tuple[int, ...], packed: bool, highest: int, count: int, seed: int
 ) -> None:
+    rows, inputs, targets = sizes
     spec = BatchSpec(rows, {"inputs": inputs, "targets": targets}, packed)
     batches = [make_batch(spec, seed + number, highest) for number in range(count)]
     for batch in batches:
@@ -87,8 +78,6 @@ def test_what_was_written_comes_back(
             assert reader.digest(number) == hash_batch(batches[number])
         with pytest.raises(IndexError, match=f"there are {count}"):
             reader.read(count)
-        with pytest.raises(IndexError):
-            reader.read(-1)
 
 
 def test_an_unfinished_stream_is_none(tmp_path: Path) -> None:
@@ -121,12 +110,6 @@ def test_the_writer_refuses_what_is_no_batch(tmp_path: Path) -> None:
 def everything(folder: Path) -> list[Batch]:
     with StreamReader(folder, "train", "Record it again, please.") as reader:
         return [reader.read(number) for number in range(len(reader))]
-
-
-def damaged(path: Path, change: Callable[[bytearray], Any]) -> None:
-    data = bytearray(path.read_bytes())
-    changed = change(data)
-    path.write_bytes(data if changed is None else changed)
 
 
 def test_every_flipped_bit_is_found(recorded: Path) -> None:
@@ -181,9 +164,7 @@ def spec_json(rows: int, **changes: Any) -> bytes:
     ("text", "entries", "message"),
     [
         (b"[" * 60000, b"", r"train\.index: it describes no batches"),
-        (b"{}", b"", r"train\.index: it describes no batches \(KeyError"),
         (spec_json(10**6), b"", "a batch would have 4,000,012,000,000 bytes"),
-        (spec_json(-1), b"", "-1 is no size"),
         (spec_json(1, packed=3), b"", "packed is neither true nor false"),
         (spec_json(1), bytes(35), r"train\.index: it describes no batches"),
         (spec_json(1), b"\xff" * 36, r"train\.batches: it has [\d,]+ bytes instead of 4,294,967,303"),
@@ -197,25 +178,19 @@ def test_absurd_indices(recorded: Path, text: bytes, entries: bytes, message: st
         StreamReader(recorded, "train")
 
 
-@pytest.mark.parametrize("record", [b"", bytes(8), b"\x01" * 8 + bytes(90)])
-def test_absurd_records(record: bytes) -> None:
-    with pytest.raises((ValueError, zstandard.ZstdError)):
-        stream_format._decode(record, SPEC)
-
-
-def test_a_frame_of_another_size_is_not_unpacked(recorded: Path) -> None:
-    bomb = zstandard.ZstdCompressor().compress(bytes(10**7))
+def test_a_frame_of_another_size_is_not_unpacked() -> None:
     widths = bytes([1] * len(SPEC.features()))
-    with pytest.raises(ValueError, match="its zstd frame is not of the size of its arrays"):
-        stream_format._decode(widths + bomb, SPEC)
+    bomb = zstandard.ZstdCompressor().compress(bytes(10**7))
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(10))
-    with pytest.raises(ValueError, match="not of the size"):
-        stream_format._decode(widths + unsized, SPEC)
+    for frame in (bomb, unsized):
+        with pytest.raises(ValueError, match="its zstd frame is not of the size of its arrays"):
+            stream_format._decode(widths + frame, SPEC)
     size = sum(int(np.prod(shape)) for shape, _ in SPEC.features().values())
     fitting = zstandard.ZstdCompressor().compress(bytes(size))
     assert not any(array.any() for array in stream_format._decode(widths + fitting, SPEC).values())
-    with pytest.raises(zstandard.ZstdError):
-        stream_format._decode(widths + fitting + b"more", SPEC)
+    for record in (b"", widths + fitting + b"more"):
+        with pytest.raises((ValueError, zstandard.ZstdError)):
+            stream_format._decode(record, SPEC)
 
 
 def test_what_is_not_there_or_no_file(recorded: Path, tmp_path: Path) -> None:
@@ -226,14 +201,11 @@ def test_what_is_not_there_or_no_file(recorded: Path, tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(UserError, match=r"train\.batches: it is no regular file"):
         StreamReader(recorded, "train")
-    path.unlink()
-    path.write_bytes(b"")
-    index_path(recorded, "train").write_bytes(b"PK\3\4" * 50)
-    with pytest.raises(UserError, match=r"train\.index: it is not an index of batches"):
-        StreamReader(recorded, "train")
-
-
-def test_another_version_is_said(recorded: Path) -> None:
-    damaged(index_path(recorded, "train"), lambda data: data.__setitem__(slice(8, 12), struct.pack("<I", 1)))
+    index = index_path(recorded, "train")
+    content = index.read_bytes()
+    index.write_bytes(content[:8] + struct.pack("<I", 1) + content[12:])
     with pytest.raises(UserError, match="it has version 1 of the format, and this program reads 2"):
+        StreamReader(recorded, "train")
+    index.write_bytes(b"PK\3\4" * 50)
+    with pytest.raises(UserError, match=r"train\.index: it is not an index of batches"):
         StreamReader(recorded, "train")

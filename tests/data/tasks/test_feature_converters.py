@@ -1,6 +1,9 @@
-"""The layouts of batches are those of SeqIO's feature converters; one of your own can be added."""
+"""The layouts of batches are those of SeqIO's feature converters; that of masked language models; one of your own."""
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,77 +17,85 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import feature_converters
 from t5xpg.data.tasks.feature_converters import add_feature_converter, feature_converter
 
-LENGTHS = {"inputs": 7, "targets": 8}
+LENGTHS = {"inputs": 13, "targets": 13}
+# `chosen`: three tokens of the first example and two of the second are masked (9), replaced or kept.
+EXAMPLES = [
+    {"inputs": [8, 9, 5, 3, 4, 1], "targets": [8, 7, 6, 3, 4, 1], "chosen": [1, 2, 2, 2, 1, 1]},
+    {"inputs": [8, 3, 9, 2, 1], "targets": [8, 3, 6, 2, 1], "chosen": [1, 1, 2, 2, 1]},
+]
 
 
-def config(converter: str | None, pack: bool = False, **settings: object) -> DatasetConfig:
+def config(converter: str | None, pack: bool = False, **settings: Any) -> DatasetConfig:
     lengths = {feature: LENGTHS[feature] for feature in layout_of(converter or ENC_DEC).task_features}
-    return DatasetConfig("a_task", lengths, batch_size=1, pack=pack, feature_converter=converter, **settings)  # type: ignore[arg-type]
+    return DatasetConfig("a_task", lengths, batch_size=1, pack=pack, feature_converter=converter, **settings)
 
 
 def converted(of: DatasetConfig, *examples: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    def each() -> object:
-        for example in examples:
-            yield {name: np.asarray(example[name], np.int32) for name in of.task_feature_lengths}
-
-    signature = dict.fromkeys(of.task_feature_lengths, tf.TensorSpec([None], tf.int32))
-    rows = feature_converter(of)(
-        tf.data.Dataset.from_generator(each, output_signature=signature), of.task_feature_lengths
+    """The first batch of one row; examples of a masked language model may have the feature `chosen`."""
+    names = [*of.task_feature_lengths, *(["chosen"] if of.feature_converter == MASKED_LM else [])]
+    rows = tf.data.Dataset.from_generator(
+        lambda: ({name: np.asarray(one[name], np.int32) for name in names if name in one} for one in examples),
+        output_signature={name: tf.TensorSpec([None], tf.int32) for name in names if name in examples[0]},
     )
-    return next(rows.batch(1).as_numpy_iterator())
+    return next(feature_converter(of)(rows, of.task_feature_lengths).batch(1).as_numpy_iterator())
 
 
 @pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize("name", [ENC_DEC, LM, PREFIX_LM])
-def test_a_layout_is_what_seqio_makes(name, pack):
+@pytest.mark.parametrize("name", [ENC_DEC, LM, PREFIX_LM, MASKED_LM])
+def test_a_layout_is_what_seqio_makes(name: str, pack: bool) -> None:
     of = config(name, pack)
-    made = converted(of, {"inputs": [7, 8, 5, 1], "targets": [3, 9, 1]}, {"inputs": [8, 1], "targets": [4, 1]})
+    made = converted(of, *EXAMPLES)
     validate(made, of.batch_spec(vocab_size=10))
     lengths = feature_converter(of).get_model_feature_lengths(of.task_feature_lengths)
     assert layout_of(name).lengths(of.task_feature_lengths, pack) == dict(lengths)
 
 
-@pytest.mark.parametrize("pack", [False, True])
-def test_the_layout_of_a_masked_language_model(pack):
-    lengths = {"inputs": 7, "targets": 7}
-    of = DatasetConfig("a_task", lengths, batch_size=1, pack=pack, feature_converter=MASKED_LM)
-    assert layout_of(MASKED_LM).lengths(lengths, pack) == dict(feature_converter(of).get_model_feature_lengths(lengths))
+def test_every_chosen_position_of_a_masked_language_model_counts() -> None:
+    row = converted(config(MASKED_LM), EXAMPLES[0])
+    assert {name: values[0, :7].tolist() for name, values in row.items()} == {
+        "encoder_input_tokens": [8, 9, 5, 3, 4, 1, 0],
+        "encoder_target_tokens": [8, 7, 6, 3, 4, 1, 0],
+        "encoder_loss_weights": [0, 1, 1, 1, 0, 0, 0],  # SeqIO's own counts what is masked, 9, alone
+    }
+    row = converted(config(MASKED_LM, pack=True), *EXAMPLES)
+    assert {name: values[0].tolist() for name, values in row.items()} == {
+        "encoder_input_tokens": [8, 9, 5, 3, 4, 1, 8, 3, 9, 2, 1, 0, 0],
+        "encoder_target_tokens": [8, 7, 6, 3, 4, 1, 8, 3, 6, 2, 1, 0, 0],
+        "encoder_segment_ids": [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0],
+        "encoder_positions": [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 0, 0],
+        "encoder_loss_weights": [0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0],
+    }
+    with pytest.raises(ValueError, match=r"no feature 'chosen'.*masked_lm\. seqio\.EncoderFeatureConverter"):
+        converted(config(MASKED_LM), {name: EXAMPLES[0][name] for name in LENGTHS})
 
 
-def test_the_loss_of_a_prefix_is_for_gin_to_decide():
+def test_the_loss_of_a_prefix_is_for_gin_to_decide() -> None:
     example = {"inputs": [7, 8, 5, 1], "targets": [3, 9, 1]}
     on_targets = converted(config(PREFIX_LM), example)["decoder_loss_weights"][0]
     on_all = converted(config(PREFIX_LM, loss_on_targets_only=False), example)["decoder_loss_weights"][0]
-    assert on_targets.tolist() == [0, 0, 0, 0, 1, 1, 1] + [0] * 8
-    assert on_all.tolist() == [1] * 7 + [0] * 8
+    assert on_targets.tolist() == [0, 0, 0, 0, 1, 1, 1] + [0] * 19
+    assert on_all.tolist() == [1] * 7 + [0] * 19
     with pytest.raises(UserError, match="LOSS_ON_TARGETS_ONLY = False is for PrefixLMFeatureConverter"):
         config(LM, loss_on_targets_only=False)
 
 
-def test_lengths_have_to_be_those_of_the_features():
+def test_lengths_have_to_be_those_of_the_features() -> None:
     with pytest.raises(UserError, match=r"gives lengths of 'inputs', 'targets': expected \{'targets': …\}"):
         layout_of(LM).check_lengths(LENGTHS)
     with pytest.raises(UserError, match="have to be equal"):
-        layout_of(batch.MASKED_LM).check_lengths(LENGTHS)
-    layout_of(batch.MASKED_LM).check_lengths({"inputs": 8, "targets": 8})
-
-
-def test_a_name_that_is_not_known():
-    with pytest.raises(UserError, match="Did you mean LMFeatureConverter"):
-        DatasetConfig("a_task", {"targets": 8}, feature_converter="LMFeaturesConverter")
+        layout_of(MASKED_LM).check_lengths({"inputs": 7, "targets": 8})
 
 
 class _CountingConverter(seqio.LMFeatureConverter):
     pass
 
 
-def test_one_of_your_own(monkeypatch):
+def test_one_of_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "_LAYOUTS", dict(batch._LAYOUTS))
     monkeypatch.setattr(feature_converters, "_CONVERTERS", dict(feature_converters._CONVERTERS))
-    with pytest.raises(UserError, match="no feature converter named"):
-        config("_CountingConverter")
+    with pytest.raises(UserError, match="Did you mean LMFeatureConverter"):
+        dataclasses.replace(config(LM), feature_converter="LMFeaturesConverter")
     layout = BatchLayout(dict.fromkeys(layout_of(LM).lengths({"targets": 1}, packed=False), ("targets",)))
-    add_layout("_CountingConverter", layout)
     add_layout("_CountingConverter", layout)
     with pytest.raises(UserError, match="already"):
         add_layout("_CountingConverter", layout_of(LM))
@@ -92,4 +103,4 @@ def test_one_of_your_own(monkeypatch):
         feature_converter(config("_CountingConverter"))
     add_feature_converter(_CountingConverter)
     made = converted(config("_CountingConverter"), {"targets": [3, 9, 1]})
-    assert BatchSpec(1, {"targets": 8}, feature_converter="_CountingConverter").features().keys() == made.keys()
+    assert BatchSpec(1, {"targets": 13}, feature_converter="_CountingConverter").features().keys() == made.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -21,16 +20,9 @@ pytestmark = pytest.mark.process
 TASK = "mine_span_corruption"
 
 
-def config(**changes: object) -> DatasetConfig:
-    lengths = {"inputs": 64, "targets": 32}
-    settings = {"use_cached": False, "batch_size": 2, "task_feature_lengths": lengths} | changes
-    return DatasetConfig(TASK, **settings)  # type: ignore[arg-type]
-
-
-def named(name: str, targets: int, **changes: object) -> DatasetConfig:
-    return dataclasses.replace(
-        config(task_feature_lengths={"inputs": 64, "targets": targets}, **changes), mixture_or_task_name=name
-    )
+def named(name: str = TASK, targets: int = 64, **changes: object) -> DatasetConfig:
+    settings = {"use_cached": False, "batch_size": 2} | changes
+    return DatasetConfig(name, {"inputs": 64, "targets": targets}, **settings)  # type: ignore[arg-type]
 
 
 def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,41 +41,37 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
     early = process._early[0].pid
     with DataService(log=tmp_path / "data.log") as service:
         assert service.pid == early  # taken over, once
-        with_pieces = named("mine_span_corruption_mine_small", targets=32)
+        with_pieces = named("mine_span_corruption_mine_small")
         for one in (
-            config(),
-            config(split="validation"),
-            config(objective=SpanCorruption(0.3, 5.0)),
-            named("mine_ul2", targets=64),
-            named("mine_ul2_s", targets=64),
-            named("mine_prefix_lm", targets=64, objective=PrefixLM(0.25)),
-            named("mine_mlm", targets=64),
-            named("mine_next_line", targets=64, objective=NextLine(lines=1)),
+            named(split="validation", objective=SpanCorruption(0.3, 5.0)),
+            named("mine_ul2"),
+            named("mine_ul2_s"),
+            named("mine_prefix_lm", objective=PrefixLM(0.25)),
+            named("mine_next_line", objective=NextLine(lines=1)),
             with_pieces,
-            named("mine_mlm_mine_small", targets=64),
-            named("pairs_translate_de_en", targets=64),
-            named("pairs_translate_en_de_mine_small", targets=64),
+            named("mine_mlm_mine_small"),
+            named("pairs_translate_de_en"),
+            named("pairs_translate_en_de_mine_small"),
         ):
             assert measurements.describe_task(one, tmp_path / "data") == service.describe(one)
-        assert service.describe(named("mine_next_line", targets=64)).has_metrics
-        assert service.describe(named("mine_ul2", targets=64)).examples["train"] == 50  # the text of all seven
-        assert service.describe(named("pairs_translate_de_en", targets=64)).has_metrics
+        assert service.describe(named("mine_next_line")).has_metrics
+        assert service.describe(named("mine_ul2")).examples["train"] == 50  # the text of all seven
         with pytest.raises(UserError, match="sets the objective SpanCorruption, and mine_ul2_s has no step"):
-            service.describe(named("mine_ul2", targets=64, objective=SpanCorruption()))
-        for one in (config(), with_pieces):
+            service.describe(named("mine_ul2", objective=SpanCorruption()))
+        for one in (named(), with_pieces):
             assert len(next(service.open(one))["encoder_input_tokens"]) == 2
     assert not process._early
     assert (tmp_path / "data.log").exists()
     unknown = [
-        config(split="test"),
-        config(objective=SpanCorruption(0.9, 20.0)),  # its targets do not fit
-        config(module_import=("my_tasks",)),
+        named(split="test"),
+        named(objective=SpanCorruption(0.9, 20.0), targets=32),  # its targets do not fit
+        named(module_import=("my_tasks",)),
         named("mine_ul2", targets=32),  # the targets of some do not fit
-        named("mine_prefix_lm", targets=64, objective=SpanCorruption()),
-        dataclasses.replace(config(), mixture_or_task_name="another_span_corruption"),
-        named("pairs_translate_de_en", targets=64, objective=SpanCorruption()),
-        named("pairs_span_corruption", targets=64),
-        named("mine_translate_de_en", targets=64),
+        named("mine_prefix_lm", objective=SpanCorruption()),
+        named("another_span_corruption"),
+        named("pairs_translate_de_en", objective=SpanCorruption()),
+        named("pairs_span_corruption"),
+        named("mine_translate_de_en"),
     ]
     for one in unknown:
         assert measurements.describe_task(one, tmp_path / "data") is None

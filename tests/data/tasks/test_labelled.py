@@ -11,17 +11,14 @@ import numpy as np
 import pytest
 import seqio
 import t5.evaluation.metrics
-import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.preprocessors import parse_records
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.evaluator import TaskEvaluator
 from t5xpg.data.tasks import providers, sources
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import TFDS_TASKS
-from t5xpg.data.text.manifest import canonical_record
 from tests.data.tasks import tfds_samples
 
 LENGTHS = {"inputs": 128, "targets": 64}
@@ -34,18 +31,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "tfds").mkdir()
     tfds_samples.prepare(folder / "tfds")
     rows = {
-        "pairs": (("en", "de"), "A \\ dog {n}.\tEin Hund {n} ßo."),
-        "classes": (("label", "text"), "{kind}\tThis is text number {n}."),
-        "quiz": (("inputs", "targets"), "What is {n}?\tIt is {n}."),
+        "pairs": ({"en": "en", "de": "de"}, "A \\ dog {n}.\tEin Hund {n} ßo."),
+        "classes": ({"label": "label", "text": "text"}, "{kind}\tThis is text number {n}."),
+        "quiz": ({"inputs": "inputs", "targets": "targets"}, "What is {n}?\tIt is {n}."),
     }
     for name, (fields, line) in rows.items():
-        for split, count in (("train", 8), ("validation", 5)):
-            lines = [line.format(n=n, kind="even" if n % 2 == 0 else "odd") for n in range(count)]
-            (folder / f"{name}-{split}.tsv").write_text("\n".join(lines), "utf-8")
         files = {split: [folder / f"{name}-{split}.tsv"] for split in ("train", "validation")}
-        export_dataset(
-            name, data_dir=folder / "data", files=files, fields={one: one for one in fields}, log=lambda line: None
-        )
+        for (path,), count in zip(files.values(), (8, 5), strict=True):
+            lines = [line.format(n=n, kind="even" if n % 2 == 0 else "odd") for n in range(count)]
+            path.write_text("\n".join(lines), "utf-8")
+        export_dataset(name, data_dir=folder / "data", files=files, fields=fields, log=lambda line: None)
     seqio.set_tfds_data_dir_override(str(folder / "tfds"))
     with pytest.MonkeyPatch.context() as patch:
         # TFDS takes no slices beyond what there is
@@ -84,26 +79,16 @@ def test_records() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_translations_of_tfds() -> None:
+def test_records_of_tensorflow_datasets() -> None:
     pair = tfds_samples.sentence("validation", 3)
     assert (f"translate English to German: {pair['en']}", pair["de"]) in texts("wmt19_ende")
     task = seqio.TaskRegistry.get("wmt19_ende")
     assert set(task.splits) == {"train", "validation"}
     assert task.num_input_examples("train") == 30
-
-
-@pytest.mark.usefixtures("folder")
-def test_questions_without_a_context() -> None:
     of_training = texts("trivia_qa_open", "train") + texts("trivia_qa_open", "validation")
-    assert len(of_training) == 9
-    assert set(of_training) == {
-        (f"trivia_qa question: Which city is number {number}?", "London") for number in range(9)
-    }
+    asked = [(f"trivia_qa question: Which city is number {number}?", "London") for number in range(9)]
+    assert sorted(of_training) == asked
     assert len(texts("trivia_qa_open", "test")) == 3  # the public validation questions
-
-
-@pytest.mark.usefixtures("folder")
-def test_questions_with_a_context() -> None:
     question, answer = sorted(texts("squad"))[0]
     # T5 puts spaces around punctuation
     assert question.startswith("question: When did he move ? context: Tom Baker was born in Liverpool , England . ")
@@ -141,11 +126,9 @@ def test_an_answer_is_right_if_it_is_one_of_the_aliases() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_translations_and_classes() -> None:
-    right = {f"dog {n}.": f"Ein Hund {n} ßo." for n in range(5)}
-    found = measured("pairs_translate_en_de", right)
-    assert found["bleu"] == pytest.approx(100.0)
-    assert found["chrf"] == pytest.approx(100.0)
-    assert "tok:intl" in found["bleu_signature"]
+    found = measured("pairs_translate_en_de", {f"dog {n}.": f"Ein Hund {n} ßo." for n in range(5)})
+    assert "tok:intl" in found.pop("bleu_signature")
+    assert (found["bleu"], found["chrf"]) == pytest.approx((100.0, 100.0))
     found = measured("classes_classify", {f"number {n}.": "even" for n in range(5)})
     assert found == pytest.approx({"accuracy": 60.0, "majority": 60.0, "macro_f1": 37.5})
     found = measured("quiz_text_to_text", {f"is {n}?": "It is 3." for n in range(5)})
@@ -153,44 +136,28 @@ def test_translations_and_classes() -> None:
     assert set(found) == {"exact_match", "token_f1", "edit_similarity"}
 
 
-def test_every_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    values = [('"\\', "\\n\n"), ("\x01a\x01", "\t\\u0001"), ("é\u2028", "\b\f\r\x1f\\\\"), ("}", '", "b": "')]
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"".join(canonical_record(one, ("a", "b")) for one in values))
-    dataset = parse_records(tf.data.TextLineDataset(str(path)), ("a", "b"))
-    assert [(one["a"].decode(), one["b"].decode()) for one in dataset.as_numpy_iterator()] == values
-    path.write_text('{"a": "x", "b": "y", "c": "z"}\n')
-    with pytest.raises(tf.errors.InvalidArgumentError, match="as `make data` writes it; export the"):
-        list(parse_records(tf.data.TextLineDataset(str(path)), ("a", "b")))
-
-
 def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for there in ("squad", "quiz_text_to_text"):
-        assert sources.is_prepared(seqio.TaskRegistry.get(there))
-    seqio.set_tfds_data_dir_override(None)
-    source = seqio.TfdsDataSource("squad/v1.1:3.0.0", tfds_data_dir=str(tmp_path), splits=("train", "validation"))
-    task = seqio.TaskRegistry.get("squad").replace(source=source)
-    assert not sources.is_prepared(task)
-    assert sources.number_of_examples(task, "train") is None
-    with pytest.raises(
-        UserError, match=r"^squad reads squad/v1\.1:3\.0\.0 of TensorFlow Datasets, which is not there\."
-    ):
-        providers.check(task, config("squad"))
+    def reading(name: str) -> seqio.Task:
+        source = seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path), splits=("train", "validation"))
+        return seqio.TaskRegistry.get("squad").replace(source=source)
 
     def no_network(*arguments: Any, **options: Any) -> None:
         raise OSError("the name\ncannot be resolved")
 
+    for there in ("squad", "quiz_text_to_text"):
+        assert sources.is_prepared(seqio.TaskRegistry.get(there))
+    seqio.set_tfds_data_dir_override(None)
+    task = reading("squad/v1.1:3.0.0")
+    reads = r"^squad reads squad/v1\.1:3\.0\.0 of TensorFlow Datasets, which "
+    with pytest.raises(UserError, match=f"{reads}is not there"):
+        providers.check(task, config("squad"))
     said: list[str] = []
     monkeypatch.setattr(type(task.source.tfds_dataset.builder), "download_and_prepare", no_network)
-    with pytest.raises(
-        UserError, match=r"cannot be had here: the name cannot be resolved\. Prepare it on a machine"
-    ) as e:
+    message = r"cannot be had here: the name cannot be resolved\. Prepare it .*tfds\.load\('squad/v1\.1:3\.0\.0'\)"
+    with pytest.raises(UserError, match=message):
         sources.prepare(task, said.append)
-    assert "tfds.load('squad/v1.1:3.0.0')" in str(e.value)
-    assert said == [
-        f"squad reads squad/v1.1:3.0.0 of TensorFlow Datasets: getting it into {tmp_path}/squad/v1.1/3.0.0 …"
-    ]
+    (line,) = said
+    assert line.endswith(f"of TensorFlow Datasets: getting it into {tmp_path}/squad/v1.1/3.0.0 …")
     for name in ("squad/v9.9:3.0.0", "squad/v1.1:9.9.9", "no_such_data_set:1.0.0"):
-        other = task.replace(source=seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path), splits=("train",)))
         with pytest.raises(UserError, match=f"squad reads {name} of TensorFlow Datasets: "):
-            sources.is_prepared(other)
+            sources.is_prepared(reading(name))

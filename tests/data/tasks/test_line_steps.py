@@ -12,14 +12,11 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import ENC_DEC, PREFIX_LM, hash_batch
 from t5xpg.data.objectives import NextLine
-from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.tasks import steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import completed_line, register_tasks
-from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, task_name
+from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.installed import CODE_PACKAGES, site_packages, source_files
@@ -63,8 +60,7 @@ def expected(text: str, lines: int) -> list[tuple[str, str]]:
     return [(one.decode(errors="replace"), two.decode()) for one, two in found[first::stride][:taken]]
 
 
-@pytest.mark.parametrize("lines", [1, 4, 1000])
-@pytest.mark.parametrize("vocabulary", [BYTES, NAMED_BYTES], ids=["bytes", "named"])
+@pytest.mark.parametrize(("lines", "vocabulary"), [(1, BYTES), (4, NAMED_BYTES), (1000, BYTES)])
 def test_lines_and_what_stands_before_them(code: list[str], lines: int, vocabulary: Vocabulary) -> None:
     given = [*code, "only one line", "first\n\n  \nlonger than the targets can be, and so not asked for", "é\nø", ""]
     made = examples(given, lines, to_seqio(vocabulary))
@@ -81,18 +77,13 @@ def test_a_vocabulary_without_ends_of_lines_is_refused(tmp_path: Path) -> None:
         examples(["a\nb"], 1, to_seqio(vocabulary))
 
 
-@pytest.fixture
-def task(code: list[str], tmp_path: Path) -> seqio.Task:
-    """That of an export of code."""
+def test_what_is_measured(code: list[str], tmp_path: Path) -> None:
+    """Of an export of code."""
     text = tmp_path / "code.jsonl"
     text.write_text("".join(json.dumps({"text": piece}) + "\n" for piece in code))
     export_dataset("mine", data_dir=tmp_path / "data", files={None: [text]}, log=lambda line: None)
     register_tasks(tmp_path / "data")
-    return seqio.TaskRegistry.get(task_name("mine", "next_line"))
-
-
-def test_what_is_measured(task: seqio.Task) -> None:
-    assert task.cached_as == "mine_span_corruption"
+    task = seqio.TaskRegistry.get("mine_next_line")
     (row, *_) = task.get_dataset(LENGTHS, "validation", shuffle=False, use_cached=False).as_numpy_iterator()
     again = list(task.get_dataset(LENGTHS, "validation", shuffle=True, seed=3, use_cached=False).as_numpy_iterator())
     assert any(np.array_equal(row["inputs"], other["inputs"]) for other in again), "the same lines for every seed"
@@ -102,22 +93,5 @@ def test_what_is_measured(task: seqio.Task) -> None:
     assert task.postprocess_fn(f"  {target['line']} \n    and more\n", example=row, is_target=False) == target["line"]
     (metric,) = task.metric_fns
     assert metric([target], [target["line"]])["exact_match"] == 100.0
-
-
-@pytest.mark.parametrize("converter", [ENC_DEC, PREFIX_LM])
-def test_its_place_can_be_put_back(task: seqio.Task, converter: str) -> None:
-    config = DatasetConfig(task.name, LENGTHS, batch_size=3, seed=5, use_cached=False, feature_converter=converter)
-    stream = ShardedBatches(task, config, [0])
-    for _ in range(7):
-        stream.next()
-    position = stream.save()
-    following = [hash_batch(stream.next() or {}) for _ in range(4)]
-    assert len(set(following)) == 4
-    other = ShardedBatches(task, config, [0])
-    other.restore(position)
-    assert [hash_batch(other.next() or {}) for _ in range(4)] == following
-
-
-def test_a_target_without_its_example() -> None:
+    # a target without its example
     assert completed_line("a\nb", vocabulary=BYTES, is_target=True) == {"line": "a", "before": ""}
-    assert completed_line("\n b", vocabulary=BYTES) == ""

@@ -13,7 +13,7 @@ from t5xpg.data.cache.command import cache_task
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks.shared_cache import SharedCacheTask, cached_task
 from t5xpg.data.tasks.table import register_tasks
-from t5xpg.data.tasks.task_names import VOCABULARIES, rows
+from t5xpg.data.tasks.task_names import rows
 from t5xpg.data.text.export import export_dataset
 from t5xpg.experiment import data_state
 
@@ -43,9 +43,7 @@ def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert cache_task("mine_ul2", **where) == identity
     folders = [path.name for path in (folder / "cache").iterdir() if path.is_dir() and not path.name.startswith(".")]
     assert folders == ["mine_span_corruption"]
-    for row in rows("mine"):
-        config = DatasetConfig(row.name, LENGTHS)
-        assert data_state.state_of(config).ready
+    assert all(data_state.state_of(DatasetConfig(row.name, LENGTHS)).ready for row in rows("mine"))
     path = next((folder / "cache" / "mine_span_corruption").glob("train.tfrecord-*"))
     content = path.read_bytes()
     path.write_bytes(content + b"more")
@@ -55,14 +53,8 @@ def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
     earlier = seqio.utils.get_global_cache_dirs()
     seqio.set_global_cache_dirs([str(folder / "cache")])
     try:
-        for name in ("mine_ul2", "mine_mlm", "mine_lm"):
-            provider = seqio.get_mixture_or_task(name)
-            lengths = {feature: 64 for feature in LENGTHS if feature in provider.output_features}
-            options = {"split": "train", "shuffle": False, "seed": 1, "num_epochs": 1}
-            cached, read = (
-                provider.get_dataset(lengths, use_cached=use_cached, **options).take(40) for use_cached in (True, False)
-            )
-            assert len(list(cached)) == len(list(read)) == 40
+        cached = seqio.get_mixture_or_task("mine_ul2").get_dataset(LENGTHS, "train", use_cached=True, num_epochs=1)
+        assert len(list(cached.take(40))) == 40
         task = seqio.TaskRegistry.get("mine_lm")
         own = folder / "cache" / "mine_lm"
         own.mkdir()
@@ -84,20 +76,17 @@ def test_all_tasks_of_the_same_tokens_make_the_same_before_the_placeholder(folde
         expected = first.preprocess_precache(first.source.get_dataset("validation", shuffle=False), seed=0)
         for one, other in zip(made.take(3).as_numpy_iterator(), expected.take(3).as_numpy_iterator(), strict=True):
             np.testing.assert_array_equal(one["targets"], other["targets"])
-    assert len(VOCABULARIES) == 4
 
 
 def test_the_denoisers_read_the_text_in_different_orders(folder: Path) -> None:
-    def first_bytes(name: str, seed: int | None) -> bytes:
-        task = seqio.TaskRegistry.get(name)
-        assert isinstance(task, SharedCacheTask)
-        dataset = task.get_dataset(LENGTHS, "train", shuffle=True, seed=seed, try_in_mem_cache=False)
+    def first_bytes(name: str, seed: int) -> bytes:
+        options = {"shuffle": True, "seed": seed, "try_in_mem_cache": False}
+        dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, "train", **options)
         inputs = next(dataset.as_numpy_iterator())["inputs"]
         return bytes((inputs[1:9] - 3).astype(np.uint8))
 
     assert first_bytes("mine_ul2_r1", 1) == first_bytes("mine_ul2_r1", 1)
     assert len({first_bytes(f"mine_ul2_{name}", 1) for name in ("r1", "r2", "x3")}) == 3
-    first_bytes("mine_ul2_r1", None)
     changed = seqio.TaskRegistry.get("mine_ul2_r1").replace(preprocessors=[])
     assert isinstance(changed, SharedCacheTask)
     assert changed._own_seed

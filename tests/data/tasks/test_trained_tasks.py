@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.batch import hash_batch, validate
 from t5xpg.data.cache import definition, local
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.tasks import providers
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import row_of, vocabularies
@@ -33,33 +36,31 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data_dir = folder / "data"
     export_dataset("mine", data_dir=data_dir, files=files, log=lambda line: None)
 
-    def quiet(line: str) -> None:
-        pass
-
-    train_vocabulary("mine", VocabularySettings(size=90, extra_ids=10), data_dir=data_dir, log=quiet)
-    copy_vocabulary("mine", byte_level(folder / "bytes"), data_dir=data_dir, name="bytes_of", log=quiet)
+    quiet: Any = {"data_dir": data_dir, "log": lambda line: None}
+    train_vocabulary("mine", VocabularySettings(size=90, extra_ids=10), **quiet)
+    copy_vocabulary("mine", byte_level(folder / "bytes"), name="bytes_of", **quiet)
     # sentinels that stand before other tokens
     early = byte_level(folder / "early", special=("<pad>", "</s>", "<extra_id_0>", "<extra_id_1>"))
-    copy_vocabulary("mine", early, data_dir=data_dir, name="early", extra_ids=0, log=quiet)
+    copy_vocabulary("mine", early, name="early", extra_ids=0, **quiet)
     register_tasks(data_dir)
     return data_dir
 
 
 @pytest.mark.parametrize("name", [TRAINED, TOKENIZER])
-def test_gives_batches(data_dir: Path, name: str) -> None:
+def test_gives_batches_and_its_place_can_be_put_back(data_dir: Path, name: str) -> None:
     vocabulary = row_of(name, "mine", vocabularies(data_dir)).vocabulary
-    task = seqio.TaskRegistry.get(name)
-    examples = task.get_dataset(LENGTHS, "train", use_cached=False, shuffle=False, seed=0)
-    converted = seqio.EncDecFeatureConverter(pack=False)(examples, task_feature_lengths=LENGTHS)
-    batch = next(iter(converted.batch(8).as_numpy_iterator()))
-    assert batch["encoder_input_tokens"].shape == (8, 64)
-    assert batch["decoder_target_tokens"].max() < vocabulary.size
-    first = vocabulary.decode(batch["encoder_input_tokens"][0])
-    filled = vocabulary.decode(batch["decoder_target_tokens"][0])
-    assert "<extra_id_0>" in first
-    assert filled.startswith("<extra_id_0>")
+    config = DatasetConfig(name, LENGTHS, batch_size=8, use_cached=False)
+    stream = ShardedBatches(providers.find_provider(config), config, [0])
+    batch = stream.next()
+    assert batch is not None
+    validate(batch, config.batch_spec(vocab_size=vocabulary.size))
+    assert "<extra_id_0>" in vocabulary.decode(batch["encoder_input_tokens"][0])
+    assert vocabulary.decode(batch["decoder_target_tokens"][0]).startswith("<extra_id_0>")
     spans = [set(map(vocabulary.sentinel_index, row)) - {None} for row in batch["encoder_input_tokens"].tolist()]
     assert all(found == set(range(len(found))) and len(found) >= 2 for found in spans)
+    position, following = stream.save(), hash_batch(stream.next() or {})
+    stream.restore(position)
+    assert hash_batch(stream.next() or {}) == following != hash_batch(batch)
 
 
 @pytest.mark.parametrize("name", [TRAINED, TOKENIZER])

@@ -46,12 +46,9 @@ def _get(name: str, folder: Path, files: Any) -> None:
 
 def _prepare_squad(folder: Path) -> None:
     def file(split: str, count: int) -> Path:
+        answers = [[{"text": text, "answer_start": CONTEXT.find(text)} for text in texts] for texts in ANSWERS]
         questions = [
-            {
-                "id": f"{split}{number}",
-                "question": QUESTIONS[number % 3],
-                "answers": [{"text": text, "answer_start": CONTEXT.find(text)} for text in ANSWERS[number % 3]],
-            }
+            {"id": f"{split}{number}", "question": QUESTIONS[number % 3], "answers": answers[number % 3]}
             for number in range(count)
         ]
         path = folder / f"{split}-v1.1.json"
@@ -66,23 +63,13 @@ def _prepare_trivia_qa(folder: Path) -> None:
     place = folder / "unfiltered"
     (place / "triviaqa-unfiltered").mkdir(parents=True)
     for name, count in (("train", 9), ("dev", 3), ("test-without-answers", 2)):
-        rows = []
+        rows: list[dict[str, Any]] = []
         for number in range(count):
-            row: dict[str, Any] = {
-                "Question": f"Which city is number {number}? ",
-                "QuestionId": f"{name}_{number}",
-                "QuestionSource": "https://example.org/",
-                "SearchResults": [],
-            }
-            if "test" not in name:
-                row["Answer"] = {
-                    "Aliases": ALIASES,
-                    "NormalizedAliases": [alias.lower() for alias in ALIASES],
-                    "NormalizedValue": "london",
-                    "Type": "WikipediaEntity",
-                    "Value": "London",
-                }
-            rows.append(row)
+            row: dict[str, Any] = {"Question": f"Which city is number {number}? ", "QuestionId": f"{name}_{number}"}
+            row |= {"QuestionSource": "https://example.org/", "SearchResults": []}
+            names = {"Aliases": ALIASES, "NormalizedAliases": [alias.lower() for alias in ALIASES]}
+            answer = names | {"NormalizedValue": "london", "Type": "WikipediaEntity", "Value": "London"}
+            rows.append(row if "test" in name else row | {"Answer": answer})
         text = json.dumps({"Data": rows, "Domain": "unfiltered-web"}, indent=4)
         (place / "triviaqa-unfiltered" / f"unfiltered-web-{name}.json").write_text(text)
     _get("trivia_qa/unfiltered.nocontext:1.1.0", folder, {"unfiltered": place})

@@ -45,21 +45,9 @@ def test_the_packages_are_pure_python() -> None:
 
 
 def test_reads_the_recorded_python_files_in_one_order(tmp_path: Path) -> None:
-    install(
-        tmp_path,
-        "Some_Package",
-        "1.0",
-        {
-            "some_package/b.py": b"b\r\n",
-            "some_package/a.py": "ä\n".encode(),
-            "some_package/latin.py": b"\xe4\n",
-            "some_package/data.txt": b"no",
-            "some_package/tests/x.py": b"no",
-            "some_package/x_test.py": b"no",
-            "some_package/_vendor/x.py": b"no",
-            "some_package/x_pb2.py": b"no",
-        },
-    )
+    others = ("data.txt", "tests/x.py", "x_test.py", "_vendor/x.py", "x_pb2.py")
+    contents = {"b.py": b"b\r\n", "a.py": "ä\n".encode(), "latin.py": b"\xe4\n", **dict.fromkeys(others, b"no")}
+    install(tmp_path, "Some_Package", "1.0", {f"some_package/{name}": data for name, data in contents.items()})
     (tmp_path / "some_package" / "not_recorded.py").write_bytes(b"no")
     install(tmp_path, "another", "2.0", {"another.py": b"c\n"})
     files = list(source_files({"some-package": "1.0", "another": "2.0"}, tmp_path))

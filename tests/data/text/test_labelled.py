@@ -36,7 +36,7 @@ def test_fields_say_which_tasks_there_are() -> None:
     assert len(endings(("en", "de", "fr"))) == 6
     assert endings(("label", "text")) == [CLASSIFY]
     assert endings(("targets", "inputs")) == [TEXT_TO_TEXT]
-    for none in (TEXT, ("en",), ("text", "de"), ("question", "answer"), ()):
+    for none in (TEXT, ("en",), ("text", "de"), ()):
         assert endings(none) == []
     translation = of_ending("translate_en_de")
     assert translation is not None
@@ -45,7 +45,6 @@ def test_fields_say_which_tasks_there_are() -> None:
 
 
 def test_fields_as_they_are_typed() -> None:
-    assert parse_fields("en,de") == {"en": "en", "de": "de"}
     assert parse_fields("de en") == {"de": "de", "en": "en"}
     # in the order of the columns
     assert list(parse_fields("label=class, text=body").items()) == [("label", "class"), ("text", "body")]
@@ -62,7 +61,6 @@ def test_fields_as_they_are_typed() -> None:
         ("en,en", "en is given twice"),
         ("inputs=a,targets=a", "one field of the files is given for two"),
         ("en,qq", r"qq is no language \(ISO 639-1\)"),
-        (",", "no task of such records"),
     ],
 )
 def test_fields_without_a_task_are_refused(given: str, message: str) -> None:
@@ -81,17 +79,12 @@ def test_names_of_tasks_of_records() -> None:
     for name in names:
         assert dataset_of(name, ["mine", "yours"], entries) == possible_dataset(name, entries) == "mine"
         row = row_of(name, "mine", entries)
-        assert row.name == name
-        assert row.tasks == (name,)
-        assert row.objective is None
+        assert (row.name, row.tasks, row.objective) == (name, (name,), None)
         assert row.is_of(("en", "de", "fr"))
         assert not row.is_of(TEXT)
-    assert not row_of("mine_lm", "mine").is_of(("en", "de"))
     # bytes are the same tokens whatever the number of sentinels
     assert row_of("mine_translate_de_en_bytes640", "mine").cached_as == "mine_translate_de_en"
-    assert row_of(names[2], "mine", entries).cached_as in names
-    assert dataset_of("a_b_classify", ["a_b"]) == "a_b"
-    assert dataset_of("a_text_to_text_bytes640", ["a"]) == "a"
+    assert dataset_of("a_b_text_to_text_bytes640", ["a_b"]) == "a_b"
     assert dataset_of("translate_en_de", ["translate"]) is None
 
 
@@ -100,9 +93,7 @@ def test_what_to_type_for_a_task_that_is_not_there() -> None:
     assert how_to_get("mine_translate_en_de") == export
     assert how_to_get("mine_classify").endswith("type: make data DATASET=mine")
     train = " To train its vocabulary, type: make vocab DATASET=b SIZE=4000"
-    assert how_to_get("a_translate_en_de_b_unigram_4000") == train
-    assert how_to_get("squad_b_unigram_4000") == train
-    assert possible_dataset("a_classify_b_bpe_4000") == "a"
+    assert how_to_get("a_translate_en_de_b_unigram_4000") == how_to_get("squad_b_unigram_4000") == train
     assert how_to_get("squad_as_i_like_it") == ""
 
 
@@ -111,11 +102,7 @@ def test_names_of_tasks_of_tensorflow_datasets() -> None:
     assert set(found) == {
         f"{name}{suffix}" for name in TFDS_TASKS for suffix in ("", "_bytes640", "_byt5", "_mine_unigram_90")
     }
-    assert found["squad_bytes640"].cached_as == "squad"
-    assert found["squad_bytes640"].vocabulary.size == 640
+    assert (found["squad_bytes640"].cached_as, found["squad_bytes640"].vocabulary.size) == ("squad", 640)
     # the numbers of Lee et al. 2019 (ORQA), which T5's closed-book work takes
-    assert TFDS_TASKS["trivia_qa_open"].splits == {
-        "train": "train[:78785]",
-        "validation": "train[78785:]",
-        "test": "validation",
-    }
+    splits = {"train": "train[:78785]", "validation": "train[78785:]", "test": "validation"}
+    assert TFDS_TASKS["trivia_qa_open"].splits == splits

@@ -34,8 +34,7 @@ def test_a_line_is_json_in_utf_8_on_one_line(text: str) -> None:
     line = canonical_line(text)
     assert line.startswith(b'{"text": "')
     assert line.endswith(b'"}\n')
-    assert line.count(b"\n") == 1
-    assert b"\r" not in line
+    assert len(line.splitlines()) == 1
     whole = "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
     assert json.loads(line) == {"text": whole}
 
@@ -67,11 +66,8 @@ def changed(**values: object) -> str:
         "[]",
         "[" * 100_000,
         '{"format": 99}',
-        json.dumps(MANIFEST.to_json())[:-30],
-        changed(limit="many"),
         changed(rows_read=10**30),
         changed(splits={}),
-        changed(splits={"train": []}),
         changed(splits={"../../etc": vars(MANIFEST.splits["train"])}),
         changed(splits={"train": vars(MANIFEST.splits["train"]) | {"documents": None}}),
     ],
@@ -83,20 +79,6 @@ def test_says_that_a_manifest_cannot_be_read(tmp_path: Path, content: str) -> No
         read_manifest(tmp_path / "mine")
     with pytest.raises(UserError, match=r"no exported dataset 'mime'.* Did you mean mine"):
         read_manifest(tmp_path / "mime")
-
-
-def test_says_that_a_text_is_not_as_it_was_exported(tmp_path: Path) -> None:
-    path = tmp_path / "mine" / "train.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(TEXT)
-    MANIFEST.check_files(path.parent)
-    path.write_bytes(b"y" + TEXT[1:])
-    with pytest.raises(
-        UserError, match=r"The text of mine is not as it was exported: .*train\.jsonl holds something"
-    ) as e:
-        MANIFEST.check_files(path.parent)
-    assert "make data DATASET=mine FORCE=1 " in str(e.value)
-    assert not MANIFEST.files_are_whole(path.parent)
 
 
 def test_the_command_makes_the_same_export_again(tmp_path: Path) -> None:

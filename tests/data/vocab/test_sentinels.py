@@ -15,14 +15,8 @@ def test_fill() -> None:
     assert blanks_of(text) == [0, 1]
     assert fill(text, "<extra_id_0>dog<extra_id_1> sleep") == "The dog ruined my  sleep."
     assert fill(text, "<extra_id_0>dog<extra_id_1>sleep", "[", "]") == "The [dog] ruined my [sleep]."
-
-
-def test_blanks_that_a_prediction_leaves_out_stay() -> None:
+    # blanks that a prediction leaves out stay, and the first mention counts
     assert fill("a <extra_id_0> b <extra_id_1>", "<extra_id_1>x") == "a <extra_id_0> b x"
-    assert fill("a <extra_id_0>", "no sentinel") == "a <extra_id_0>"
-
-
-def test_the_first_mention_counts() -> None:
     assert predicted_spans("before<extra_id_0>one<extra_id_0>two<extra_id_2>") == {0: "one", 2: ""}
 
 
@@ -30,12 +24,6 @@ def test_a_sentinel_is_to_the_vocabulary_what_it_is_here() -> None:
     vocabulary = Vocabulary()
     for text in ("<extra_id_0>", "<extra_id_00>", "<extra_id_07>", "<extra_id_7>", "<extra_id_-1>", "<extra_id_>"):
         assert len(blanks_of(text)) == (len(vocabulary.encode(text)) == 1), text
-
-
-def test_nothing_that_a_terminal_acts_on_is_shown() -> None:
-    text = "a\x1b[31mb\x07c\x9b2Jd\r\ne\rf\tg\x00\ud800\u202eh"
-    assert one_line(text) == "a�[31mb�c�2Jd⏎e f g���h"
-    assert one_line("naïve — 漢字 ⏎ 🙂") == "naïve — 漢字 ⏎ 🙂"
 
 
 # Text in which blanks, what is nearly one, and their parts are frequent.
@@ -69,3 +57,4 @@ def test_one_line_is_one_line(text: str) -> None:
     shown = one_line(text)
     assert len(shown.splitlines()) <= 1
     assert shown.isprintable()
+    assert one_line("a\x1b[31mb\x07c\x9b2Jd\r\ne\tg\u202eh — 漢字 🙂") == "a�[31mb�c�2Jd⏎e g�h — 漢字 🙂"

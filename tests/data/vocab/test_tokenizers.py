@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 import sentencepiece
+import seqio
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.tasks.seqio_vocabularies import HuggingFaceVocabulary, from_seqio, model_file_of, to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file, vocabulary_of_record
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE, load
 from t5xpg.data.vocab.vocabulary import OWN, SEQIO, Vocabulary
@@ -46,6 +50,9 @@ def test_ids_are_the_tokenizers(bytes_file: Path, spaces_file: Path) -> None:
         for text in TEXTS:
             assert vocabulary.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
         assert all(vocabulary.piece(token) == tokenizer.id_to_token(token) for token in range(200))
+        counts = vocabulary.token_bytes()
+        assert counts.shape == (vocabulary.size,)
+        assert not counts[[0, 1, *range(-100, 0)]].any(), "special tokens are no text"
 
 
 def test_limits_of_the_tokenizer_do_not_count(folder: Path) -> None:
@@ -71,20 +78,16 @@ def test_bytes_of_the_tokens_are_those_of_the_text(bytes_file: Path, spaces_file
         assert vocabulary.token_bytes()[vocabulary.encode(text)].sum() == expected
 
 
-def test_special_tokens_are_no_text(bytes_file: Path) -> None:
-    vocabulary = vocabulary_of_file(bytes_file)
-    counts = vocabulary.token_bytes()
-    assert counts.shape == (vocabulary.size,)
-    assert counts[[0, 1]].tolist() == [0, 0]
-    assert not counts[-100:].any()
-    assert counts[2:-100].all()
-
-
-def test_pieces_of_words_do_not_say_where_spaces_are(folder: Path) -> None:
+def test_pieces_of_words(folder: Path, bytes_file: Path) -> None:
+    """They do not say where spaces are, and not every character has one."""
     vocabulary = vocabulary_of_file(word_pieces(folder / "words"), eos_token="bad")
     ids = vocabulary.encode("bagger is bagger")
     assert vocabulary.token_bytes()[ids].sum() == len("baggerisbagger")
     assert vocabulary.decode(ids) == "bagger is bagger"
+    assert vocabulary.unknown_characters("bagger zzz is") == 3
+    of_bytes = vocabulary_of_file(bytes_file)
+    assert (of_bytes.unknown_characters("日本"), of_bytes.unk_id) == (0, None)
+    assert of_bytes.encode("\ud800") == of_bytes.encode("?")
 
 
 def test_sentinels_behind_the_tokens(bytes_file: Path, spaces_file: Path) -> None:
@@ -106,13 +109,35 @@ def test_sentinels_of_its_own(folder: Path) -> None:
     text = "bag <extra_id_0> kib <extra_id_9>"
     assert vocabulary.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
     assert vocabulary.sentinel_id(9) == tokenizer.token_to_id("<extra_id_9>")
-    assert vocabulary.sentinel_index(vocabulary.size - 1) == 0
-    assert vocabulary.sentinel_index(5) is None
+    assert (vocabulary.sentinel_index(vocabulary.size - 1), vocabulary.sentinel_index(5)) == (0, None)
     assert "<extra_id_0>" in vocabulary.decode(vocabulary.encode(text))
+    assert from_seqio(to_seqio(vocabulary)) == vocabulary
     assert not vocabulary.token_bytes()[-10:].any()
     assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
     # others, behind them
     assert vocabulary_of_file(file, extra_ids=3).sentinels == SEQIO
+
+
+def test_ids_are_the_same_in_graphs(folder: Path) -> None:
+    vocabulary = vocabulary_of_file(byte_level(folder / "graphs", special=("</s>",)), extra_ids=20)
+    theirs = to_seqio(vocabulary)
+    assert from_seqio(theirs) == vocabulary
+    assert (theirs.vocab_size, theirs.extra_ids) == (vocabulary.size, 20)
+    assert (theirs.pad_id, theirs.eos_id, theirs.unk_id) == (0, vocabulary.eos_id, None)
+    for text in ("bag dem", "Zürich 日本", "", "<extra_id_0>"):
+        ids = vocabulary.encode_plain(text)
+        assert list(theirs.encode(text)) == theirs.encode_tf(tf.constant(text)).numpy().tolist() == ids
+    ids = [*vocabulary.encode("bag <extra_id_0> dem"), vocabulary.eos_id, 0, 0]
+    rows = tf.constant([ids, ids[::-1]], tf.int32)
+    assert [text.decode() for text in theirs.decode_tf(rows).numpy()] == [theirs.decode(row) for row in rows.numpy()]
+    assert theirs.decode_tf(rows[0]).numpy().decode() == theirs.decode(ids) == "bag <extra_id_0> dem"
+    # tasks compare the vocabularies of their features, and Beam sends them to other processes
+    assert pickle.loads(pickle.dumps(theirs)) == theirs == to_seqio(vocabulary)
+    assert len({theirs, to_seqio(vocabulary)}) == 1
+    assert theirs != seqio.ByteVocabulary()
+    assert model_file_of(theirs) == Path(str(vocabulary.model_file))
+    with pytest.raises(UserError, match="not of bytes"):
+        HuggingFaceVocabulary(Vocabulary())
 
 
 def test_padding_changes_places_with_the_token_of_id_0(folder: Path) -> None:
@@ -146,71 +171,50 @@ def test_roles_are_said_beside_the_tokenizer_or_by_name(folder: Path) -> None:
 
 
 def test_what_it_lacks_is_said(folder: Path) -> None:
-    with pytest.raises(UserError, match="no token for the end of a text"):
-        vocabulary_of_file(word_pieces(folder / "endless"))
-    with pytest.raises(UserError, match="is not there"):
-        vocabulary_of_file(folder / "gone.json")
-    with pytest.raises(UserError, match=r"holds none of tokenizer\.json"):
-        vocabulary_of_file(folder)
     (folder / "broken.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is not a tokenizer\.json of Hugging Face"):
-        vocabulary_of_file(folder / "broken.json")
+    for path, message in (
+        (word_pieces(folder / "endless"), "no token for the end of a text"),
+        (folder / "gone.json", "is not there"),
+        (folder, r"holds none of tokenizer\.json"),
+        (folder / "broken.json", r"is not a tokenizer\.json of Hugging Face"),
+    ):
+        with pytest.raises(UserError, match=message):
+            vocabulary_of_file(path)
     with pytest.raises(UserError, match="cannot be its padding"):
         load(HUGGING_FACE, str(byte_level(folder / "few")), 10_000).encode("a")
 
 
-def test_unknown_characters_are_counted(folder: Path, bytes_file: Path) -> None:
-    vocabulary = vocabulary_of_file(word_pieces(folder / "unknown"), eos_token="bad")
-    assert vocabulary.unknown_characters("bagger zzz is") == 3
-    assert vocabulary_of_file(bytes_file).unknown_characters("日本") == 0
-    assert vocabulary_of_file(bytes_file).unk_id is None
-    assert vocabulary_of_file(bytes_file).encode("\ud800") == vocabulary_of_file(bytes_file).encode("?")
-
-
-PIECES_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁\0"))
-LOSSLESS = {
-    "vocab_size": 400, "byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
-}  # fmt: skip
-
-
 @pytest.fixture(scope="module")
-def lossless(folder: Path) -> Vocabulary:
-    return vocabulary_of_file(Path(sentencepiece_model(folder / "lossless.model", **LOSSLESS)))
+def models(folder: Path) -> list[Vocabulary]:
+    """Of bytes, one that keeps text as it is and one that normalises it."""
+    keeps = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    return [
+        vocabulary_of_file(Path(sentencepiece_model(folder / name, vocab_size=400, byte_fallback=True, **options)))
+        for name, options in (("lossless.model", keeps), ("normalising.model", {}))
+    ]
 
 
-@pytest.fixture(scope="module")
-def normalising(folder: Path) -> Vocabulary:
-    return vocabulary_of_file(
-        Path(sentencepiece_model(folder / "normalising.model", vocab_size=400, byte_fallback=True))
-    )
-
-
-@given(PIECES_TEXT)
-def test_bytes_of_the_tokens_are_those_of_the_text_and_a_space(lossless: Vocabulary, text: str) -> None:
-    expected = len(text.encode()) + (1 if text else 0)
-    assert lossless.token_bytes()[lossless.encode_plain(text)].sum() == expected
-
-
-@given(PIECES_TEXT)
-def test_what_a_model_normalises_counts_as_normalised(normalising: Vocabulary, text: str) -> None:
-    processor = sentencepiece.SentencePieceProcessor(model_file=normalising.model_file)
-    seen = processor.Normalize(text).replace("▁", " ")
-    assert normalising.token_bytes()[normalising.encode_plain(text)].sum() == len(seen.encode())
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁\0")))
+def test_bytes_of_the_tokens_of_a_model_are_those_of_what_it_sees(models: list[Vocabulary], text: str) -> None:
+    lossless, normalising = ((one, one.token_bytes()[one.encode_plain(text)].sum()) for one in models)
+    assert lossless[1] == len(text.encode()) + (1 if text else 0)  # and a space
+    processor = sentencepiece.SentencePieceProcessor(model_file=normalising[0].model_file)
+    assert normalising[1] == len(processor.Normalize(text).replace("▁", " ").encode())
 
 
 def test_unknown_characters_are_no_bytes(folder: Path) -> None:
     vocabulary = vocabulary_of_file(Path(sentencepiece_model(folder / "plain.model")))
-    ids = vocabulary.encode("bag 日本 dem")
     assert vocabulary.unknown_characters("bag 日本 dem") == 2
-    assert vocabulary.unknown_characters("bag dem") == 0
-    assert vocabulary.token_bytes()[ids].sum() == len(" bag  dem")
+    assert vocabulary.token_bytes()[vocabulary.encode("bag 日本 dem")].sum() == len(" bag  dem")
+    names = [vocabulary.piece(token) for token in (0, 1, 2, vocabulary.size - 1, vocabulary.size, -1)]
+    assert names == ["<pad>", "</s>", "<unk>", "<extra_id_0>", "", ""]
+    assert [Vocabulary().piece(token) for token in (0, 68, 383, 384)] == ["<pad>", "<0x41>", "<extra_id_0>", ""]
 
 
 def test_sentinels_among_the_pieces(folder: Path) -> None:
     """As the model of mT5 has them."""
     pieces = [f"<extra_id_{i}>" for i in reversed(range(5))]
-    given_size = {"vocab_size": 64, "user_defined_symbols": pieces}
-    file = Path(sentencepiece_model(folder / "own.model", **given_size))
+    file = Path(sentencepiece_model(folder / "own.model", user_defined_symbols=pieces))
     appended = vocabulary_of_file(file)
     assert (appended.sentinels, appended.extra_ids) == (SEQIO, 100)  # its own are not the last ones
     own = vocabulary_of_file(file, extra_ids=0)
@@ -219,34 +223,22 @@ def test_sentinels_among_the_pieces(folder: Path) -> None:
     assert own.sentinel_id(3) in ids
     assert own.decode(ids) == "bag<extra_id_3> dem"
     assert not own.token_bytes()[[own.sentinel_id(i) for i in range(5)]].any()
+    assert from_seqio(to_seqio(own)) == own
 
 
 def test_special_ids_of_the_model(folder: Path) -> None:
     as_llama = {"vocab_size": 400, "byte_fallback": True, "unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
     vocabulary = vocabulary_of_file(Path(sentencepiece_model(folder / "llama.model", **as_llama)))
     assert (vocabulary.eos_id, vocabulary.unk_id) == (2, 0)  # no text has unknown tokens: 0 is free for padding
-    without_bytes = sentencepiece_model(folder / "unknown.model", unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
-    with pytest.raises(UserError, match="has '<unk>' as id 0, and batches are padded with 0"):
-        vocabulary_of_file(Path(without_bytes))
-    endless = sentencepiece_model(folder / "endless.model", eos_id=-1)
-    with pytest.raises(UserError, match="no token for the end"):
-        vocabulary_of_file(Path(endless))
-    with pytest.raises(UserError, match="itself says what its special tokens are"):
-        vocabulary_of_file(Path(endless), eos_token="b")
-
-
-def test_pieces_have_names(folder: Path) -> None:
-    vocabulary = vocabulary_of_file(Path(sentencepiece_model(folder / "plain.model")))
-    assert [vocabulary.piece(token) for token in (0, 1, 2, vocabulary.size - 1, vocabulary.size, -1)] == [
-        "<pad>", "</s>", "<unk>", "<extra_id_0>", "", "",
-    ]  # fmt: skip
-    assert [Vocabulary().piece(token) for token in (0, 2, 68, 383, 384)] == [
-        "<pad>",
-        "<unk>",
-        "<0x41>",
-        "<extra_id_0>",
-        "",
-    ]
+    without_bytes = Path(sentencepiece_model(folder / "unknown.model", unk_id=0, bos_id=1, eos_id=2, pad_id=-1))
+    endless = Path(sentencepiece_model(folder / "endless.model", eos_id=-1))
+    for path, options, message in (
+        (without_bytes, {}, "has '<unk>' as id 0, and batches are padded with 0"),
+        (endless, {}, "no token for the end"),
+        (endless, {"eos_token": "b"}, "itself says what its special tokens are"),
+    ):
+        with pytest.raises(UserError, match=message):
+            vocabulary_of_file(path, **options)
 
 
 def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:

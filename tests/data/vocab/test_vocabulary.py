@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
+import seqio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, SEQIO, TRANSFORMERS, Vocabulary
+from tests.small_tokenizers import sentencepiece_model
 
 BYTES = Vocabulary("bytes", 125)
 ORIGINAL = Vocabulary("bytes", 0, BYT5_GOOGLE)
@@ -27,45 +28,23 @@ NAMED_OTHERWISE = Vocabulary("bytes", 381, TRANSFORMERS, named_tokens=NAMED_TOKE
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    words = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in "bdgklmnprst"]
-    lines = [" ".join(words[i : i + 9]) for i in range(len(words) - 9)]
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=64, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-        byte_fallback=False, minloglevel=2, num_threads=1,
-    )  # fmt: skip
-    path = tmp_path_factory.mktemp("vocabulary") / "tiny.model"
-    path.write_bytes(model.getvalue())
-    return str(path)
+    return sentencepiece_model(tmp_path_factory.mktemp("vocabulary") / "tiny.model")
 
 
-def test_numbers_the_sentinels_of_each_convention() -> None:
-    assert BYTES.size == 384
-    assert [BYTES.sentinel_id(i) for i in (0, 1, 124)] == [383, 382, 259]
-    assert ORIGINAL.size == 259
-    assert [ORIGINAL.sentinel_id(i) for i in (0, 1, 10)] == [258, 257, 248]
-    assert HUGGING_FACE.size == 384
-    assert [HUGGING_FACE.sentinel_id(i) for i in (0, 1, 124)] == [259, 260, 383]
-
-
-@pytest.mark.parametrize("vocabulary", [BYTES, ORIGINAL, HUGGING_FACE])
-def test_sentinel_index_inverts_sentinel_id(vocabulary: Vocabulary) -> None:
+@pytest.mark.parametrize(
+    ("vocabulary", "size", "sentinels"),
+    [(BYTES, 384, {0: 383, 1: 382, 124: 259}), (ORIGINAL, 259, {0: 258, 1: 257, 10: 248}),
+     (HUGGING_FACE, 384, {0: 259, 1: 260, 124: 383})],
+)  # fmt: skip
+def test_numbers_the_sentinels_of_each_convention(vocabulary: Vocabulary, size: int, sentinels: dict[int, int]) -> None:
+    assert vocabulary.size == size
+    assert {number: vocabulary.sentinel_id(number) for number in sentinels} == sentinels
     by_id = {vocabulary.sentinel_id(i): i for i in range(vocabulary.num_sentinels)}
     assert len(by_id) == vocabulary.num_sentinels
-    for token in range(-1, vocabulary.size + 1):
-        assert vocabulary.sentinel_index(token) == by_id.get(token)
-
-
-@pytest.mark.parametrize(("vocabulary", "first"), [(BYTES, 383), (ORIGINAL, 258), (HUGGING_FACE, 259)])
-def test_encodes_sentinels_in_text(vocabulary: Vocabulary, first: int) -> None:
+    assert all(vocabulary.sentinel_index(token) == by_id.get(token) for token in range(-1, size + 1))
     ids = vocabulary.encode("é<extra_id_0>b")
-    assert ids == [0xC3 + 3, 0xA9 + 3, first, ord("b") + 3]
+    assert ids == [0xC3 + 3, 0xA9 + 3, sentinels[0], ord("b") + 3]
     assert vocabulary.decode([*ids, 1, 70, 0]) == "é<extra_id_0>b"
-
-
-def test_what_is_nearly_a_sentinel_is_text() -> None:
-    for text in ("<extra_id_>", "<extra_id_01>", "<extra_id_-1>", "<Extra_id_0>"):
-        assert BYTES.encode(text) == [byte + 3 for byte in text.encode()]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -107,9 +86,7 @@ def test_named_tokens_are_read_and_shown() -> None:
     ids = NAMED.encode(text)
     assert ids[0] == 259
     assert ids.count(263) == ids.count(639) == 1
-    assert len(ids) == 1 + 3 + 1 + 1 + 1 + len("[nlu] [X]")
     assert NAMED.decode([*ids, 1, 259]) == text
-    assert BYTES.decode(BYTES.encode("[NLU]")) == "[NLU]"
     assert len(BYTES.encode("[NLU]")) == 5
     with pytest.raises(UserError, match=r"\[NLU\] has no id in this vocabulary"):
         BYTES.named_id("[NLU]")
@@ -123,7 +100,6 @@ def test_named_tokens_are_read_and_shown() -> None:
         (("[A]", "[B]"), 1, "2 named tokens, and 1 extra ids"),
         (("[A]", "[A]"), 9, "stands for one id"),
         (("<extra_id_3>",), 9, "for no sentinel"),
-        ("[A]", 9, "expected texts"),
         (("",), 9, "expected texts"),
     ],
 )
@@ -149,14 +125,10 @@ def test_json_gives_the_same_vocabulary_back(model_file: str) -> None:
         ({"kind": "byte"}, "no vocabulary of the kind 'byte'. Did you mean bytes"),
         ({"kind": "sentencepiece"}, "needs model file"),
         ({"sentinels": "transformer"}, "Did you mean transformers"),
-        ({"kind": ["bytes"]}, "no vocabulary of the kind"),
-        ({"sentinels": None}, "no sentinel convention None"),
-        ({"extra_ids": -1}, "extra_ids is -1"),
         ({"extra_ids": "125"}, "extra_ids is '125'"),
         ({"extra_ids": 10**12}, "from 0 to 1000000"),
         ({"eos_id": 1.5}, r"eos_id is 1\.5"),
         ({"size": 3}, "has 3 ids, and by its kind 384"),
-        ({"model_file": 3}, "The recorded model is 3"),
         ({"model_file": "a\0b"}, "expected the name of a file"),
     ],
 )
@@ -165,43 +137,25 @@ def test_what_describes_no_vocabulary_is_refused(change: dict[str, object], mess
         Vocabulary.from_json({**BYTES.to_json(), **change})
 
 
-def test_records_that_are_no_vocabulary_are_refused() -> None:
-    for value in ([], "bytes", None):
-        with pytest.raises(UserError, match="recorded as the vocabulary"):
+def test_a_record_that_is_no_vocabulary_is_refused() -> None:
+    for value, message in (([], "recorded as the vocabulary"), ({}, "has no kind, extra_ids, sentinels, pad_id")):
+        with pytest.raises(UserError, match=message):
             Vocabulary.from_json(value)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="has no kind, extra_ids, sentinels, pad_id, eos_id, unk_id"):
-        Vocabulary.from_json({})
 
 
 def test_a_file_that_is_no_sentencepiece_model_is_refused(tmp_path: Path) -> None:
-    for number, content in enumerate((b"", b"not a model", bytes(range(256)) * 9)):
-        file = tmp_path / f"{number}.model"
+    file = tmp_path / "a.model"
+    for content in (b"", b"not a model", bytes(range(256)) * 9):
         file.write_bytes(content)
-        with pytest.raises(UserError, match=r"\d\.model is not a SentencePiece model"):
+        with pytest.raises(UserError, match=r"a\.model is not a SentencePiece model"):
             Vocabulary("sentencepiece", 100, SEQIO, str(file)).size  # noqa: B018
 
 
-def test_sentencepiece(model_file: str) -> None:
-    vocabulary = Vocabulary("sentencepiece", 100, SEQIO, model_file)
-    assert vocabulary.size == 164
-    ids = vocabulary.encode("bag dem <extra_id_0> kib<extra_id_1>")
-    assert ids.count(163) == 1
-    assert ids[-1] == 162
-    assert vocabulary.decode([*ids, 1, 5]) == "bag dem<extra_id_0> kib<extra_id_1>"
-    counts = vocabulary.token_bytes()
-    # each word carries the space before it, the first one too
-    assert counts[vocabulary.encode("bag dem")].sum() == len(" bag dem")
-    assert counts[[0, 1, 2, 64, 163]].tolist() == [0, 0, 0, 0, 0]
-
-
 def test_agrees_with_seqio(model_file: str) -> None:
-    import seqio
-
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
-
     text = "Zürich bag dem kib"
     named_pieces = Vocabulary("sentencepiece", 100, SEQIO, model_file, named_tokens=NAMED_TOKENS)
-    for vocabulary in (BYTES, ORIGINAL, NAMED, named_pieces, Vocabulary("sentencepiece", 100, SEQIO, model_file)):
+    pieces = Vocabulary("sentencepiece", 100, SEQIO, model_file)
+    for vocabulary in (BYTES, ORIGINAL, NAMED, named_pieces, pieces):
         theirs = to_seqio(vocabulary)
         assert from_seqio(theirs) == vocabulary
         assert theirs.vocab_size == vocabulary.size
@@ -209,15 +163,14 @@ def test_agrees_with_seqio(model_file: str) -> None:
         assert (theirs.pad_id, theirs.eos_id, theirs.unk_id) == (0, 1, 2)
         # t5's preprocessors number sentinels from the last id downwards
         assert vocabulary.sentinel_id(0) == theirs.vocab_size - 1
-    pieces = Vocabulary("sentencepiece", 100, SEQIO, model_file)
     text = "bag <extra_id_0> dem <extra_id_99>"
     assert list(to_seqio(pieces).encode(text)) == pieces.encode(text)
+    assert pieces.decode([*pieces.encode(text), 1, 5]) == "bag<extra_id_0> dem<extra_id_99>"
 
     # vocabularies with other names are others, whichever side asks
     plain, named = seqio.ByteVocabulary(extra_ids=381), to_seqio(NAMED)
     assert named == to_seqio(NAMED)
-    assert plain != named
-    assert named != plain
+    assert plain != named != plain
     with pytest.raises(UserError, match="translate ids at the edges"):
         to_seqio(HUGGING_FACE)
     with pytest.raises(UserError, match="UnigramVocabulary is not known"):
@@ -225,10 +178,6 @@ def test_agrees_with_seqio(model_file: str) -> None:
 
 
 def test_ids_that_are_no_text() -> None:
-    import seqio
-
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
-
     ids = Vocabulary("ids", 0, unk_id=None, num_ids=50)
     assert (ids.size, ids.num_sentinels) == (50, 0)
     assert ids.encode(" 7 49  0 3") == [7, 49, 0, 3]
@@ -239,18 +188,11 @@ def test_ids_that_are_no_text() -> None:
     assert Vocabulary.from_json(json.loads(json.dumps(ids.to_json()))) == ids
     assert to_seqio(ids) == seqio.PassThroughVocabulary(50, eos_id=1)
     assert from_seqio(to_seqio(ids)) == ids
-    for text in ("7 seven", "50", "-1", "9" * 99, "1.0", "<extra_id_0>"):
+    for text in ("7 seven", "50", "-1", "<extra_id_0>"):
         with pytest.raises(UserError, match=r"is no id of this vocabulary|has no id: this vocabulary has 0 sentinels"):
             ids.encode(text)
     with pytest.raises(UserError, match=r"has no end, at which predictions stop: give it an eos_id"):
         from_seqio(seqio.PassThroughVocabulary(10))
-    for change in (
-        {"num_ids": 0},
-        {"kind": "bytes", "unk_id": 2},
-        {"extra_ids": 1},
-        {"eos_id": 50},
-        {"eos_id": 0},
-        {"num_ids": 2**31},
-    ):
+    for change in ({"num_ids": 0}, {"kind": "bytes", "unk_id": 2}, {"extra_ids": 1}, {"eos_id": 50}):
         with pytest.raises(UserError, match=r"num_ids is|has no extra ids \(\d+\), and its end is one of its own"):
             dataclasses.replace(ids, **change)

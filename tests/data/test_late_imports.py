@@ -11,6 +11,9 @@ pytestmark = pytest.mark.process
 
 PROGRAM = """
 import sys
+import t5xpg.data.metrics
+
+assert not {"numpy", "sklearn", "sacrebleu", "rouge_score", "nltk", "seqio", "tensorflow", "jax"} & set(sys.modules)
 from t5xpg.data.stream.worker import Answers
 
 Answers()
@@ -20,7 +23,6 @@ import tensorflow as tf
 import tensorflow_text
 from t5.evaluation import metrics
 
-assert metrics.accuracy([1, 2], [1, 3]) == {"accuracy": 50.0}
 assert metrics.bleu(["a b c d"], ["a b c d"])["bleu"] > 99
 assert metrics.rouge(["a b"], ["a b"])["rouge1"] > 99
 assert metrics.mean_multiclass_f1(2)([0, 1], [0, 1]) == {"mean_2class_f1": 100.0}
@@ -28,9 +30,8 @@ assert tf.keras.layers.Dense(2)(tf.zeros([1, 3])).shape == (1, 2)
 from tensorflow.keras import layers
 assert layers.Dense is tf.keras.layers.Dense
 assert issubclass(tensorflow_text.keras.layers.ToDense, tf.keras.layers.Layer)
-import keras, sklearn.metrics
-
-assert keras.__version__ and sklearn.metrics.f1_score([1], [1]) == 1
+import sklearn.metrics
+assert sklearn.metrics.f1_score([1], [1]) == 1
 """
 
 
