@@ -85,9 +85,3 @@ def test_a_page_of_nothing_yet_has_no_leaderboard() -> None:
     assert f"9 of {board['runs']} runs are done; what is missing is left out." in text
     assert "What was tried, once each:" in text
     assert "loss after" not in text
-
-
-def test_only_what_is_lower_is_bold() -> None:
-    assert sweep_page.lowest_bold([1.0, 2.0, None]) == ["**1.000**", "2.000", "-"]
-    assert sweep_page.lowest_bold([1.0, 1.0]) == ["1.000", "1.000"]
-    assert sweep_page.lowest_bold([1.0]) == ["1.000"]

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.matrix_plan import MatrixPlan
-from t5xpg.study.plan import Plan, line_of, read
+from t5xpg.study.plan import Plan, read
 from t5xpg.study.sweep import Sweep
 from t5xpg.study.sweep_plan import SweepPlan
+from tests.study.test_matrix import PLAN as MATRIX
 
 SWEEP = """
 [search]
@@ -43,46 +43,6 @@ candidates = ["LEARNING_RATE=1.0"]
 title = "Fast"
 gin_file = "gin/optimizers/muon.gin"
 candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02   WARMUP_STEPS=10"]
-"""
-
-MATRIX = """dataset = "some_text"
-
-[architectures.encoder_decoder]
-title = "encoder-decoder"
-
-[architectures.decoder_lm]
-title = "decoder-only"
-gin_files = ["gin/architectures/decoder_only.gin"]
-bindings = ["PACK=True"]
-
-[objectives.span_corruption]
-title = "span corruption"
-
-[objectives.lm]
-title = "LM"
-gin_files = ["gin/objectives/lm.gin"]
-bindings = ["TASK_FEATURE_LENGTHS={'targets': 32}"]
-
-[vocabularies.bytes]
-title = "bytes"
-
-[vocabularies.bpe]
-title = "BPE"
-train = { model = "bpe", size = 80, byte_fallback = true }
-
-[trained]
-encoder_decoder = ["span_corruption"]
-decoder_lm = ["lm"]
-
-[[left_out]]
-architectures = ["encoder_decoder"]
-objectives = ["lm"]
-reason = "Nothing to encode."
-
-[[left_out]]
-architectures = ["decoder_lm"]
-objectives = ["span_corruption"]
-reason = "No inputs."
 """
 
 
@@ -131,27 +91,28 @@ def test_a_matrix_is_its_cells(experiment: str, tmp_path: Path) -> None:
     matrix = Matrix(experiment, tmp_path)
     runs = matrix.runs_of_cells()
     assert [(run.name, run.labels["task"]) for run in runs] == [
-        ("encoder_decoder,span_corruption,bytes", "some_text_span_corruption"),
-        ("decoder_lm,lm,bytes", "some_text_lm"),
-        ("encoder_decoder,span_corruption,bpe", "some_text_span_corruption_some_text_bpe_80"),
-        ("decoder_lm,lm,bpe", "some_text_lm_some_text_bpe_80"),
+        ("encoder_decoder,span_corruption,bytes", "small_span_corruption"),
+        ("decoder_prefix_lm,prefix_lm,bytes", "small_prefix_lm"),
+        ("encoder_decoder,span_corruption,bpe", "small_span_corruption_small_bpe_80"),
+        ("decoder_prefix_lm,prefix_lm,bpe", "small_prefix_lm_small_bpe_80"),
     ]
-    assert runs[1].gin_files == ["gin/architectures/decoder_only.gin", "gin/objectives/lm.gin"]
+    assert runs[1].gin_files == ["gin/architectures/decoder_only.gin", "gin/objectives/prefix_lm.gin"]
     assert runs[1].bindings == [
-        "MIXTURE_OR_TASK_NAME=some_text_lm",
+        "MIXTURE_OR_TASK_NAME=small_prefix_lm",
+        "FEATURE_CONVERTER=PrefixLMFeatureConverter",
         "PACK=True",
-        "TASK_FEATURE_LENGTHS={'targets': 32}",
+        "TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 32}",
     ]
     assert [tuple(one.values()) for one in matrix.plan.left_out_pairs()] == [
-        ("encoder_decoder", "lm", "Nothing to encode."),
-        ("decoder_lm", "span_corruption", "No inputs."),
+        ("encoder_decoder", "prefix_lm", "It could."),
+        ("decoder_prefix_lm", "span_corruption", "So could this."),
     ]
 
 
 def test_a_vocabulary_is_made_with_its_settings(tmp_path: Path) -> None:
-    command = "make vocab DATASET=some_text SIZE=80 MODEL=bpe BYTE_FALLBACK=1"
+    command = "make vocab DATASET=small SIZE=80 MODEL=bpe BYTE_FALLBACK=1"
     for more, name, ending in (("", "bpe_80", ""), (', name = "mine"', "mine", " VOCAB=mine")):
-        found = read_text(tmp_path, MATRIX.replace("size = 80", f"size = 80{more}"), MatrixPlan)
+        found = read_text(tmp_path, MATRIX.replace("size = 80", f"size = 80, byte_fallback = true{more}"), MatrixPlan)
         settings = VocabularySettings(size=80, model="bpe", byte_fallback=True)
         assert found.vocabularies["bpe"].train == (name, settings)
         assert [found.vocabulary_command(one) for one in found.vocabularies] == [None, command + ending]
@@ -161,28 +122,26 @@ SWEEP_MISTAKES = [
     ("steps = 500", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
     ("steps = 500", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
     ("seed = 3", "sead = 3", "[search] sead is not known. Did you mean seed?"),
-    ("seeds = [0, 1]\nreference", "seeds = [0.5]\nreference", "[final] seeds: Input should be a valid integer"),
     ('reference = "stock"', 'reference = "stok"', "[final] reference = 'stok' is no recipe. Did you mean stock?"),
     ("[recipes.fast]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
     ('["LEARNING_RATE=1.0"]', "[]", "[recipes.stock] candidates: List should have at least 1 item"),
     ("adafactor.gin", "adafacter.gin", "Did you mean gin/optimizers/adafactor.gin"),
-    ("[search]", "[serch]", "serch is not known. Did you mean search?"),
-    ('["one", "two"]', "[1]", "[judged] tasks: Input should be a valid string, and it is 1."),
     ('["one", "two"]', '["one", "one"]', "[judged] tasks: each name is needed once"),
 ]
+LAST = 'decoder_prefix_lm = ["prefix_lm"'
 MATRIX_MISTAKES = [
-    ("decoder_lm = [", "decoder_ml = [", "there is no architecture decoder_ml. Did you mean decoder_lm?"),
-    ('["decoder_lm"]', '["decodr_lm"]', "there is no architecture decodr_lm. Did you mean decoder_lm?"),
-    ('decoder_lm = ["lm"]', 'decoder_lm = ["lmm"]', "there is no objective lmm. Did you mean lm?"),
-    ("objectives.lm]", "objectives.lmm]", "there is no objective lmm. Did you mean lm or mlm?"),
-    ('decoder_lm = ["lm"]', 'decoder_lm = ["lm", "span_corruption"]', "with span_corruption is said more than once."),
+    (
+        "decoder_prefix_lm = [",
+        "decoder_prefix_ml = [",
+        "no architecture decoder_prefix_ml. Did you mean decoder_pr",
+    ),
+    ("objectives.prefix_lm]", "objectives.prefix_ml]", "there is no objective prefix_ml. Did you mean prefix_lm"),
+    (LAST, f'{LAST}, "span_corruption"', "with span_corruption is said more than once."),
     ('"PACK=True"', '"PACK True"', "'PACK True' binds nothing: NAME=value is needed."),
-    ('title = "LM"', 'titel = "LM"', "[objectives.lm] titel is not known. Did you mean title?"),
+    ('title = "span', 'titel = "span', "[objectives.span_corruption] titel is not known. Did you mean title?"),
     ('model = "bpe"', 'model = "bqe"', "[vocabularies.bpe] train: MODEL=bqe is not known. Did you mean bpe?"),
     ("size = 80", 'size = "80"', "[vocabularies.bpe] train: a value is of another type than `make vocab` takes"),
-    ("size = 80", "sise = 80", "[vocabularies.bpe] train: sise is not known. Did you mean size?"),
-    ('reason = "No inputs."', 'reason = ""', "[left_out] reason: String should have at least 1 character"),
-    ('dataset = "some_text"', "dataset = 3", "dataset: Input should be a valid string, and it is 3."),
+    ('dataset = "small"', "dataset = 3", "dataset: Input should be a valid string, and it is 3."),
     ("[trained]", "[trained", "plan.toml: "),
 ]
 
@@ -208,7 +167,7 @@ def test_mistakes_are_said_with_their_lines(
 
 def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
     text = MATRIX[: MATRIX.rindex("[[left_out]]")]
-    with pytest.raises(UserError, match="decoder_lm with span_corruption is neither trained nor left out with a reaso"):
+    with pytest.raises(UserError, match="decoder_prefix_lm with span_corruption is neither trained nor left out"):
         read_text(tmp_path, text, MatrixPlan)
 
 
@@ -218,47 +177,3 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     assert "2 mistakes in a plan:" in str(error.value)
     assert "line 2: [search] seed is missing." in str(error.value)
     assert "line 24: [recipes.fast] title is missing." in str(error.value)
-
-
-def test_the_plans_of_this_repository_can_be_read(tmp_path: Path) -> None:
-    sweeps = [file.parent.name for file in paths.EXPERIMENTS.glob(f"*/{Sweep.plan_file}")]
-    matrices = [file.parent.name for file in paths.EXPERIMENTS.glob(f"*/{Matrix.plan_file}")]
-    assert all(Sweep(name, tmp_path).plan.recipes for name in sweeps)
-    assert all(Matrix(name, tmp_path).plan.cells() for name in matrices)
-    assert sweeps
-    assert matrices
-
-
-TOML = """# a comment with [brackets]
-name = "top"
-[axis . one] # here
-title = "One"   # [not.a.table]
-"list" = [
-    "first",
-    'second',
-]
-[[many]]
-names = ["a"]
-[[many]]
-names = ["b", "c"]
-"""
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "line"),
-    [
-        (("name",), None, 2),
-        (("axis", "one"), None, 3),
-        (("axis", "one", "title"), None, 4),
-        (("axis", "one", "list", 1), "second", 7),
-        (("many", 0, "names", 0), "a", 10),
-        (("many", 1, "names", 1), "c", 12),
-        # the nearest place stands for what is not found
-        (("axis", "one", "list", 2), "third", 5),
-        (("axis", "one", "absent"), None, 3),
-        (("absent", "absent"), None, 1),
-        (("many", 7, "names"), None, 1),
-    ],
-)
-def test_lines_of_a_toml_text_are_found(place: tuple[str | int, ...], value: str | None, line: int) -> None:
-    assert line_of(TOML, place, value) == line
