@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +31,9 @@ def test_a_new_run_is_recorded(tmp_path: Path) -> None:
     assert record["experiment"] == "tiny"
     assert record["identity"] == json.loads(json.dumps(IDENTITY))
     (first,) = record["starts"]
-    assert first["step"] == 0
-    assert first["command"] == "t5xpg train"
-    assert first["devices"] == DEVICES
+    assert (first["step"], first["command"], first["devices"]) == (0, "t5xpg train", DEVICES)
     assert first["host"]["cores"] >= 1
-    assert set(first["versions"]) >= {
-        "python", "t5xpg", "jax", "flax", "optax", "orbax", "seqio", "t5", "tensorflow",
-    }  # fmt: skip
-    assert first["versions"]["jax"]
+    assert {"python", "t5xpg", "jax", "orbax", "seqio", "t5", "tensorflow"} <= set(first["versions"])
     run.write_config("a = 1\n")
     run.write_operative("a = 1\n")
     assert run.config_gin.read_text() == run.operative_gin.read_text() == "a = 1\n"
@@ -114,25 +106,6 @@ def test_an_unreadable_record_says_what_to_do(tmp_path: Path, text: str, message
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=rf"{message}.*to start over"):
         RunDirectory(tmp_path).read()
-
-
-@pytest.mark.process
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from t5xpg.base.errors import UserError; from t5xpg.run.directory import RunDirectory\n"
-        "try:\n"
-        "    with RunDirectory(Path(sys.argv[1])).lock(): print('held')\n"
-        "except UserError as error: print(error)\n"
-    )
-
-    def other() -> str:
-        command = [sys.executable, "-c", program, str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    with RunDirectory(tmp_path).lock():
-        assert re.search(rf"Process {os.getpid()} is working in .*, since \d{{4}}-", other())
-    assert other() == "held\n"
 
 
 def test_runs_are_listed_and_deleted_after_a_yes(

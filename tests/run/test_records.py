@@ -9,7 +9,6 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue
-from t5xpg.run import records as writers
 from t5xpg.run.records import JsonlWriter, TensorBoardWriter, read_jsonl, to_json
 
 
@@ -140,14 +139,3 @@ def test_metrics_of_all_kinds_as_events(tmp_path: Path) -> None:
     assert list(histogram.bucket) == [0, 1, 2]
     assert (found["picture"].image.height, found["picture"].image.width) == (4, 5)
     assert (found["own"].metadata.plugin_data.plugin_name, list(found["own"].tensor.float_val)) == ("mine", [0.5])
-
-
-def test_records_of_a_task_are_not_of_the_whole_split() -> None:
-    records = [
-        {"step": 1, "split": "validation", "loss": 1.0},
-        {"step": 1, "split": "validation", "task": "a", "loss": 2.0},
-        {"step": 1, "split": "train", "loss": 3.0},
-        {"step": 1, "split": "infer_eval", "task": "a", "metrics": {}},
-    ]
-    assert writers.whole_split(records, "validation") == records[:1]
-    assert writers.whole_split(records, "train") == records[2:3]

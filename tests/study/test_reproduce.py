@@ -115,13 +115,10 @@ def _tamper(experiment: Path, change: Callable[[Results], Any]) -> None:
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Path:
+def experiment(own_place: Path) -> Path:
     """An experiment with made-up results, for what is refused before anything is made."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    (folder / "small.gin").write_text(EXPERIMENT)
-    write_json(folder / "results.json", {**results(12), "experiment": "small", "total_steps": 12})
-    return folder / "small.gin"
+    write_json(own_place / "results.json", {**results(12), "experiment": "small", "total_steps": 12})
+    return own_place / "small.gin"
 
 
 def test_without_published_results_there_is_nothing_to_compare_with(experiment: Path) -> None:

@@ -52,11 +52,6 @@ def test_shapes_operands_and_calls() -> None:
     assert [one.name for one in fused.parameters] == ["param_0", "param_1"]
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("f32", 32), ("bf16", 16), ("f8e4m3fn", 8), ("pred", 8), ("c64", 64)])
-def test_widths(dtype, bits) -> None:
-    assert Array(dtype, ()).bits == bits
-
-
 @pytest.mark.parametrize(("trips", "times", "unknown"), [(KNOWN, 6, 0), ("metadata={}", 1, 1)])
 def test_a_loop_runs_as_often_as_the_compiler_says_or_counts_once(trips, times, unknown) -> None:
     program = read(TEXT.replace("TRIPS", trips))
