@@ -83,6 +83,7 @@ def test_what_fits() -> None:
 
 
 def test_the_table_has_what_a_plan_needs() -> None:
+    assert device_table.find("A100_80GB").name == "a100-80gb"
     names = [device.name for device in DEVICES]
     assert len(set(names)) == len(names)
     for device in DEVICES:
