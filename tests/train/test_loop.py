@@ -236,12 +236,6 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(stop_after: int | 
     assert [event for event in first.events + second.events if event[:2] != ("save", 5)] == whole.events
 
 
-def test_a_stop_where_a_checkpoint_is_due_leaves_that() -> None:
-    noted = Noted()
-    noted.train(stop_after=4)
-    assert not noted.saved[4][2]
-
-
 def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
     noted = Noted(losses={28.0: 0.5})
     selection = BestMetric("validation/loss")
