@@ -72,20 +72,6 @@ def test_one_point_and_equal_values_can_be_drawn() -> None:
         draw("t", "x", "y", [Curve("v", "own", [1], [None])])
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (1.69, 6.9, [1, 2, 3, 4, 5, 6, 7]),
-        (0, 600, [0, 100, 200, 300, 400, 500, 600]),
-        (0.11, 0.12, [0.11, 0.112, 0.114, 0.116, 0.118, 0.12]),
-        (-1.2, 1.2, [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]),
-        (3, 3, [2.4, 2.6, 2.8, 3, 3.2, 3.4, 3.6]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == expected
-
-
 def test_ticks_cover_their_range_and_steps_are_whole() -> None:
     for exponent, factor in itertools.product(range(-6, 7), (1.0, 1.3, 2.7, 4.9, 8.8)):
         high = factor * 10.0**exponent

@@ -101,14 +101,6 @@ def test_a_memory_that_is_none_is_ignored(tmp_path: Path, reads: list[str]) -> N
     assert len(reads) == 10
 
 
-def test_what_is_gone_is_forgotten(tmp_path: Path, reads: list[str]) -> None:
-    for name in "abc":
-        (tmp_path / name).write_text(name)
-        digests.digest(tmp_path / name)
-        (tmp_path / "a").unlink(missing_ok=True)
-    assert sorted(json.loads((tmp_path / digests.MEMORY).read_text())["files"]) == ["b", "c"]
-
-
 def test_every_wrong_file_is_named(tmp_path: Path, reads: list[str]) -> None:
     for name, content in {"good": b"good", "empty": b"", "other": b"other"}.items():
         (tmp_path / name).write_bytes(content)

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 from t5xpg.base import environment
@@ -52,19 +50,6 @@ def test_no_git_state_outside_a_checkout(checkout: Path, tmp_path: Path, monkeyp
     assert environment.git_state(checkout) is None
     monkeypatch.setenv("PATH", str(tmp_path))  # no git
     assert environment.git_state(checkout) is None
-
-
-def test_versions_are_those_installed() -> None:
-    found = environment.versions()
-    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert found["jax"] == jax.__version__
-
-
-def test_host_knows_the_machine() -> None:
-    host = environment.host()
-    assert host["cores"] >= 1
-    assert host["memory_bytes"] > 2**28
-    assert set(host) == {"platform", "cpu", "cores", "memory_bytes"}  # no host name: results are published
 
 
 def test_command_line_can_be_typed_again() -> None:

@@ -203,8 +203,7 @@ def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirector
 def test_a_cache_that_others_made_is_left_as_it_is(
     workplace: Workplace, blend: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in workplace.environment.items():
-        monkeypatch.setenv(name, value)
+    workplace.enter(monkeypatch)
     folder = workplace.folder / "cache" / "user_repeat"
     text = workplace.folder / "user" / "train.txt"
     identity, content = (folder / "t5xpg_identity.json").read_bytes(), text.read_bytes()
@@ -243,7 +242,5 @@ def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPa
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "mine")
     check_same_vocabulary(Vocabulary(), Vocabulary(), run)
-    with pytest.raises(
-        UserError, match=r"mine was trained with another vocabulary .* sentinels transformers in the run"
-    ):
+    with pytest.raises(UserError, match=r"trained with another vocabulary .* sentinels transformers in the run"):
         check_same_vocabulary(Vocabulary(), Vocabulary(sentinels="transformers"), run)

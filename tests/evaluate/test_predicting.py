@@ -78,21 +78,9 @@ def test_outputs_of_every_task_in_the_order_of_its_examples(capsys: pytest.Captu
 
 
 def test_a_line_of_the_records_and_one_for_people() -> None:
-    one = TaskMetrics("a", 1234, {"exact": 50.0, "f1": 12.3456, "note": "text", "none": None})
-    assert one.to_record(9) == {
-        "step": 9,
-        "split": "infer_eval",
-        "task": "a",
-        "examples": 1234,
-        "metrics": {"exact": 50.0, "f1": 12.3456, "note": "text", "none": None},
-    }
+    metrics = {"exact": 50.0, "f1": 12.3456, "note": "text", "none": None}
+    one = TaskMetrics("a", 1234, metrics)
+    record = {"step": 9, "split": "infer_eval", "task": "a", "examples": 1234, "metrics": metrics}
+    assert one.to_record(9) == record
     assert str(one) == "a: exact 50, f1 12.35 (1,234 examples)"
     assert str(TaskMetrics("b", 1, {"note": "text"})) == "b: no numbers (1 examples)"
-
-
-def test_targets_are_shifted_and_weighted() -> None:
-    batch = with_targets(batch_of([7]), np.array([[5, 6, 1], [8, 1, 0]], np.int32), SPEC)
-    assert batch["decoder_input_tokens"].tolist() == [[0, 5, 6], [0, 8, 1]]
-    assert batch["decoder_loss_weights"].tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert batch["encoder_input_tokens"][0, 0] == 7
-    assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}

@@ -13,6 +13,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -27,14 +28,16 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
 from t5xpg.optim.optimizers import AdamW
-from t5xpg.optim.state import create
+from t5xpg.optim.state import TrainState, abstract
 from t5xpg.optim.step import make_train_step
 from t5xpg.run.best import Best
 from t5xpg.train.run_state import RunState
 from tests.train.test_loop import Noted
 
-MOST = 7
 LENGTHS = {"inputs": 32, "targets": 16}
+MODEL = EncoderDecoderModel(
+    T5Config(vocab_size=384, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=8)
+)
 
 
 def is_batch(value: Any) -> bool:
@@ -101,24 +104,17 @@ def test_a_batch_crosses_few_files_in_one_direction(tmp_path: Path, monkeypatch:
     text.write_text("The cat sat on the mat and looked at the door.\n" * 50, encoding="utf-8")
     (tmp_path / "way_tasks.py").write_text(TASKS.format(text=str(text)), encoding="utf-8")
     sys.path.insert(0, str(tmp_path))
-    config = DatasetConfig(
-        mixture_or_task_name="way",
-        task_feature_lengths=LENGTHS,
-        batch_size=4,
-        split="train",
-        use_cached=False,
-        seed=1,
-        module_import=("way_tasks",),
-    )
-    model = EncoderDecoderModel(
-        T5Config(
-            vocab_size=384, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=8
-        )
-    )
+    config = DatasetConfig("way", LENGTHS, batch_size=4, use_cached=False, seed=1, module_import=("way_tasks",))
     optimizer = AdamW(0.01)
-    update = jax.jit(
-        make_train_step(model, optimizer, LossConfig(), seed=0, token_bytes=np.ones(384, np.int32)), donate_argnums=0
-    )
+    step = make_train_step(MODEL, optimizer, LossConfig(), seed=0, token_bytes=np.ones(384, np.int32))
+
+    def zeros(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+
+    def update(state: TrainState, batch: Any) -> Any:
+        """The step traced, which is to go its way, and not compiled."""
+        return zeros(jax.eval_shape(step, state, batch))
+
     place = HeldRows.of_all(4).place
     sharding = batch_sharding(make_mesh(MeshConfig()))
     way = Way()
@@ -128,12 +124,11 @@ def test_a_batch_crosses_few_files_in_one_direction(tmp_path: Path, monkeypatch:
         stream = service.open(config)
         sys.setprofile(way.profile)
         try:
-            at = RunState(0, create(model, optimizer, jax.random.key(0)), Best(None))
-            Noted().loop(at, stream, lambda batch: place(batch, sharding), update, until=2)
+            at = RunState(0, zeros(abstract(MODEL, optimizer)), Best(None))
+            Noted().loop(at, stream, lambda batch: place(batch, sharding), update, until=1)
         finally:
             sys.setprofile(None)
-    assert at.step == 2
-    assert len(way.files) <= MOST, way.files
+    assert at.step == 1
     assert way.files == documented()
 
 
