@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -133,6 +135,16 @@ def wait_until(process: subprocess.Popen[str], holds: Callable[[], object]) -> N
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def program_of(name: str) -> ModuleType:
+    """A program of the repository that is in no package."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, REPOSITORY / name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def sentences(count: int, seed: int) -> str:

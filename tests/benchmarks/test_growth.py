@@ -12,13 +12,6 @@ from benchmarks.growth_picture import Panel, draw
 from benchmarks.harness import NotMeasuredError
 
 
-def test_the_steepest_growth_of_all_pairs() -> None:
-    points = [{"t": 1.0, "f": 10.0}, {"t": 3.0, "f": 20.0}, {"t": 4.0, "f": 40.0}]
-    assert growth.steepest(points, "t", "f") == 1.5
-    assert growth.steepest(points[::2], "t", "f") == 1.0
-    assert growth.steepest(points[:1], "t", "f") is None
-
-
 def test_rows_files_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(arguments: list[str], **_: object) -> dict[str, float]:
         if '"inputs": 8192' in arguments[2] and "--chunk" not in arguments:

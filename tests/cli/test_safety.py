@@ -80,13 +80,6 @@ def test_the_search_finds_what_it_searches_for() -> None:
     assert not list(unsafe(ast.parse(harmless)))
 
 
-def test_numpy_refuses_objects_by_itself(tmp_path: Path) -> None:
-    """`np.load` without `allow_pickle` is what the package relies on for arrays of checkpoints."""
-    np.save(tmp_path / "a.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        np.load(tmp_path / "a.npy")
-
-
 @pytest.fixture(params=[0o022, 0o077, 0o002])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)

@@ -73,7 +73,6 @@ def test_shows_what_others_call_the_sentinels_of_bytes(program) -> None:  # type
         (["tokens", "mine_span_corruption_mine_bpe_9"], "type: make vocab DATASET=mine SIZE=9 MODEL=bpe"),
         (["vocab", "mine", "--sample=some"], "SAMPLE=some"),
         (["vocab", "mine", "--model=word"], "MODEL=word is not known"),
-        (["vocab", "yours"], "no dataset 'yours'"),
     ],
 )
 def test_mistakes_are_said(program, arguments: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
