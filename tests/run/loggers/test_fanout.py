@@ -95,8 +95,11 @@ class Hanging(Logger):
         return None
 
 
+Process = Callable[..., list[str]]
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> Callable[..., list[str]]:
+def log(tmp_path: Path) -> Process:
     """One process of a run: the steps that earlier ones recorded, and its own; gives what it printed."""
 
     def process(logger: Logger, steps: range, earlier: range = range(0)) -> list[str]:
@@ -113,7 +116,7 @@ def log(tmp_path: Path) -> Callable[..., list[str]]:
     return process
 
 
-def test_each_step_is_logged_once_over_several_starts(log: Callable[..., list[str]]) -> None:
+def test_each_step_is_logged_once_over_several_starts(log: Process) -> None:
     logger = Remembering()
     assert log(logger, range(6)) == []
     log(logger, range(4, 9), earlier=range(4))  # it goes on from an earlier checkpoint
@@ -124,16 +127,14 @@ def test_each_step_is_logged_once_over_several_starts(log: Callable[..., list[st
 
 
 @pytest.mark.parametrize(("knows", "logged"), [(-1, [0, 1, 2, 3]), (1, [2, 3])])
-def test_a_logger_that_knows_what_it_has_is_believed(
-    log: Callable[..., list[str]], knows: int, logged: list[int]
-) -> None:
+def test_a_logger_that_knows_what_it_has_is_believed(log: Process, knows: int, logged: list[int]) -> None:
     log(Remembering(), range(3))
     logger = Remembering(knows=knows)
     log(logger, range(3, 4), earlier=range(3))
     assert logger.steps == logged
 
 
-def test_a_logger_that_fails_is_one_warning(log: Callable[..., list[str]]) -> None:
+def test_a_logger_that_fails_is_one_warning(log: Process) -> None:
     logger = Remembering(fails_at=2)
     assert log(logger, range(5)) == [
         "warning: the logger Remembering ended after step 1 (OSError: the network is gone). The run goes on without "
@@ -150,7 +151,7 @@ def test_a_logger_that_fails_is_one_warning(log: Callable[..., list[str]]) -> No
     [("FINISH_SECONDS", 0.05, "it did not take them in 0 s"), ("QUEUE_SIZE", 3, "it is 3 records behind")],
 )
 def test_a_logger_that_hangs_is_left_behind(
-    name: str, value: Any, why: str, log: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    name: str, value: Any, why: str, log: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "NOTICE_SECONDS", 0.01)
     monkeypatch.setattr(fanout, name, value)
