@@ -100,20 +100,6 @@ def test_a_prompt_is_filled_in(workplace: Workplace, unbroken: tuple[Path, str])
 
 
 @pytest.mark.process
-def test_a_second_call_does_nothing_and_other_settings_are_refused(
-    workplace: Workplace, unbroken: tuple[Path, str]
-) -> None:
-    before = (unbroken[0] / "metrics.jsonl").read_bytes()
-    command = ("train", str(workplace.experiment), "--run=unbroken")
-    assert "already trained for 12 steps" in workplace.run(*command)
-    printed = workplace.run(*command, "--gin.BATCH_SIZE=8", code=1)
-    assert "train_dataset.batch_size" in printed
-    assert "4 in the run, 8 now" in printed
-    assert "Traceback" not in printed
-    assert (unbroken[0] / "metrics.jsonl").read_bytes() == before
-
-
-@pytest.mark.process
 def test_simulated_devices_give_the_same_losses(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
     """Data and tensor parallel on four simulated devices; dropout off, as its masks are drawn device by device."""
     losses = []

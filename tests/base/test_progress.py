@@ -68,14 +68,6 @@ def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: Fake
     assert "\r" not in stream.getvalue()
 
 
-def test_short_work_says_one_line(clock: FakeClock) -> None:
-    stream = io.StringIO()
-    with Progress("read", None, "rows", stream=stream) as progress:
-        progress.advance(1234)
-        clock.now += 0.4
-    assert stream.getvalue() == "read  1,234 rows  in 0.4 s\n"
-
-
 def test_continued_work_rates_only_its_own_count(clock: FakeClock) -> None:
     stream = io.StringIO()
     with Progress("train", 1000, "steps", stream=stream, initial=500) as progress:

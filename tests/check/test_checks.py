@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_json, write_text
+from t5xpg.base.files import write_json
 from t5xpg.check import checks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -18,7 +18,6 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import assembly, config, data_state
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity, identity_of_text
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
 from tests.workplace import EXPERIMENT, FINE_TUNING, sentences
@@ -133,23 +132,6 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert said in of("squad", code=1)
 
 
-def test_text_that_is_not_as_it_was_exported(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = place / "data" / "small" / "train.jsonl"
-    write_text(file, file.read_text()[:-20])
-    printed = table(place, capsys, code=1)
-    assert re.search(r"^data     NO  (.|\n)*train\.jsonl(.|\n)*make data DATASET=small", printed, re.MULTILINE), printed
-
-
-def test_an_empty_split(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = place / "data" / "small" / "manifest.json"
-    record = json.loads(manifest.read_text())
-    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    record["splits"]["validation"] = {"documents": 0, "bytes": 0, "sha256": empty}
-    write_json(manifest, record)
-    write_text(place / "data" / "small" / "validation.jsonl", "")
-    assert "The split 'validation' of small is empty" in table(place, capsys, code=1)
-
-
 def start_a_run(place: Path) -> RunDirectory:
     loaded = config.load(str(place / "small.gin"))
     directory = RunDirectory(place / "runs" / "small")
@@ -182,25 +164,6 @@ def test_a_run_of_other_text(place: Path, capsys: pytest.CaptureFixture[str]) ->
     assert re.search(r'data\.sha256\.train +"0{56}… in the run, "[0-9a-f]{56}… now', table(place, capsys, code=1))
     # a run from a recording reads other text than is exported here
     checks.require(config.load(str(place / "small.gin")), directory, data=False)
-
-
-def test_checkpoints_without_a_record_of_the_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = RunDirectory(place / "runs" / "small")
-    model: EncoderDecoderModel = config.load(str(place / "small.gin")).experiment.model
-    meta = directory.checkpoints / "4" / "meta" / "metadata"
-    meta.parent.mkdir(parents=True)
-    write_json(meta, {"experiment": "small", "settings": config.settings(model)})
-    assert "goes on after step 4" in table(place, capsys)
-    printed = table(place, capsys, "encoder_decoder.T5Config.emb_dim=64", code=1)
-    assert re.search(r"T5Config\.emb_dim +32 in the run, 64 now\n", printed)
-    write_text(meta, "{")
-    assert "new, in" in table(place, capsys, "encoder_decoder.T5Config.emb_dim=64")
-
-
-def test_a_folder_of_somebody_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "runs" / "small").mkdir(parents=True)
-    (place / "runs" / "small" / "thesis.tex").write_text("")
-    assert re.search(r"^run      NO  .* no run directory.*thesis.tex", table(place, capsys, code=1), re.MULTILINE)
 
 
 @pytest.fixture

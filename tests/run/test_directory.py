@@ -67,13 +67,9 @@ def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
         f"Set them back to continue it, name another run directory (RUN=run_2), or delete {path} to start over.",
     ]
     assert RunDirectory(path).read() == before
-
-
-def test_only_some_of_many_differences_are_shown(tmp_path: Path) -> None:
-    start(tmp_path / "run", {f"name{index:02}": 0 for index in range(30)})
-    with pytest.raises(UserError, match="  and 10 more") as caught:
-        start(tmp_path / "run", {f"name{index:02}": 1 for index in range(30)})
-    assert len(str(caught.value).splitlines()) == 23
+    start(tmp_path / "many", {f"name{index:02}": 0 for index in range(30)})
+    with pytest.raises(UserError, match="  and 10 more"):
+        start(tmp_path / "many", {f"name{index:02}": 1 for index in range(30)})
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
@@ -87,6 +83,9 @@ def test_a_start_that_was_interrupted_before_it_was_recorded_is_no_obstacle(tmp_
     (tmp_path / ".run.json.1234.tmp").write_text("{", encoding="utf-8")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.gin").touch()
+    shared = SharedRunDirectory(tmp_path, 1)  # what further processes wrote is none either
+    shared.data_log.parent.mkdir(parents=True)
+    shared.data_log.touch()
     start(tmp_path)
 
 
@@ -140,11 +139,3 @@ def test_a_further_process_sees_the_run_and_writes_apart(tmp_path: Path) -> None
     assert (shared.checkpoints, shared.metrics_jsonl) == (run.checkpoints, run.metrics_jsonl)
     assert shared.data_log == run.path / "hosts" / "2" / "data.log"
     assert shared.nonfinite == run.path / "hosts" / "2" / "nonfinite"
-
-
-def test_what_further_processes_wrote_before_a_first_start_is_no_stranger(tmp_path: Path) -> None:
-    shared = SharedRunDirectory(tmp_path / "run", 1)
-    shared.data_log.parent.mkdir(parents=True)
-    shared.data_log.write_text("")
-    with RunDirectory(tmp_path / "run").lock():
-        pass

@@ -10,12 +10,11 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
-from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import write_report
 from t5xpg.run.results import at_steps, collect, read_results, thinned
 from t5xpg.run.results_page import block
-from tests.run.test_report import SAMPLES, make_run, measures
+from tests.run.test_report import SAMPLES, make_run, measures, short_run
 
 
 def test_results_are_those_of_the_records(tmp_path: Path) -> None:
@@ -42,6 +41,9 @@ def test_results_are_those_of_the_records(tmp_path: Path) -> None:
         "training_seconds": 2 * 2.0 + 598 * 0.25, "wall_seconds": pytest.approx(600), "seconds_per_step": 0.25,
         "tokens_per_second": 16000, "target_tokens_per_second": None, "share_of_peak": None,
     }  # fmt: skip
+    record["identity"]["settings"]["train_dataset.pack"] = True
+    write_json(run.run_json, record)
+    assert collect(run)["examples"] is None, "packed rows are not examples"
 
 
 def test_what_a_run_was_selected_by_and_its_evaluation_there(tmp_path: Path) -> None:
@@ -69,21 +71,10 @@ def test_what_a_run_was_selected_by_and_its_evaluation_there(tmp_path: Path) -> 
 
 
 def test_starts_before_a_new_beginning_do_not_count(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.start("tiny", {"seed": 0}, step=0, command="t5xpg first")  # died before it saved
+    run = short_run(tmp_path / "run")  # died before it saved
     run.start("tiny", {"seed": 0}, step=0, command="t5xpg second")
-    with JsonlWriter(run.metrics_jsonl) as metrics:
-        metrics.write({"step": 0, "split": "validation", "loss": 6.25})
     assert collect(run)["starts"] == 1
     assert collect(run)["command"] == "t5xpg second"
-
-
-def test_packed_rows_are_not_counted_as_examples(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=100)
-    record = run.read()
-    record["identity"]["settings"]["train_dataset.pack"] = True
-    write_json(run.run_json, record)
-    assert collect(run)["examples"] is None
 
 
 def test_thinning_takes_weighted_means() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from t5xpg.base import paths
 from t5xpg.run.batch_trail import LINE
 from t5xpg.run.records import read_jsonl, whole_split
 from t5xpg.study import matrix_board
@@ -241,23 +240,6 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
         "--cells=*,pieces": "CELLS=*,pieces is no cell of small",
     }.items():
         assert said in place.run("sweep", str(place.experiment), option, code=1)
-
-
-def test_only_cells_of_the_same_text_and_vocabulary_are_kept() -> None:
-    text = (paths.EXPERIMENTS / "matrix_tiny" / BOARD_FILE).read_text(encoding="utf-8")
-    published, empty = json.loads(text), json.loads(text)
-    for cell in empty["cells"]:
-        cell["done"] = False
-    for entry, other in zip(published["vocabularies"], empty["vocabularies"], strict=True):
-        entry["model_sha256"], other["model_sha256"] = "0" * 64, None
-    assert matrix_board.with_published(empty, published, [])["cells"] == published["cells"]
-    for entry in empty["vocabularies"]:
-        entry["model_sha256"] = "1" * 64 if entry["name"] == "bpe" else None
-    found = matrix_board.with_published(empty, published, [])
-    assert [cell["done"] for cell in found["cells"]] == [cell["vocabulary"] != "bpe" for cell in published["cells"]]
-    assert found["runs_done"] == 28
-    empty["dataset"]["sha256"]["train"] = "2" * 64
-    assert matrix_board.with_published(empty, published, []) is empty
 
 
 def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:

@@ -73,15 +73,3 @@ def test_recipes_with_different_tasks_are_not_drawn() -> None:
     text = sweep_page.PAGE.block(board)
     assert "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn." in text
     assert "| reference |" not in text
-
-
-def test_a_page_of_nothing_yet_has_no_leaderboard() -> None:
-    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
-    for entry in (*board["final"], board["short"]):
-        entry["mean_loss"] = None
-    board["runs_done"] = 9
-    assert sweep_page.PAGE.pictures(board) == {}
-    text = sweep_page.PAGE.block(board)
-    assert f"9 of {board['runs']} runs are done; what is missing is left out." in text
-    assert "What was tried, once each:" in text
-    assert "loss after" not in text

@@ -142,21 +142,19 @@ def test_results_that_cannot_be_compared_are_refused(experiment: Path, change: R
         reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
 
 
-@pytest.mark.parametrize("commit", ["--output=x", "", None, "HEAD", "ab" * 20])
-def test_a_commit_that_is_none_is_no_option_of_git(experiment: Path, commit: str | None) -> None:
-    loaded = config.load(str(experiment))
-    assert reproduce._changed_files({"commit": commit, "clean": True}, loaded) is None
+def test_a_commit_that_is_none_is_no_option_of_git(experiment: Path) -> None:
+    for commit in ("--output=x", None, "HEAD", "ab" * 20):
+        assert reproduce._changed_files({"commit": commit, "clean": True}, config.load(str(experiment))) is None
 
 
-def test_overrides_are_refused(experiment: Path) -> None:
+def test_overrides_and_steps_that_were_not_published_are_refused(experiment: Path) -> None:
+    for steps in (0, 13):
+        with pytest.raises(
+            UserError, match=rf"STEPS={steps}: small has published 12 steps; give a number from 1 to 12"
+        ):
+            reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run", steps=steps)
     with pytest.raises(UserError, match=r"as it was published: leave out GIN= .* STEPS=n"):
         reproduce.reproduce(config.load(str(experiment), ["BATCH_SIZE=8"]), experiment.parent / "run")
-
-
-@pytest.mark.parametrize("steps", [0, 13])
-def test_only_published_steps_can_be_repeated(experiment: Path, steps: int) -> None:
-    with pytest.raises(UserError, match=rf"STEPS={steps}: small has published 12 steps; give a number from 1 to 12"):
-        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run", steps=steps)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.data.batch import hash_batch
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
@@ -112,16 +108,3 @@ def test_parameters_that_are_not_finite_are_named() -> None:
         assert nonfinite.nonfinite_parameters(broken(state, name, value).params) == [name]
     # finite, though its square is not
     assert nonfinite.nonfinite_parameters(broken(state, NAMES[0], 3e38).params) == []
-
-
-def test_the_batch_is_kept(tmp_path: Path) -> None:
-    found = nonfinite.NonFinite(12, ("gradient_norm",), ("encoder/layers_0/mlp/wo/kernel",))
-    fed = batch(5)
-    folder = nonfinite.keep(tmp_path / "nonfinite", found, {"cross_entropy": np.float32(2.5)}, fed)
-    assert folder.name == "step_00000012"
-    with np.load(folder / "batch.npz", allow_pickle=False) as arrays:
-        assert hash_batch(dict(arrays)) == hash_batch(fed)
-    record = json.loads((folder / "step.json").read_text())
-    assert record["parameters"] == ["encoder/layers_0/mlp/wo/kernel"]
-    assert record["batch_sha256"] == hash_batch(fed)
-    assert sorted(path.name for path in folder.iterdir()) == ["batch.npz", "step.json"]

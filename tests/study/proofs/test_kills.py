@@ -114,13 +114,6 @@ def test_kills_that_never_hit_come_to_an_end(trainer: Path, tmp_path: Path) -> N
         prove(tmp_path / "proof")
 
 
-@pytest.mark.process
-def test_a_run_without_marks_cannot_be_killed(trainer: Path, tmp_path: Path) -> None:
-    trainer.write_text(trainer.read_text().replace('phase("evaluate", ', "print("))
-    with pytest.raises(UserError, match="cannot be killed in them: evaluate"):
-        prove(tmp_path / "proof")
-
-
 def test_what_is_refused(trainer: Path, tmp_path: Path) -> None:
     folder = tmp_path / "proof"
     with pytest.raises(UserError, match=r"no checkpoint before its end .*--gin\.CHECKPOINT_PERIOD=1"):
@@ -165,15 +158,6 @@ def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
         assert len(run.durations["step"]) == 1
         assert run.kill() == ["step", "evaluate"]
         assert run.exit_code == -signal.SIGKILL
-
-
-@pytest.mark.process
-def test_marks_told_before_the_death_are_read(tmp_path: Path) -> None:
-    """Though nobody listened."""
-    with start(tmp_path, "tell('begin compile\\n'); print('told', flush=True); time.sleep(600)") as run:
-        while not (tmp_path / "log").stat().st_size:
-            time.sleep(0.01)
-        assert run.kill() == ["compile"]
 
 
 @pytest.mark.process
