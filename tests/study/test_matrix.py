@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from t5xpg.run.batch_trail import LINE
 from t5xpg.run.records import read_jsonl, whole_split
-from t5xpg.study import matrix_board
 from t5xpg.study.matrix import Matrix
 from tests.workplace import Workplace, make_workplace, wait_until
+
+pytestmark = pytest.mark.process
 
 PLAN = """
 dataset = "small"
@@ -93,7 +93,6 @@ def records(place: Workplace, cell: str) -> list[dict[str, Any]]:
     return read_jsonl(place.folder / "runs" / place.experiment.stem / cell / "metrics.jsonl")
 
 
-@pytest.mark.process
 def test_check_says_what_is_there_and_what_is_made_first(place: Workplace, done: dict[str, str]) -> None:
     assert "2 architectures, 2 objectives, 2 vocabularies, 4 cells; 2 pairs left out" in done["before"]
     assert "bpe_80 is trained first: make vocab DATASET=small SIZE=80 MODEL=bpe" in done["before"]
@@ -106,7 +105,6 @@ def test_check_says_what_is_there_and_what_is_made_first(place: Workplace, done:
     assert done["after"].endswith("it can be trained\n")
 
 
-@pytest.mark.process
 def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[str, str]) -> None:
     folder = place.folder / "runs" / place.experiment.stem
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(CELLS)
@@ -133,7 +131,6 @@ def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[st
     assert after == before
 
 
-@pytest.mark.process
 def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str]) -> None:
     place.run("report", str(place.experiment))
     folder = place.experiment.parent
@@ -158,7 +155,6 @@ def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str
     assert Matrix.page.differences(folder) == []
 
 
-@pytest.mark.process
 def test_a_cell_that_was_not_trained_here_stays_as_published(place: Workplace, done: dict[str, str]) -> None:
     place.run("report", str(place.experiment))
     file = place.experiment.parent / BOARD_FILE
@@ -189,7 +185,6 @@ def test_a_cell_that_was_not_trained_here_stays_as_published(place: Workplace, d
     ]
 
 
-@pytest.mark.process
 def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict[str, str]) -> None:
     trail = place.folder / "runs" / place.experiment.stem / CELLS[0] / "batches.sha256"
     kept = trail.read_bytes()
@@ -204,7 +199,6 @@ def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict
     assert "3 of 4 cells are done" in text
 
 
-@pytest.mark.process
 def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict[str, str]) -> None:
     file = place.folder / "runs" / place.experiment.stem / CELLS[1] / "run.json"
     kept = file.read_text(encoding="utf-8")
@@ -218,7 +212,6 @@ def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict
     assert "were trained with another small each" in printed
 
 
-@pytest.mark.process
 def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> None:
     file = place.experiment.parent / Matrix.plan_file
     try:
@@ -240,20 +233,3 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
         "--cells=*,pieces": "CELLS=*,pieces is no cell of small",
     }.items():
         assert said in place.run("sweep", str(place.experiment), option, code=1)
-
-
-def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:
-    matrix = Matrix("matrix_tiny", tmp_path)
-    found = json.loads((matrix.home / BOARD_FILE).read_text(encoding="utf-8"))
-    names = [",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary")) for cell in found["cells"]]
-    assert found["runs_done"] == found["runs"] == len(names)
-    runs = matrix.runs_of_cells()
-    assert names == [run.name for run in runs]
-    for run, cell in zip(runs, found["cells"], strict=True):
-        if run.labels["vocabulary"] == "bytes":  # the others take their sizes from vocabularies that were made
-            assert cell["steps"] == run.steps
-            assert cell["num_params"] == run.experiment.model.num_params
-            assert cell["lengths"] == dict(run.experiment.lengths)
-            assert cell["settings"] == matrix_board.settings_digest(run.experiment), (
-                "train it again: the gin files have changed"
-            )

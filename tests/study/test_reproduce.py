@@ -149,9 +149,7 @@ def test_a_commit_that_is_none_is_no_option_of_git(experiment: Path) -> None:
 
 def test_overrides_and_steps_that_were_not_published_are_refused(experiment: Path) -> None:
     for steps in (0, 13):
-        with pytest.raises(
-            UserError, match=rf"STEPS={steps}: small has published 12 steps; give a number from 1 to 12"
-        ):
+        with pytest.raises(UserError, match=rf"STEPS={steps}: small has published 12 steps; give a number from 1"):
             reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run", steps=steps)
     with pytest.raises(UserError, match=r"as it was published: leave out GIN= .* STEPS=n"):
         reproduce.reproduce(config.load(str(experiment), ["BATCH_SIZE=8"]), experiment.parent / "run")

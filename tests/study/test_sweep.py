@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.files import read_json
-from t5xpg.cli import main
-from t5xpg.experiment import config
 from t5xpg.study import judging, runs
 from t5xpg.study.sweep import Sweep
-from t5xpg.study.sweep_board import steps_to
 from tests.workplace import EXPERIMENT, Workplace, make_workplace, wait_until
+
+pytestmark = pytest.mark.process
 
 SPANS, PREFIX_LM = "small_span_corruption_bytes640", "small_prefix_lm_bytes640"
 JUDGED = ["small_ul2", PREFIX_LM]
@@ -70,7 +69,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Sweep, st
     return place, sweep, place.run(*command)
 
 
-@pytest.mark.process
 def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, printed = done
     best = sweep.best_candidates()
@@ -97,7 +95,6 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
     assert {file for file in written if file.parent == lost.parent} == written
 
 
-@pytest.mark.process
 def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> None:
     board = done[1].collect(done[1].runs())
     assert (board["runs"], board["runs_done"]) == (4, 4)
@@ -118,7 +115,6 @@ def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> Non
     assert prefix_lm["target_tokens"] - 16 <= prefix_lm["text_bytes"] <= 16 * (63 + 64)
 
 
-@pytest.mark.process
 def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, _ = done
     place.run("report", str(place.experiment))
@@ -139,7 +135,6 @@ def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> 
     ]
 
 
-@pytest.mark.process
 def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
     shutil.copytree(done[1].folder, tmp_path / "runs")
     sweep = Sweep(done[1].experiment, tmp_path / "runs")
@@ -158,7 +153,6 @@ def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_pat
         assert f"{runs_done} of 4 runs are done" in sweep.page.block(board)
 
 
-@pytest.mark.process
 def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tuple[Workplace, Sweep, str]) -> None:
     place, *_ = done
     text = place.experiment.read_text(encoding="utf-8")
@@ -171,7 +165,6 @@ def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tupl
     assert "4 in the run, 8 now" in printed
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("task", "said"),
     [
@@ -190,30 +183,3 @@ def test_tasks_that_cannot_be_measured_are_refused_before_training(
         sweep.plan_path.write_text(PLAN, encoding="utf-8")
     assert said in printed
     assert not list((place.folder / "runs" / "other").glob("*/run.json"))
-
-
-def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
-    losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
-    found = runs.Outcome(150, [{"step": step, "nats_per_byte": loss} for step, loss in losses])
-    assert [steps_to(found, target) for target in (1.5, 1.0, None)] == [100, None, None]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["optimizers_tiny", "--cells=*,lm,*"], "CELLS=… chooses cells of a matrix.toml"),
-        (["byt5_tiny_demo"], "is no sweep and no matrix (sweep.toml or matrix.toml)"),
-    ],
-)
-def test_what_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", *arguments]) == 1
-    assert said in capsys.readouterr().err
-
-
-def test_ul2_tiny_compares_at_equal_steps_and_lengths(tmp_path: Path) -> None:
-    sweep = Sweep("ul2_tiny", tmp_path)
-    assert sweep.plan.judged is not None
-    compared = [config.settings(run.experiment) for run in sweep.long_runs(sweep.first_candidates)]
-    tasks = [settings.pop("train_dataset.mixture_or_task_name") for settings in compared]
-    assert set(tasks) < set(sweep.plan.judged.tasks)
-    assert compared[0] == compared[1], "what they are trained on is all that differs"

@@ -20,6 +20,8 @@ from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import Comparison
 from t5xpg.study.proofs.kills import PhaseTimes, WatchedRun, kill_in
 
+pytestmark = pytest.mark.process
+
 INTERPRETER = os.path.realpath(sys.executable)
 
 # A trainer that only seems to train: it tells its phases, makes folders for checkpoints, and goes on after the last.
@@ -78,7 +80,6 @@ def prove(folder: Path, *overrides: str, kills: int = 5) -> int:
     return resume.prove_resume(str(folder.with_name("small.gin")), overrides, kills=kills, seed=0, path=folder)
 
 
-@pytest.mark.process
 def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path) -> None:
     folder = tmp_path / "proof"
     assert prove(folder, kills=23) == 0
@@ -97,7 +98,6 @@ def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path) -> None:
     assert not (folder / "killed" / "of the first").exists()
 
 
-@pytest.mark.process
 def test_a_start_that_fails_is_shown(trainer: Path, tmp_path: Path) -> None:
     write_trainer(trainer, extra="sys.exit('no room for it')")
     with pytest.raises(UserError, match=r"ended with exit code 1; its output lies in .*output\.log") as error:
@@ -105,7 +105,6 @@ def test_a_start_that_fails_is_shown(trainer: Path, tmp_path: Path) -> None:
     assert str(error.value).endswith("  no room for it")
 
 
-@pytest.mark.process
 def test_kills_that_never_hit_come_to_an_end(trainer: Path, tmp_path: Path) -> None:
     """A restore that is told and over at once cannot be hit."""
     write_trainer(trainer, seconds=0.0)
@@ -140,7 +139,6 @@ def start(tmp_path: Path, program: str) -> WatchedRun:
     return WatchedRun([sys.executable, "-c", tell + program], tmp_path / "checkpoints", tmp_path / "log")
 
 
-@pytest.mark.process
 def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
     """Updates overlap."""
     told = "begin save 4\\nend save 4\\nbegin step 5\\nbegin step 6\\nend step 5\\nbegin evaluate 0\\n"
@@ -160,7 +158,6 @@ def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
         assert run.exit_code == -signal.SIGKILL
 
 
-@pytest.mark.process
 def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
     """The other one holds the pipe open."""
     program = "subprocess.Popen(['sleep', '20'], close_fds=False); tell('begin compile\\n')"
@@ -173,21 +170,18 @@ def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
     assert time.monotonic() - began < 19
 
 
-@pytest.mark.process
 def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), start(tmp_path, "time.sleep(600)") as run:
         raise KeyboardInterrupt
     assert run.exit_code == -signal.SIGKILL
 
 
-@pytest.mark.process
 def test_a_phase_of_its_own_that_was_missed_ends_in_a_kill(tmp_path: Path) -> None:
     times = PhaseTimes({name: [1] for name in PHASES}, {name: [600.0] for name in PHASES})
     with start(tmp_path, "tell('begin restore 3\\nend restore 3\\nbegin step 4\\n'); time.sleep(600)") as run:
         assert kill_in(run, "restore", 1, times, random.Random(0), limit_seconds=60) in ([], ["step"])
 
 
-@pytest.mark.process
 def test_a_start_that_hangs(tmp_path: Path) -> None:
     times = PhaseTimes({name: [1] for name in PHASES}, {name: [1.0] for name in PHASES})
     with start(tmp_path, "time.sleep(600)") as run, pytest.raises(UserError, match="had not come to its compile"):

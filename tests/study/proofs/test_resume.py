@@ -21,6 +21,8 @@ from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, leftovers, read_checkpoint
 from tests.workplace import Workplace, assert_same_run
 
+pytestmark = pytest.mark.process
+
 STEPS = 12
 
 
@@ -36,7 +38,6 @@ def proof(workplace: Workplace) -> tuple[Path, str]:
     return folder, printed
 
 
-@pytest.mark.process
 def test_a_run_killed_in_each_phase_is_the_same_run(proof: tuple[Path, str]) -> None:
     folder, printed = proof
     receipt = json.loads((folder / "receipt.json").read_text())
@@ -71,7 +72,6 @@ def copy(proof: tuple[Path, str], tmp_path: Path) -> Path:
     return Path(shutil.copytree(proof[0] / "unbroken", tmp_path / "killed"))
 
 
-@pytest.mark.process
 def test_folders_that_are_not_there_or_should_not_be(proof: tuple[Path, str], copy: Path) -> None:
     assert differences(proof, copy) == []
     folder = copy / "checkpoints"
@@ -87,7 +87,6 @@ def test_folders_that_are_not_there_or_should_not_be(proof: tuple[Path, str], co
     assert differences(proof, copy) == [f"There is no checkpoint {folder / str(STEPS)}."]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("name", ["metrics.jsonl", "batches.sha256"])
 def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -> None:
     lines = (copy / name).read_text().splitlines(keepends=True)
@@ -102,7 +101,6 @@ def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -
     assert f"{copy / name}, line {len(lines)}: no such line; in the unbroken run: " in said
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [f"{UNKNOWN}\n", *lines[1:]]])
 def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy: Path, change: Any) -> None:
     """Though both runs lack them."""
@@ -113,7 +111,6 @@ def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy:
     assert f"{other / 'batches.sha256'} is not whole: " in said
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("item", ["params", "optimizer"])
 def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item: str) -> None:
     folder = copy / "checkpoints" / str(STEPS) / item
@@ -133,7 +130,6 @@ def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item:
     assert f"/{name} differs in 1 of {values.size:,} values, first at {[0] * values.ndim}: " in said
 
 
-@pytest.mark.process
 def test_the_same_position_written_in_another_way_is_the_same(
     proof: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +160,6 @@ if run.name == "killed":
 """
 
 
-@pytest.mark.process
 def test_a_proof_fails_where_the_runs_differ(
     proof: tuple[Path, str],
     workplace: Workplace,
