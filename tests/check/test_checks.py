@@ -101,12 +101,6 @@ def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert str(caught.value).startswith("The mesh asks for 4096 devices"), "one problem is said as it is"
 
 
-def test_sentinels_that_would_run_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lengths = "TASK_FEATURE_LENGTHS={'inputs': 2048, 'targets': 2048}"
-    printed = table(place, capsys, lengths, "MEAN_NOISE_SPAN_LENGTH=1.0", code=1)
-    assert re.search(r"^spans    NO  .* sentinels for \d+ spans .* vocabulary has 125", printed, re.MULTILINE), printed
-
-
 def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "pairs.tsv").write_text("one\teins\n")
     files = {split: [place / "pairs.tsv"] for split in ("train", "validation")}

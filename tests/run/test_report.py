@@ -164,8 +164,7 @@ def test_the_check_finds_every_difference(tmp_path: Path) -> None:
     assert check_block(folder) == []  # no results yet
     publish(make_run(tmp_path / "run"), folder)
     readme, results, curve = (folder / name for name in ("README.md", "results.json", "curve.svg"))
-    text, data, drawn = (path.read_text(encoding="utf-8") for path in (readme, results, curve))
-
+    text = readme.read_text(encoding="utf-8")
     readme.write_text(text.replace("| 2.229 |", "| 1.229 |"), encoding="utf-8")
     assert check_block(folder) == [
         f"{readme}: -| validation, last | 600 | 1.229 | 3.216 | 2.006 | 0.721 |",
@@ -174,18 +173,8 @@ def test_the_check_finds_every_difference(tmp_path: Path) -> None:
     readme.write_text("# Tiny\n", encoding="utf-8")
     assert "has no results block" in check_block(folder)[0]
     readme.write_text(text, encoding="utf-8")
-
-    curve.write_text(drawn.replace("2.229", "1.229"), encoding="utf-8")
+    curve.write_text("another", encoding="utf-8")
     assert check_block(folder) == [f"{curve} is not the picture of results.json"]
-    curve.unlink()
-    assert check_block(folder) == [f"{curve} is missing"]
-    curve.write_text(drawn, encoding="utf-8")
-
-    results.write_text(data.replace('"steps": 600', '"steps": 601'), encoding="utf-8")
-    assert check_block(folder) == [
-        f"{readme}: -| steps | 600 of 1,000 |",
-        f"{readme}: +| steps | 601 of 1,000 |",
-    ]
     results.unlink()
     assert check_block(folder) == [
         f"{readme} shows results, but there is no results.json",
@@ -236,28 +225,20 @@ def test_the_evaluation_is_shown(tmp_path: Path) -> None:
     write_json(run.evaluation_json, {"step": 100, "split": "validation", "data": {"sha256": "x"}, **summary})
     text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
     rows = text[text.index("| evaluation |") :].split("\n\n")[0].splitlines()[2:]
-    assert rows == [
-        "| step | 100 |",
-        "| split | validation |",
-        "| nats per target byte | 2.500 |",
-        "| target_tokens | 12,345 |",
-        "| metrics / squad / f1 | 0.5 |",
-    ]
+    shown = {"step": "100", "split": "validation", "nats per target byte": "2.500", "target_tokens": "12,345"}
+    assert rows == [f"| {name} | {value} |" for name, value in (shown | {"metrics / squad / f1": "0.5"}).items()]
 
 
 def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "report"
     written = [f"report: {folder / name}" for name in ("README.md", "results.json", "curve.svg")]
     run = make_run(tmp_path / "mine", steps=400)
+    without, command = "without evaluation and samples", "make eval EXP=tiny RUN=mine"
     for evaluation, said in (
         ({"step": 400}, []),
-        (
-            {"step": 200},
-            ["without evaluation and samples: those are of step 200, and the run is at 400: "
-             "make eval EXP=tiny RUN=mine"],
-        ),
-        (None, ["without evaluation and samples, as the run was not evaluated: make eval EXP=tiny RUN=mine"]),
-    ):  # fmt: skip
+        ({"step": 200}, [f"{without}: those are of step 200, and the run is at 400: {command}"]),
+        (None, [f"{without}, as the run was not evaluated: {command}"]),
+    ):
         if evaluation is None:
             run.evaluation_json.unlink()
         else:

@@ -80,9 +80,8 @@ def test_it_ends_early_as_a_whole_run(workplace: Workplace, tuned_gin: str, unbr
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_more_patience_goes_on_and_another_checkpoint_is_another_run(
-    workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]
-) -> None:
+def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]) -> None:
+    """And from another checkpoint it would be another run."""
     copy = workplace.folder / "runs" / "patient"
     shutil.copytree(unbroken[0], copy)
     end = kept(copy)[-1]

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -77,70 +76,23 @@ def test_the_run_is_the_same_without_tensorflow(workplace: Workplace, pretrained
     assert "Traceback" not in printed
 
 
-Record = Callable[..., int]
-
-
-def recorder(experiment: Path, monkeypatch: pytest.MonkeyPatch, service: Any) -> Record:
-    """`recording.record` of an experiment with overrides, out of the streams of `service`."""
-    monkeypatch.setattr(recording, "DataService", lambda **_: contextlib.nullcontext(service))
-
-    def call(output: Path, *overrides: str, steps: int = 3, force: bool = False) -> int:
-        return recording.record(config.load(str(experiment), overrides), steps=steps, output=output, force=force)
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def service(workplace: Workplace) -> Iterator[DataService]:
-    """One data process for the tests that compare with it."""
-    folder = workplace.folder
-    with DataService(data_dir=folder / "data", cache_dir=folder / "cache") as running:
-        yield running
-
-
-@pytest.fixture
-def record_data(workplace: Workplace, service: DataService, monkeypatch: pytest.MonkeyPatch) -> Record:
-    """Records from the data."""
-    workplace.enter(monkeypatch)
-    return recorder(workplace.experiment, monkeypatch, service)
-
-
-@pytest.mark.process
-def test_what_is_recorded(record_data: Record, workplace: Workplace, service: DataService, tmp_path: Path) -> None:
-    assert record_data(tmp_path / "new", "EVAL_STEPS=None") == 0
-    experiment = config.load(str(workplace.experiment), ["EVAL_STEPS=None"]).experiment
-    source = preparation.prepare(experiment.train_dataset)
-    streams = read_recording(tmp_path / "new").streams
-    assert (streams["train"].ended, streams["validation"].ended) == (False, True)
-    with RecordedData(tmp_path / "new") as data:
-        assert preparation.DataIdentity(**data.source) == source
-        for name, dataset in (("train", experiment.train_dataset), ("validation", experiment.eval_dataset)):
-            read = data_config(dataset, experiment.random_seed)
-            live, recorded = service.open(read), data.open(read)
-            assert data.describe(read) == service.describe(read)
-            assert recorded.spec == live.spec
-            for _ in range(streams[name].batches):
-                assert hash_batch(next(recorded)) == hash_batch(next(live))
-            live.close()
-
-
 @pytest.mark.process
 def test_a_live_position_goes_on_from_a_recording_of_virtual_shards(
-    record_data: Record, workplace: Workplace, service: DataService, tmp_path: Path
+    workplace: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    workplace.enter(monkeypatch)
     sharded = ("train/spec.DatasetConfig.num_virtual_shards=2", "train/spec.DatasetConfig.pack=True")
-    record_data(tmp_path / "new", *sharded, steps=5)
-    experiment = config.load(str(workplace.experiment), sharded).experiment
-    read = data_config(experiment.train_dataset, experiment.random_seed)
-    live = service.open(read, [1])
-    for _ in range(2):
-        next(live)
-    with RecordedData(tmp_path / "new") as data:
-        recorded = data.open(read, [1])
+    loaded = config.load(str(workplace.experiment), sharded)
+    recording.record(loaded, steps=5, output=tmp_path / "new")
+    read = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
+    with DataService() as service, RecordedData(tmp_path / "new") as data:
+        assert data.describe(read) == service.describe(read)
+        live, recorded = service.open(read, [1]), data.open(read, [1])
+        for _ in range(2):
+            next(live)
         recorded.restore(live.state())
         for _ in range(3):
             assert hash_batch(next(recorded)) == hash_batch(next(live))
-    live.close()
 
 
 class MadeUpStream:
@@ -158,6 +110,9 @@ class MadeUpStream:
         return {"stream": np.frombuffer(self._identity, np.uint8)}
 
 
+Record = Callable[..., int]
+
+
 @pytest.fixture
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("experiment") / "small.gin"
@@ -170,7 +125,12 @@ def record(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     """Records made-up batches: there is neither text nor a data process."""
     monkeypatch.setattr(preparation, "prepare", lambda dataset, needed: preparation.DataIdentity({"task": "small"}))
     service = SimpleNamespace(describe=lambda dataset: DESCRIPTION, open=MadeUpStream)
-    return recorder(experiment, monkeypatch, service)
+    monkeypatch.setattr(recording, "DataService", lambda: contextlib.nullcontext(service))
+
+    def call(output: Path, *overrides: str, steps: int = 3, force: bool = False) -> int:
+        return recording.record(config.load(str(experiment), overrides), steps=steps, output=output, force=force)
+
+    return call
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
