@@ -9,7 +9,7 @@ import pytest
 
 from t5xpg.check import estimate
 from t5xpg.experiment import config
-from tests.workplace import FINE_TUNING, Workplace
+from tests.workplace import FINE_TUNING
 
 
 def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,11 +38,3 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         assert re.search(line, printed, re.MULTILINE), (line, printed)
     assert list((own_place / "runs").iterdir()) == []
     assert not (own_place / "data").exists()
-
-
-@pytest.mark.process
-def test_with_text_through_the_program(workplace: Workplace) -> None:
-    printed = workplace.run("estimate", str(workplace.experiment), "--gin.EVAL_STEPS=None", "--price-per-hour=2")
-    assert re.search(r"^evaluations +3 x [\d.]+ s \(\d+ batches\)", printed, re.MULTILINE), printed
-    assert "cost " in printed
-    assert not list((workplace.folder / "runs").glob(".estimate-*"))

@@ -46,13 +46,6 @@ def test_stages_copy_what_is_there() -> None:
     assert len(copies) == 3
 
 
-def test_packages_stay_when_only_code_changes() -> None:
-    packages, training = STAGES["packages"][1], STAGES["training"][1]
-    assert "COPY --chown=developer requirements/ requirements/" in packages
-    assert training.index("COPY . .") < next(at for at, line in enumerate(training) if line.startswith("RUN "))
-    assert "apt-get" not in "\n".join(training), "nothing is fetched behind the code"
-
-
 def test_the_context_is_what_the_image_needs_and_no_more() -> None:
     first, *rest = [
         line for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")

@@ -147,9 +147,7 @@ def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     results = collect(blend)
     assert results["curves"]["validation"]["step"] == [0, 1, 2]
     assert results["tasks"]["validation"]["user_repeat"]["step"] == [0, 1, 2]
-    curves = results["tasks"]["infer_eval"]["user_repeat"]["metrics"]
-    assert curves["predicted"] == [8, 8]
-    assert curves["bleu_signature"].startswith("nrefs:1")
+    assert results["tasks"]["infer_eval"]["user_repeat"]["metrics"]["predicted"] == [8, 8]
     assert "| user_repeat / bleu_signature | 2 | nrefs:1&#124;case:mixed" in block(results)
     saved = json.loads((blend.checkpoints / "2" / "metrics" / "metrics").read_text())
     assert saved["validation/loss"] == results["final"]["validation"]["loss"]

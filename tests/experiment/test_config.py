@@ -138,8 +138,7 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
     assert names == {"initial", "initial.reset_optimizer"}
     assert not [name for name in deciding_settings(config.load(write_gin(tmp_path)).experiment) if "initial" in name]
     # an objective of this repository behind it, another optimizer over it: their own choices hold
-    more = "include 'gin/objectives/prefix_lm.gin'"
-    file = write_fine_tuning(tmp_path, model="byt5_tiny", more=more)
+    file = write_fine_tuning(tmp_path, more="include 'gin/objectives/prefix_lm.gin'")
     loaded = config.load(file, ["INITIAL_CHECKPOINT=a"], ["gin/optimizers/adamw.gin"])
     assert isinstance(loaded.experiment.train_dataset.objective, PrefixLM)
     assert float(loaded.experiment.optimizer.learning_rate(1000)) == 0.0, "its own cosine"

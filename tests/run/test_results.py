@@ -10,10 +10,8 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
-from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import write_report
 from t5xpg.run.results import at_steps, collect, read_results, thinned
-from t5xpg.run.results_page import block
 from tests.run.test_report import SAMPLES, make_run, measures, short_run
 
 
@@ -44,30 +42,6 @@ def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     record["identity"]["settings"]["train_dataset.pack"] = True
     write_json(run.run_json, record)
     assert collect(run)["examples"] is None, "packed rows are not examples"
-
-
-def test_what_a_run_was_selected_by_and_its_evaluation_there(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    assert "selected" not in collect(run)
-    record = run.read()
-    record["starts"][-1]["selection"] = {"metric": "validation/accuracy", "mode": "max", "keep": True, "patience": 2}
-    record["identity"]["initial"] = {"experiment": "big", "step": 1200, "sha256": "ab" * 32}
-    write_json(run.run_json, record)
-    with JsonlWriter(run.metrics_jsonl) as metrics:
-        for step, accuracy in ((700, 0.9), (800, 0.8), (900, 0.9)):
-            metrics.write({"step": step, "split": "validation", "loss": 2.0, "accuracy": accuracy})
-    write_json(run.evaluation_json, {"step": 700, "loss": 2.0})
-    results = collect(run)
-    assert results["evaluation"] == {"step": 700, "loss": 2.0}
-    ended = results["selected"].pop("ended_early")
-    assert results["selected"] == {"metric": "validation/accuracy", "mode": "max", "step": 700, "value": 0.9}
-    assert ended.startswith("validation/accuracy has not been better for 2 evaluations")
-    text = block(collect(run))
-    assert "| started from | big after step 1,200; the SHA-256 of its arrays begins with `abababababab` |" in text
-    assert "| best | validation/accuracy 0.9 at step 700 |" in text
-    assert "| ended early | validation/accuracy has not been better" in text
-    write_json(run.evaluation_json, {"step": 800, "loss": 2.0})
-    assert collect(run)["evaluation"] is None
 
 
 def test_starts_before_a_new_beginning_do_not_count(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +16,13 @@ from t5xpg.study.plan import Plan, read
 from t5xpg.study.sweep import Sweep
 from t5xpg.study.sweep_plan import SweepPlan
 from tests.study.test_matrix import PLAN as MATRIX
+from tests.study.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
 
-SWEEP = """
-[search]
-steps = 500
-seed = 3
-
-[final]
-steps = 2000
-seeds = [0, 1]
-reference = "stock"
-
+SWEEP = f"""{PLAN.replace("seeds = [0]", "seeds = [0, 1]")}
 [short]
-recipe = "fast"
+recipe = "prefix_lm"
 steps = 800
 seeds = [0, 1]
-
-[judged]
-tasks = ["one", "two"]
-
-[recipes.stock]
-title = "Stock"
-gin_file = "gin/optimizers/adafactor.gin"
-candidates = ["LEARNING_RATE=1.0"]
-
-[recipes.fast]
-title = "Fast"
-gin_file = "gin/optimizers/muon.gin"
-candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02   WARMUP_STEPS=10"]
 """
 
 
@@ -62,25 +42,17 @@ def experiment(tmp_path: Path) -> str:
 def test_a_sweep_is_its_runs(experiment: str, tmp_path: Path) -> None:
     sweep = Sweep(experiment, tmp_path)
     search = sweep.search_runs()
+    candidate = f"MIXTURE_OR_TASK_NAME={PREFIX_LM} WARMUP_STEPS=1 LEARNING_RATE="
     assert [tuple(run.labels.values()) for run in search] == [
-        ("fast", "LEARNING_RATE=0.01", 500, 3),
-        ("fast", "LEARNING_RATE=0.02 WARMUP_STEPS=10", 500, 3),
+        ("prefix_lm", f"{candidate}{rate}", 3, 0) for rate in ("1e30", "0.02")
     ]
-    assert search[1].overrides == [
-        "--gin_file=gin/optimizers/muon.gin",
-        "--gin.LEARNING_RATE=0.02",
-        "--gin.WARMUP_STEPS=10",
-        "--gin.TRAIN_STEPS=500",
-        "--gin.RANDOM_SEED=3",
-    ]
+    values = [*f"{candidate}0.02".split(), "TRAIN_STEPS=3", "RANDOM_SEED=0"]
+    assert search[1].overrides == ["--gin_file=gin/optimizers/muon.gin", *(f"--gin.{value}" for value in values)]
     long = sweep.long_runs(sweep.first_candidates)
     assert [(run.stage, run.labels["recipe"], run.labels["steps"], run.labels["seed"]) for run in long] == [
-        ("final", "stock", 2000, 0),
-        ("final", "fast", 2000, 0),
-        ("short", "fast", 800, 0),
-        ("final", "stock", 2000, 1),
-        ("final", "fast", 2000, 1),
-        ("short", "fast", 800, 1),
+        run
+        for seed in (0, 1)
+        for run in (("final", "spans", 4, seed), ("final", "prefix_lm", 4, seed), ("short", "prefix_lm", 800, seed))
     ]
     names = {run.name for run in [*search, *long]}
     assert len(names) == 8, "a folder of its own each"
@@ -119,14 +91,14 @@ def test_a_vocabulary_is_made_with_its_settings(tmp_path: Path) -> None:
 
 
 SWEEP_MISTAKES = [
-    ("steps = 500", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
-    ("steps = 500", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
-    ("seed = 3", "sead = 3", "[search] sead is not known. Did you mean seed?"),
-    ('reference = "stock"', 'reference = "stok"', "[final] reference = 'stok' is no recipe. Did you mean stock?"),
-    ("[recipes.fast]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
-    ('["LEARNING_RATE=1.0"]', "[]", "[recipes.stock] candidates: List should have at least 1 item"),
-    ("adafactor.gin", "adafacter.gin", "Did you mean gin/optimizers/adafactor.gin"),
-    ('["one", "two"]', '["one", "one"]', "[judged] tasks: each name is needed once"),
+    ("steps = 3", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
+    ("steps = 3", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
+    ("seed = 0", "sead = 0", "[search] sead is not known. Did you mean seed?"),
+    ('reference = "spans"', 'reference = "span"', "[final] reference = 'span' is no recipe. Did you mean spans?"),
+    ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
+    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
+    ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
+    (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each name is needed once"),
 ]
 LAST = 'decoder_prefix_lm = ["prefix_lm"'
 MATRIX_MISTAKES = [
@@ -173,7 +145,7 @@ def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        read_text(tmp_path, SWEEP.replace("seed = 3", "").replace('title = "Fast"', ""), SweepPlan)
+        read_text(tmp_path, SWEEP.replace("seed = 0", "").replace('title = "Prefix LM"', ""), SweepPlan)
     assert "2 mistakes in a plan:" in str(error.value)
     assert "line 2: [search] seed is missing." in str(error.value)
-    assert "line 24: [recipes.fast] title is missing." in str(error.value)
+    assert "line 18: [recipes.prefix_lm] title is missing." in str(error.value)

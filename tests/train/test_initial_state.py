@@ -114,9 +114,6 @@ MISFITS = {
         r"^  T5Config\.num_heads 2 in the checkpoint, 1 now$",
         r"^  T5Config\.head_dim 16 in the checkpoint, 32 now$",
     ),
-    ("encoder_decoder.T5Config.relative_attention_max_distance=64",): (
-        r"^  T5Config\.relative_attention_max_distance 128 in the checkpoint, 64 now$",
-    ),
 }  # fmt: skip
 
 
