@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workplace import FAST_COMPILATION, Workplace, make_workplace
+from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
 
 pytest_plugins = ["tests.tiers"]
 PROGRAMS = "T5XPG_COMPILE_CACHE"
@@ -35,6 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(PROGRAMS), ignore_errors=True)
+
+
+@pytest.fixture
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the common experiment, small.gin, in which data, caches and runs of this test alone would lie."""
+    for name in ("data", "cache", "runs"):
+        monkeypatch.setenv(f"T5XPG_{name.upper()}_DIR", str(tmp_path / name))
+    (tmp_path / "small.gin").write_text(EXPERIMENT)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.workplace import REPOSITORY
+
 _PAGE = 4096
 _SCRIPT = """
 size=$1 disk=$2 content=$3 after=$4
@@ -38,14 +40,7 @@ class Ended:
 
 
 def run_on_small_disk(
-    content: Path,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    cwd: Path,
-    room: int,
-    largest: int,
-    scratch: Path,
+    content: Path, command: Sequence[str], environment: Mapping[str, str], *, room: int, largest: int, scratch: Path
 ) -> Ended:
     """Run `command` on a copy of `content`, mounted at scratch/disk, with `room` bytes left there.
 
@@ -53,26 +48,20 @@ def run_on_small_disk(
     """
     disk, after = scratch / "disk", scratch / "after"
     disk.mkdir(parents=True)
+    limit = None
     if namespace():
         after.mkdir()
         size = sum(-(-path.lstat().st_size // _PAGE) * _PAGE for path in content.rglob("*") if path.is_file()) + room
-        shell = ["sh", "-c", _SCRIPT, "sh", str(size), str(disk), str(content), str(after)]
-        done = subprocess.run(
-            [*namespace(), *shell, *command], env=environment, cwd=cwd, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode not in (97, 98), done.stdout + done.stderr
+        command = [*namespace(), "sh", "-c", _SCRIPT, "sh", str(size), str(disk), str(content), str(after), *command]
     else:
         shutil.copytree(content, disk, dirs_exist_ok=True, symlinks=True)
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest)),
-        )
+        limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest, largest))
+    done = subprocess.run(
+        command, env=environment, cwd=REPOSITORY, text=True, timeout=300, preexec_fn=limit,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode not in (97, 98), done.stdout
+    if limit:
         disk.rename(after)
     return Ended(done.returncode, done.stdout, after)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -159,17 +160,7 @@ def test_there_are_no_circles() -> None:
         module: {target for one, target in internal(module) if one.at_module_level and target in MODULES}
         for module in MODULES
     }
-    finished: set[str] = set()
-
-    def visit(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, " -> ".join((*path[path.index(module) :], module))
-        if module not in finished:
-            for target in sorted(edges[module]):
-                visit(target, (*path, module))
-            finished.add(module)
-
-    for module in edges:
-        visit(module, ())
+    TopologicalSorter(edges).prepare()  # raises CycleError with the modules of a circle
 
 
 def test_libraries_stay_where_they_are() -> None:
@@ -207,44 +198,34 @@ def test_tensorflow_stays_where_it_is() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def loaded(names: list[str], unwanted: tuple[str, ...]) -> str:
-    """Import modules in a fresh process, one after another; what came with which, for those unwanted."""
-    program = (
-        "import importlib, sys\n"
-        "names, unwanted = sys.argv[1].split(), set(sys.argv[2].split())\n"
-        "for name in names:\n"
-        "    importlib.import_module(name)\n"
-        "    found = sorted(unwanted & set(sys.modules))\n"
-        "    if found:\n"
-        "        print(name, 'loads', *found); break\n"
-    )
-    command = [sys.executable, "-c", program, " ".join(names), " ".join(unwanted)]
+LOADED = """
+import importlib, sys
+names, unwanted = sys.argv[1].split(), set(sys.argv[2].split())
+for name in names:
+    importlib.import_module(name)
+    if found := sorted(unwanted & set(sys.modules)):
+        print(name, "loads", *found)
+        break
+"""
+TRAINS = sorted(set(MODULES) - WITH_TENSORFLOW - {"t5xpg.__main__"})
+NO_JAX = {name for name in MODULES if room_of(name) in (*WITHOUT_JAX, "run")} - WITH_TENSORFLOW - RUN_WITH_JAX
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("names", "unwanted"),
+    [
+        (TRAINS, (*TENSORFLOW, "keras", "torch", "clu", "flax.training.checkpoints", "apache_beam", "matplotlib")),
+        (sorted(NO_JAX), (*TENSORFLOW, "jax", "flax", "optax", "orbax")),
+        # help and mistakes need no library
+        (["t5xpg.cli"], ("numpy", "jax", "gin", "tensorflow", "seqio", "tensorboardX", "google.protobuf")),
+    ],
+    ids=["trains without TensorFlow", "data and records without JAX", "the command line"],
+)
+def test_what_a_fresh_process_loads(names: list[str], unwanted: tuple[str, ...]) -> None:
+    """Modules are imported one after another; the first with which something unwanted comes is printed."""
+    command = [sys.executable, "-c", LOADED, " ".join(names), " ".join(unwanted)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.process
-def test_a_fresh_process_trains_without_tensorflow() -> None:
-    names = sorted(set(MODULES) - WITH_TENSORFLOW - {"t5xpg.__main__"})
-    assert {"t5xpg.optim.step", "t5xpg.train.training", "t5xpg.run.checkpoint.checkpointer"} <= set(names)
-    unwanted = (*TENSORFLOW, "keras", "torch", "clu", "flax.training.checkpoints", "apache_beam", "matplotlib")
-    assert loaded(names, unwanted) == ""
-
-
-@pytest.mark.process
-def test_a_fresh_process_without_jax() -> None:
-    names = [
-        name
-        for name in MODULES
-        if room_of(name) in (*WITHOUT_JAX, "run") and name not in WITH_TENSORFLOW | RUN_WITH_JAX
-    ]
-    assert loaded(names, (*TENSORFLOW, "jax", "flax", "optax", "orbax")) == ""
-
-
-@pytest.mark.process
-def test_the_command_line_is_there_at_once() -> None:
-    """Help and mistakes need no library."""
-    assert (
-        loaded(["t5xpg.cli"], ("numpy", "jax", "gin", "tensorflow", "seqio", "tensorboardX", "google.protobuf")) == ""
-    )
+    assert names
+    assert done.stdout == ""

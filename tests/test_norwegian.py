@@ -8,27 +8,24 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from t5xpg.base import paths
 from t5xpg.check import checks
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.experiment import config, prepare
+from t5xpg.experiment import prepare
 from tests.workplace import sentences
 
 CARD = "---\nconfigs:\n- config_name: nob_Latn\n  data_files:\n  - split: train\n    path: data/nob_Latn/train/*\n---\n"
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HuggingFace:
-    for name in ("DATA", "CACHE", "RUNS"):
-        monkeypatch.setenv(f"T5XPG_{name}_DIR", str(tmp_path / name.lower()))
-    folder = tmp_path / "fineweb-2" / "data" / "nob_Latn" / "train"
+def corpus(own_place: Path) -> HuggingFace:
+    folder = own_place / "fineweb-2" / "data" / "nob_Latn" / "train"
     folder.mkdir(parents=True)
     for number in range(2):
         texts = [f"{line} æ ø å" for line in sentences(150, seed=number).splitlines()]
         pyarrow.parquet.write_table(pyarrow.table({"text": texts}), folder / f"000_{number:05}.parquet")
-    (tmp_path / "fineweb-2" / "README.md").write_text(CARD)
-    return HuggingFace(str(tmp_path / "fineweb-2"), "nob_Latn", None, streamed=True)
+    (own_place / "fineweb-2" / "README.md").write_text(CARD)
+    return HuggingFace(str(own_place / "fineweb-2"), "nob_Latn", None, streamed=True)
 
 
 def test_the_base_recipe_can_be_trained_once_its_text_is_there(
@@ -47,11 +44,3 @@ def test_the_base_recipe_can_be_trained_once_its_text_is_there(
     assert "568 tokens of text give 28 spans and 114 target tokens of 114" in printed
     assert "of the vocabulary, 32,128 of the model" in printed
     assert "it can be trained" in printed
-
-
-def test_the_recipe_is_t5s() -> None:
-    experiment = config.load("norwegian_t5").experiment
-    base = config.load(str(paths.EXPERIMENTS / "norwegian_t5" / "norwegian_t5.gin"), ["VOCAB_SIZE=32100"]).experiment
-    assert experiment.model == base.model
-    assert experiment.model.num_params == 247_577_856  # T5 1.1 base, as released
-    assert experiment.train_dataset.task_feature_lengths == {"inputs": 512, "targets": 114}

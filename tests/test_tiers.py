@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import subprocess
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -29,18 +27,3 @@ def test_no_process_without_the_mark(start: Callable[[], object]) -> None:
     ):
         start()
     tiers._started = None  # or this test would fail, as one does that hides the error
-
-
-@pytest.mark.parametrize(
-    ("marks", "tier"),
-    [
-        ({}, "units"),
-        ({"process": {}}, "processes"),
-        ({"process": {"tier": "units"}}, "units"),
-        ({"process": {}, "proof": {}}, "proofs"),
-    ],
-)
-def test_the_tier_of_a_test(marks: dict[str, Any], tier: str) -> None:
-    found = {name: SimpleNamespace(kwargs=options) for name, options in marks.items()}
-    item: Any = SimpleNamespace(get_closest_marker=found.get)
-    assert tiers.tier_of(item) == tier

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+import pytest
 
 # Programs of a few steps take longer to compile than to run; what they compute is held by the tests to tolerances, or
 # compared with another of them. test_chain.py does without this, as users do.
@@ -82,6 +86,11 @@ class Workplace:
             own["T5XPG_COMPILE_CACHE"] = str(self.programs)
         return {**os.environ, **own, "XLA_FLAGS": FAST_COMPILATION if self.fast_compilation else ""}
 
+    def enter(self, patch: pytest.MonkeyPatch) -> None:
+        """Let this process work there."""
+        for name, value in self.environment.items():
+            patch.setenv(name, value)
+
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "t5xpg", *arguments]
 
@@ -117,6 +126,25 @@ class Workplace:
         )
         assert done.returncode == code, done.stdout
         return done.stdout
+
+
+def wait_until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:
+    """Return when `holds()` is true, as long as the process runs."""
+    deadline = time.monotonic() + 200
+    while not holds():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def program_of(name: str) -> ModuleType:
+    """A program of the repository that is in no package."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, REPOSITORY / name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def sentences(count: int, seed: int) -> str:

@@ -44,6 +44,13 @@ def test_a_file_is_read_once(tmp_path: Path, reads: list[str]) -> None:
     assert reads == ["a", "b"]
     with pytest.raises(FileNotFoundError):
         digests.digest(tmp_path / "gone")
+    # a folder of others stays as it is
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "c").write_bytes(b"one")
+    for _ in range(2):
+        assert digests.digests(tmp_path / "theirs", ["c"], memory=tmp_path / "ours.json") == {"c": sha256(b"one")}
+    assert reads == ["a", "b", "c"]
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["c"]
 
 
 @pytest.mark.parametrize("change", ["longer", "same size", "times put back", "replaced"])
@@ -101,14 +108,6 @@ def test_a_memory_that_is_none_is_ignored(tmp_path: Path, reads: list[str]) -> N
     assert len(reads) == 10
 
 
-def test_what_is_gone_is_forgotten(tmp_path: Path, reads: list[str]) -> None:
-    for name in "abc":
-        (tmp_path / name).write_text(name)
-        digests.digest(tmp_path / name)
-        (tmp_path / "a").unlink(missing_ok=True)
-    assert sorted(json.loads((tmp_path / digests.MEMORY).read_text())["files"]) == ["b", "c"]
-
-
 def test_every_wrong_file_is_named(tmp_path: Path, reads: list[str]) -> None:
     for name, content in {"good": b"good", "empty": b"", "other": b"other"}.items():
         (tmp_path / name).write_bytes(content)
@@ -126,14 +125,3 @@ def test_every_wrong_file_is_named(tmp_path: Path, reads: list[str]) -> None:
     with pytest.raises(UserError) as error:
         digests.check(tmp_path, expected, "The export is damaged", "Type this.")
     assert str(error.value) == f"The export is damaged: {'; '.join(found[:4])}; and 2 more files. Type this."
-
-
-def test_a_folder_of_others_stays_as_it_is(tmp_path: Path, reads: list[str]) -> None:
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "a").write_bytes(b"one")
-    memory = tmp_path / "ours" / "digests.json"
-    for _ in range(2):
-        assert digests.digests(tmp_path / "theirs", ["a"], memory=memory) == {"a": sha256(b"one")}
-    assert reads == ["a"]
-    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["a"]
-    assert memory.exists()

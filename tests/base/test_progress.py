@@ -68,17 +68,6 @@ def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: Fake
     assert "\r" not in stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("total", "count", "line"), [(None, 1234, "read  1,234 rows  in 0.4 s\n"), (0, 0, "read  0 rows  in 0.4 s\n")]
-)
-def test_short_work_says_one_line(clock: FakeClock, total: int | None, count: int, line: str) -> None:
-    stream = io.StringIO()
-    with Progress("read", total, "rows", stream=stream) as progress:
-        progress.advance(count)
-        clock.now += 0.4
-    assert stream.getvalue() == line
-
-
 def test_continued_work_rates_only_its_own_count(clock: FakeClock) -> None:
     stream = io.StringIO()
     with Progress("train", 1000, "steps", stream=stream, initial=500) as progress:

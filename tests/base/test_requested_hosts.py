@@ -8,13 +8,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.requested_hosts import RequestedHosts, requested_hosts, require_alone
 
 NAMED = {"JAX_COORDINATOR_ADDRESS": "node1:8476", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
-SLURM = {
-    "SLURM_JOB_ID": "17",
-    "SLURM_STEP_NODELIST": "node[1-2]",
-    "SLURM_NTASKS": "2",
-    "SLURM_PROCID": "1",
-    "SLURM_LOCALID": "0",
-}
+SLURM = {"JOB_ID": "17", "STEP_NODELIST": "node[1-2]", "NTASKS": "2", "PROCID": "1", "LOCALID": "0"}
+SLURM = {f"SLURM_{name}": value for name, value in SLURM.items()}
 
 
 def test_options_come_before_the_environment() -> None:
@@ -52,12 +47,9 @@ def test_schedulers(environment: dict[str, str], cluster: str | None) -> None:
         ((None, "2", None), "without COORDINATOR and PROCESS."),
         (("a:1", "2", "2"), "PROCESS is 2 of PROCESSES=2: they count from 0 to 1"),
         (("a:1", "two", "0"), "PROCESSES is 'two'"),
-        (("a:1", "-2", "0"), "PROCESSES is '-2'"),
-        (("a:1", "2", "-1"), "PROCESS is '-1'"),
         (("a:1", "9" * 30, "0"), "PROCESSES is '999"),
         (("node1", "2", "0"), "COORDINATOR is 'node1': expected the name"),
         (("node1:99999", "2", "0"), "COORDINATOR is 'node1:99999'"),
-        ((":8476", "2", "0"), "COORDINATOR is ':8476'"),
     ],
 )
 def test_what_cannot_be(options: tuple[str | None, str | None, str | None], message: str) -> None:
@@ -69,9 +61,7 @@ def test_what_cannot_be(options: tuple[str | None, str | None, str | None], mess
 def test_commands_of_one_process() -> None:
     require_alone("make eval", {})
     require_alone("make eval", {**NAMED, "JAX_NUM_PROCESSES": "1"})
-    with pytest.raises(
-        UserError, match=r"`make eval` is the work of one process.*Unset JAX_COORDINATOR_ADDRESS, JAX_N"
-    ):
+    with pytest.raises(UserError, match=r"`make eval` is the work of one process.*Unset JAX_COORDINATOR_ADDRESS"):
         require_alone("make eval", NAMED)
     with pytest.raises(UserError, match="without srun"):
         require_alone("make eval", SLURM)

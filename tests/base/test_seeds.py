@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
@@ -29,11 +28,6 @@ def test_streams_differ_by_seed_name_and_step():
     seeds = {stream_seed(seed, name) for seed in range(50) for name in ("data", "eval")}
     assert len(seeds) == 100
     assert all(0 <= one < 2**31 for one in seeds)
-
-
-def test_the_step_may_be_traced():
-    traced = jax.jit(lambda step: jax.random.key_data(stream_key(3, "dropout", step)))(np.int32(5))
-    np.testing.assert_array_equal(traced, jax.random.key_data(stream_key(3, "dropout", 5)))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**31, 1.5, True, None, "7"])

@@ -8,15 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import growth
-from benchmarks.growth_picture import Panel, draw
 from benchmarks.harness import NotMeasuredError
-
-
-def test_the_steepest_growth_of_all_pairs() -> None:
-    points = [{"t": 1.0, "f": 10.0}, {"t": 3.0, "f": 20.0}, {"t": 4.0, "f": 40.0}]
-    assert growth.steepest(points, "t", "f") == 1.5
-    assert growth.steepest(points[::2], "t", "f") == 1.0
-    assert growth.steepest(points[:1], "t", "f") is None
 
 
 def test_rows_files_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,15 +27,3 @@ def test_rows_files_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(rows[0].facts["points"]) == 5
     assert (tmp_path / "growth.json").exists()
     ElementTree.fromstring((tmp_path / "growth.svg").read_text())
-
-
-def test_a_picture_has_a_panel_for_each_size_and_a_mark_for_each_point() -> None:
-    points = [[(size, axis.job(size).flops()) for size in axis.sizes] for axis in growth.AXES]
-    measured = [[{"size": n, "seconds": f / 1e11, "flops": f, "memory": 1e8 + n} for n, f in axis] for axis in points]
-    svg = growth.picture(measured)
-    assert svg == growth.picture(measured)
-    marks = [one for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("circle")]
-    assert len(marks) == 2 * sum(len(axis.sizes) for axis in growth.AXES)
-    assert all(label in svg for label in ("input bytes", "width", "encoder layers", "rows", "vocabulary", "by chunks"))
-    with pytest.raises(ValueError, match="no panel"):
-        draw("nothing", [Panel("width", [])])

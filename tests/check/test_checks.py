@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_json, write_text
+from t5xpg.base.files import write_json
 from t5xpg.check import checks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -18,7 +18,6 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import assembly, config, data_state
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity, identity_of_text
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
 from tests.workplace import EXPERIMENT, FINE_TUNING, sentences
@@ -31,29 +30,21 @@ BROKEN = {
     "encoder_decoder.T5Config.vocab_size=200": (r"^ids      NO  .* has 384 ids and the model 200 embeddings",),
     "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 9}": (r"^spans    NO  Targets of 9 tokens are too short",),
     "train/spec.DatasetConfig.split=trian": (r"^data     NO  .* no split 'trian'\. Did you mean train",),
-    "MIXTURE_OR_TASK_NAME=smal_span_corruption": (
-        r"^data     NO  There is no task or mixture named smal_span_corruption\. Did you mean small_span_corruption",
-    ),
-    "INFER_EVAL_PERIOD=2": (
-        r"^metrics  NO  INFER_EVAL_PERIOD is set, and small_span_corruption has no metrics \(metric_fns\)",
-    ),
+    "MIXTURE_OR_TASK_NAME=smal_span_corruption": (r"^data     NO  .* Did you mean small_span_corruption",),
+    "INFER_EVAL_PERIOD=2": (r"^metrics  NO  INFER_EVAL_PERIOD is set, and small_span_corruption has no metrics",),
     "encoder_decoder.T5Config.mlp_dim=2000000000": (r"^memory   NO  A step takes about .* MiB",),
 }
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with exported text and an experiment; nothing is cached and TensorFlow never started."""
-    for name in ("DATA", "CACHE", "RUNS"):
-        monkeypatch.setenv(f"T5XPG_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.setattr("t5xpg.check.data.DataService", None)
-    files = {}
-    for split, seed in (("train", 1), ("validation", 2)):
-        files[split] = [tmp_path / f"{split}.txt"]
-        files[split][0].write_text(sentences(30, seed))
-    export_dataset("small", data_dir=tmp_path / "data", files=files)
-    (tmp_path / "small.gin").write_text(EXPERIMENT)
-    return tmp_path
+    files = {split: [own_place / f"{split}.txt"] for split in ("train", "validation")}
+    for seed, (path,) in enumerate(files.values(), start=1):
+        path.write_text(sentences(30, seed))
+    export_dataset("small", data_dir=own_place / "data", files=files)
+    return own_place
 
 
 def table(place: Path, capsys: pytest.CaptureFixture[str], *overrides: str, code: int = 0) -> str:
@@ -88,17 +79,15 @@ ALONE = ("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp")  # with these the 
 @pytest.mark.parametrize("override", [override for override in BROKEN if override.startswith(ALONE)])
 def test_each_mistake_alone(place: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
     printed = table(place, capsys, override, code=1)
-    for line in BROKEN[override]:
+    for line in (*BROKEN[override], r"^1 problem: it cannot be trained so$"):
         assert re.search(line, printed, re.MULTILINE), (line, printed)
-    assert re.search(r"^1 problem: it cannot be trained so$", printed, re.MULTILINE), printed
 
 
 def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = [override for override in BROKEN if not override.startswith(ALONE)]
     printed = table(place, capsys, *overrides, code=1)
-    for override in overrides:
-        for line in BROKEN[override]:
-            assert re.search(line, printed, re.MULTILINE), (line, printed)
+    for line in [line for override in overrides for line in BROKEN[override]]:
+        assert re.search(line, printed, re.MULTILINE), (line, printed)
     assert f"\n{len(overrides)} problems: it cannot be trained so\n" in printed
     loaded, _ = config.examine(str(place / "small.gin"), overrides)
     assert loaded is not None
@@ -107,16 +96,9 @@ def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -
     message = str(caught.value)
     assert message.startswith(f"{len(overrides) - 1} things stand in the way of training small:\n  The mesh asks for")
     assert "Targets of 9 tokens" in message
-    assert "200 embeddings" in message
     with pytest.raises(UserError) as caught:
         checks.require(loaded, RunDirectory(place / "runs" / "small"), data=False)
     assert str(caught.value).startswith("The mesh asks for 4096 devices"), "one problem is said as it is"
-
-
-def test_sentinels_that_would_run_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lengths = "TASK_FEATURE_LENGTHS={'inputs': 2048, 'targets': 2048}"
-    printed = table(place, capsys, lengths, "MEAN_NOISE_SPAN_LENGTH=1.0", code=1)
-    assert re.search(r"^spans    NO  .* sentinels for \d+ spans .* vocabulary has 125", printed, re.MULTILINE), printed
 
 
 def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,35 +115,15 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert first in of("squad", "INFER_EVAL_PERIOD=2")
     for task, message in {
         "squad_bytes640": "has 640 ids and the model 384 embeddings",
-        "wmt19_ende_bytes": r"no task or mixture named wmt19_ende_bytes\. Did you mean wmt19_ende_bytes640",
         "pairs_span_corruption": r"no task or mixture named pairs_span_corruption\.",
         "pairs_translate_en_fr": r"no task or mixture named pairs_translate_en_fr\. Did you mean pairs_translate_",
-        "small_translate_en_de": r"no task or mixture named small_translate_en_de\.",
     }.items():
         assert re.search(message, of(task, code=1)), task
     split = of("trivia_qa_open", "train_eval/spec.DatasetConfig.split=tset", code=1)
     assert "trivia_qa_open has no split 'tset'. Did you mean test" in split
     (place / "small.gin").write_text(EXPERIMENT)
-    for task in ("pairs_translate_en_de", "squad"):
-        said = f"sets the objective span_corruption, and {task} has inputs and targets already: include '"
-        assert said in of(task, code=1)
-
-
-def test_text_that_is_not_as_it_was_exported(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = place / "data" / "small" / "train.jsonl"
-    write_text(file, file.read_text()[:-20])
-    printed = table(place, capsys, code=1)
-    assert re.search(r"^data     NO  (.|\n)*train\.jsonl(.|\n)*make data DATASET=small", printed, re.MULTILINE), printed
-
-
-def test_an_empty_split(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = place / "data" / "small" / "manifest.json"
-    record = json.loads(manifest.read_text())
-    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    record["splits"]["validation"] = {"documents": 0, "bytes": 0, "sha256": empty}
-    write_json(manifest, record)
-    write_text(place / "data" / "small" / "validation.jsonl", "")
-    assert "The split 'validation' of small is empty" in table(place, capsys, code=1)
+    said = "sets the objective span_corruption, and squad has inputs and targets already: include '"
+    assert said in of("squad", code=1)
 
 
 def start_a_run(place: Path) -> RunDirectory:
@@ -198,25 +160,6 @@ def test_a_run_of_other_text(place: Path, capsys: pytest.CaptureFixture[str]) ->
     checks.require(config.load(str(place / "small.gin")), directory, data=False)
 
 
-def test_checkpoints_without_a_record_of_the_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = RunDirectory(place / "runs" / "small")
-    model: EncoderDecoderModel = config.load(str(place / "small.gin")).experiment.model
-    meta = directory.checkpoints / "4" / "meta" / "metadata"
-    meta.parent.mkdir(parents=True)
-    write_json(meta, {"experiment": "small", "settings": config.settings(model)})
-    assert "goes on after step 4" in table(place, capsys)
-    printed = table(place, capsys, "encoder_decoder.T5Config.emb_dim=64", code=1)
-    assert re.search(r"T5Config\.emb_dim +32 in the run, 64 now\n", printed)
-    write_text(meta, "{")
-    assert "new, in" in table(place, capsys, "encoder_decoder.T5Config.emb_dim=64")
-
-
-def test_a_folder_of_somebody_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "runs" / "small").mkdir(parents=True)
-    (place / "runs" / "small" / "thesis.tex").write_text("")
-    assert re.search(r"^run      NO  .* no run directory.*thesis.tex", table(place, capsys, code=1), re.MULTILINE)
-
-
 @pytest.fixture
 def tuned(place: Path) -> Path:
     """The place, whose experiment starts from a run of the same model, which is there as far as this looks at it."""
@@ -244,16 +187,9 @@ def test_a_checkpoint_to_start_from(tuned: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        (
-            "INITIAL_CHECKPOINT=pretraned",
-            r"^start    NO  .*no run .*runs/pretraned\. Did you mean pretrained\?",
-        ),
-        ("INITIAL_CHECKPOINT=pretrained/checkpoints/3", r"^start    NO  .*no checkpoint of step 3; there are: \[12\]"),
+        ("INITIAL_CHECKPOINT=pretraned", r"^start    NO  .*no run .*runs/pretraned\. Did you mean pretrained\?"),
         ("encoder_decoder.T5Config.num_encoder_layers=2", r"^start    NO  The checkpoint .* does not fit"),
-        (
-            "BEST_METRIC=validation/small/loss",
-            r"^best     NO  BEST_METRIC is 'validation/small/loss', which is not measured\. Did you mean validation/",
-        ),
+        ("BEST_METRIC=validation/small/loss", r"^best     NO  .* which is not measured\. Did you mean validation/"),
     ],
 )
 def test_each_mistake_of_a_start(tuned: Path, capsys: pytest.CaptureFixture[str], override: str, line: str) -> None:
@@ -282,9 +218,7 @@ def test_a_run_that_goes_on_needs_no_start(tuned: Path, capsys: pytest.CaptureFi
     write_json(meta, {"experiment": "small", "settings": config.settings(model), "initial": origin})
     shutil.move(tuned / "runs" / "pretrained", tuned / "runs" / "moved")
     assert "was small after step 12, which is not needed any more" in table(tuned, capsys)
-    assert "`make train` compares it with what the run was started from, pretrained" in table(
-        tuned, capsys, "INITIAL_CHECKPOINT=moved"
-    )
+    printed = table(tuned, capsys, "INITIAL_CHECKPOINT=moved")
+    assert "`make train` compares it with what the run was started from, pretrained" in printed
     printed = table(tuned, capsys, "INITIAL_CHECKPOINT=gone", code=1)
-    assert "there is no run" in printed
     assert "started from 'pretrained': INITIAL_CHECKPOINT has to be that again" in printed

@@ -23,7 +23,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.text import local_files
 from t5xpg.data.text.lines import BadLines, bounded_lines
 from t5xpg.data.text.local_records import texts
-from tests.workplace import EXPERIMENT, FINE_TUNING, contents
+from tests.workplace import FINE_TUNING, contents
 
 GOOD = json.dumps({"text": "a" * 150}).encode() + b"\n"
 LONG = b"x" * 150 + b"\n"
@@ -93,7 +93,6 @@ JSON_LINES = [
     data("nested without end", b"[" * 100_000 + b"\n", r"a\.jsonl:1 is not JSON \(maximum recursion"),
     data("nested deeply", b'{"text": "a", "b": ' + b"[" * 150 + b"]" * 150 + b"}\n", "nested more than 100 deep"),
     data("a number of 5,000 digits", b'{"text": ' + b"1" * 5000 + b"}\n", r"a\.jsonl:1 is not JSON \(Exceeds"),
-    data("two objects a line", GOOD.strip() + GOOD, r"a\.jsonl:1 is not JSON \(Extra data\)"),
     data("control characters in a name", b'{"\x1b[31mtext": 1}'.replace(b"\x1b", b"\\u001b"), r"mean \\x1b\[31mtext"),
     data("empty", b"", r"mine would have no document in train: .* 0 rows were read"),
     data("short texts alone", b'{"text": "short"}\n', r"kept are rows with a text of more than 100 .* 1 rows were"),
@@ -111,14 +110,11 @@ FILES = [
     files("unclosed quote", "train='a.txt", "No closing quotation"),
     files("nothing", " ", "FILES names no file"),
     files("no such split", "tran=a.txt", "'tran' is not a split. Did you mean train"),
-    files("split that climbs", "../train=a.txt", "there is no file ../train=a.txt"),
     files("a file twice", "train=a.txt test=./a.txt", "a.txt is given twice"),
     files("a file twice, by a link", "train=a.txt test=b.txt", "b.txt is given twice", b_txt=link("a.txt")),
     files("a folder", "train=texts", "texts is a folder. Expected files", texts=folder("b.txt")),
-    files("a link to a folder", "train=linked", "linked is a folder", texts=folder("b.txt"), linked=link("texts")),
     files("a dangling link", "train=b.txt", "b.txt is a link to gone.txt, which is not there", b_txt=link("gone.txt")),
     files("a pipe", "train=pipe", "pipe is no regular file", pipe=fifo),
-    files("a device without end", "train=/dev/zero", "/dev/zero is no regular file"),
     files("a name of 300 letters", "train=" + "a" * 300, "FILES: a+ cannot be looked up: File name too long"),
     files("a zero byte in a name", "train=a\0b", r"there is no file a\\x00b"),
     files("home of nobody", "train=~nobody_here/a.txt", "FILES: ~nobody_here/a.txt cannot be looked up"),
@@ -128,7 +124,6 @@ FILES = [
 
 NAMES = [
     dataset("dataset that climbs", "../x", r"DATASET=\.\./x: a name is at most 100"),
-    dataset("dataset without a name", "", "DATASET=: a name is"),
     dataset("dataset of 200 letters", "a" * 200, r"DATASET=a{101}: a name is"),
     dataset("dataset of other digits", "a\u0663", "a name is at most"),
     dataset("a file in the place of the export", "mine", "data/mine is no folder: move it away", data_mine=b"mine"),
@@ -142,7 +137,6 @@ NAMES = [
     Case("no rows", "data mine --files=a.txt --limit=0", "0 is not a positive number", {"a.txt": LONG}, code=2),
     Case("rows that are no number", "data mine --limit=-5", "argument --limit: -5 is not a positive number", code=2),
     Case("no megabytes", "data mine --max-mb=0", "argument --max-mb: 0 is not a number of megabytes", code=2),
-    Case("megabytes that are no number", "data mine --max-mb=1e3", "1e3 is not a number of megabytes", code=2),
     Case("a price below zero", "estimate small.gin --price-per-hour=-1", "-1 is not a price", code=2),
     Case("two sources", "data mine --files=a.txt --hub=some/where", "give one of them", {"a.txt": LONG}),
     Case("revision of nothing", "data pycode --revision=main", r"are of the dataset that HUB=… names"),
@@ -151,13 +145,10 @@ NAMES = [
     Case("a selection of text without files", "data wikitext --select=a*", "is not of files with names"),
     Case("task that climbs", "cache ../x", r"no task or mixture named .\.\./x"),
     Case("run that is not a run", "eval small.gin --run=./mine", "mine holds no run", {"mine": folder("thesis.tex")}),
-    Case("run that is a file", "eval small.gin --run=./mine", "mine holds no run", {"mine": b"a file"}),
-    Case("run above all runs", "eval small.gin --run=..", "holds no run"),
     Case("a run directory that is a file",
          "train small.gin --run=./a.txt --gin.MIXTURE_OR_TASK_NAME=pydocs_span_corruption",
          "a.txt is a file, and a run directory a folder", {"a.txt": LONG}),
     Case("unknown experiment", "train byt5_tiny_dmeo", "There is no experiment 'byt5_tiny_dmeo'.* Did you mean byt5"),
-    Case("no such gin file", "train gone.gin", r"There is no gin file gone\.gin"),
     Case("gin file that is a folder", "train mine.gin", "There is no gin file mine.gin", {"mine.gin": folder()}),
     Case("no command", [], "required: command", code=2),
     Case("unknown command", "trian", "invalid choice: 'trian'", code=2),
@@ -165,28 +156,20 @@ NAMES = [
 ]  # fmt: skip
 
 GIN = [
-    gin("misspelt parameter", "losses.LossConfig.zloss=1", "zloss.*Did you mean z_loss"),
     gin("two lines in one value", "BATCH_SIZE=8\nTRAIN_STEPS = 2", "Cannot read.*on one line"),
-    gin("unknown method", "decoding.DecodingConfig.method=bean", "method is 'bean': Did you mean beam"),
-    gin("option of another method", "decoding.DecodingConfig.temperature=0.5", "is an option of the method 'sample'"),
     gin("absurd batch", "BATCH_SIZE=1000000000000", "1000000000000 rows of 64 tokens .* Lower BATCH_SIZE"),
     gin("batch beyond integers", "BATCH_SIZE=1" + "0" * 30, r"batch_size is 10+: .*below 2\*\*63"),
-    gin("absurd lengths", "TASK_FEATURE_LENGTHS={'inputs': 1000000000, 'targets': 32}", "rows of 1000000000 tokens"),
     gin("lengths of other features", "TASK_FEATURE_LENGTHS={'input': 64}", "lengths of 'input': expected"),
-    gin("lengths that are none", "TASK_FEATURE_LENGTHS=64", "TASK_FEATURE_LENGTHS .*must be a dict, not 64"),
     gin("seed out of range", "RANDOM_SEED=4294967296", "from 0 to 2147483647"),
     gin("task that climbs, in gin", "MIXTURE_OR_TASK_NAME=../../etc", r"mixture_or_task_name is '\.\./\.\./etc'"),
     gin("module that is none", "MODULE_IMPORT=os;x", "MODULE_IMPORT is 'os;x': expected names of Python modules"),
-    gin("dropout above one", "DROPOUT_RATE=1.5", r"1\.5"),
     gin("virtual shards that do not divide", "train/spec.DatasetConfig.num_virtual_shards=3", "over 3 virtual shards"),
     gin("a call to something else", "OPTIMIZER=@os.system()", "os"),
-    gin("unclosed bracket", "TRAIN_STEPS=[1", r"\[1"),
     Case("microbatches that do not divide",
          "train small.gin --gin.NUM_MICROBATCHES=3 --gin.MIXTURE_OR_TASK_NAME=pydocs_span_corruption",
          "BATCH_SIZE is 4: it does not divide into 1 data-parallel devices x 3 microbatches"),
     Case("override that is none", "train small.gin --gin-overrides=TRAIN_STEPS=3", r"expected --gin\.NAME=value"),
     Case("fragment that is not there", "train small.gin --gin_file=gone.gin", r"There is no gin file gone\.gin"),
-    Case("gin that cannot be read", "train mine.gin", r"mine\.gin, line 2", {"mine.gin": b"A = 1\nB = \n"}),
     Case("gin that is not UTF-8", "train mine.gin", "mine.gin", {"mine.gin": b"A = '\xff'\n"}),
     Case("gin with zero bytes", "train mine.gin", "mine.gin", {"mine.gin": b"A = 1\0\n"}),
     Case("empty gin", "train mine.gin", "Experiment", {"mine.gin": b""}),
@@ -208,8 +191,6 @@ OTHERS = [
          RECORD | {"mine": folder()}),
     Case("output that is a device", "infer small.gin --input=a.jsonl --output=/dev/null",
          "OUTPUT=/dev/null is no regular file", {**RECORD}),
-    Case("inference without a run", "infer small.gin --prompt=<extra_id_0>", "holds no run"),
-    Case("evaluation without a run", "eval small.gin", "holds no run"),
     Case("report without a run", "report small.gin", "holds no run"),
     run_json("run.json that is none", b"{", "run.json"),
     run_json("run.json without an identity", b'{"format": 1}', "run.json"),
@@ -231,18 +212,12 @@ def start(name: str, says: str, *given: str, **made: bytes) -> Case:
 
 START = [
     start("a start from no run", r"INITIAL_CHECKPOINT: there is no run .*runs/small\.$"),
-    start("a start from a near name", r"no run .*runs/small\. Did you mean smal1\?", smal1_meta=b"{}"),
     start("a start from what is none", r"small/checkpoints/5 cannot be read: its meta has no", small_meta=b"{}"),
     start("a start from half a checkpoint", r"cannot be read: .*(JSON|Expecting)", small_meta=b"{"),
     start("a start from a list", r"The checkpoint .* cannot be read", small_meta=b"[]"),
-    start("a start from nothing", "INITIAL_CHECKPOINT is ' ': expected the name", "--gin.INITIAL_CHECKPOINT=' '"),
-    start("a start from a step that is not there", r"has no checkpoint of step 7; there are: \[5\]",
-        "--gin.INITIAL_CHECKPOINT=small/checkpoints/7", small_meta=b"{}"),
     start("a start from a name of 5,000 letters", "File name too long", f"--gin.INITIAL_CHECKPOINT={'a' * 5000}"),
     start("a start from a zero byte", r"there is no run|null byte", "--gin.INITIAL_CHECKPOINT='a\\0b'"),
-    start("a metric that nothing measures", "BEST_METRIC is 'loss': expected", "--gin.BEST_METRIC=loss"),
     start("a metric of nobody's", "set INFER_EVAL_PERIOD", "--gin.BEST_METRIC=squad/em", "--gin.BEST_MODE=max"),
-    start("patience that is none", "EARLY_STOP_PATIENCE is -1", "--gin.EARLY_STOP_PATIENCE=-1"),
     Case("a step that is none", "eval small.gin --step=last", "--step: last is neither a step nor best", code=2),
     Case("a step before the first", "infer small.gin --prompt=a --step=-1", "--step: -1 is neither a step", code=2),
 ]  # fmt: skip
@@ -252,21 +227,19 @@ TABLE = [*JSON_LINES, *FILES, *NAMES, *GIN, *OTHERS, *START]
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)
 def test_it_is_said_and_nothing_is_left(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: Case, own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("data", "cache", "runs"):
-        (tmp_path / name).mkdir()
-        monkeypatch.setenv(f"T5XPG_{name.upper()}_DIR", str(tmp_path / name))
-    monkeypatch.chdir(tmp_path)
-    Path("small.gin").write_text(EXPERIMENT)
+        (own_place / name).mkdir()
+    monkeypatch.chdir(own_place)
     for name, content in case.files.items():
-        path = tmp_path / name
+        path = own_place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if callable(content):
             content(path)
         else:
             path.write_bytes(content)
-    before = contents(tmp_path)
+    before = contents(own_place)
     arguments = case.arguments.split() if isinstance(case.arguments, str) else case.arguments
     try:
         code = cli.main(arguments)
@@ -280,7 +253,7 @@ def test_it_is_said_and_nothing_is_left(
     head, *listed = said[said.rindex("error: ") :].strip().splitlines()
     assert all(line.startswith("  ") for line in listed), said
     assert bool(listed) == ("mistakes in" in head), said
-    assert contents(tmp_path) == before
+    assert contents(own_place) == before
 
 
 def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,14 +46,12 @@ def test_every_command_has_a_function_and_options_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "arguments"),
     [
-        ("vocab", "", ["wikitext"]),
         ("vocab", "DATASET=mine|SIZE=500|EXTRA_IDS=0|MODEL=bpe|SAMPLE=20 MB|SEED=3|BYTE_FALLBACK=1|VOCAB=small",
          ["mine", "--size=500", "--extra-ids=0", "--model=bpe", "--sample=20 MB", "--seed=3", "--byte-fallback",
           "--name=small"]),
         ("vocab", "TOKENIZER=a b/tokenizer.json|EOS_TOKEN=</s>|BYTE_FALLBACK=0|FORCE=1",
          ["wikitext", "--tokenizer=a b/tokenizer.json", "--eos-token=</s>", "--force"]),
         ("tokens", "TASK=a_task|TEXT=a <extra_id_0>", ["a_task", "--text=a <extra_id_0>"]),
-        ("tokens", "TOKENIZER=a.model|IDS=1,2", ["wikitext_span_corruption", "--tokenizer=a.model", "--ids=1,2"]),
         ("sweep", "EXP=many|JOBS=2|CELLS=*,a b,*|TIMES=no", ["many", "--jobs=2", "--cells=*,a b,*"]),
         ("data", "FILES=|LIMIT=|FORCE=", ["wikitext"]),
         ("data", "DATASET=pycode|SELECT=a* 'b c/*'|FORCE=yes", ["pycode", "--select=a* 'b c/*'", "--force"]),
@@ -61,7 +59,6 @@ def test_every_command_has_a_function_and_options_of_its_own() -> None:
         ("import", "CHECKPOINT=a b/c|NAME=mine|OPTIMIZER=1", ["a b/c", "--name=mine", "--optimizer"]),
         ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",
          ["byt5_tiny_demo", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
-        ("eval", "TASK=another|STEP=best", ["byt5_tiny_demo", "--step=best", "--task=another"]),
         ("clean-runs", "", []),
     ],
 )  # fmt: skip

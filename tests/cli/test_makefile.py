@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import VARIABLES
-from tests.workplace import REPOSITORY
+from tests.workplace import REPOSITORY, program_of
 
 process = pytest.mark.process
 PROGRAM = f"""import json, os, sys
@@ -63,16 +62,14 @@ def make(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
 
 def called(folder: Path, *arguments: str, **variables: str) -> list[str]:
     """The arguments of the program that make called."""
-    found: list[str] = json.loads(make(folder, *arguments, **variables))[0]
-    return found
+    return json.loads(make(folder, *arguments, **variables))[0]
 
 
 @process
 @pytest.mark.parametrize(
     "text",
     [
-        "It costs $5 and $(shell touch touched)",
-        "$(touch touched) `touch touched` ; touch touched",
+        "It costs $5 and $(shell touch touched) $(touch touched) `touch touched` ; touch touched",
         "\"double\" and 'single' \\ # and more, * too\nand a line",
         "${EXP} $EXP $$EXP $",
     ],
@@ -127,10 +124,10 @@ def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     assert called(folder, "install", "MACHINE=cuda", f"PYTHON={sys.executable}") == ["cuda"]
     (folder / ".venv" / ".installed-tpu").unlink()
     program(folder / "tools" / "nvidia-smi")
-    found = called(
-        folder, "install", f"PYTHON={sys.executable}", PATH=f"{folder}/tools{os.pathsep}{os.environ['PATH']}"
-    )
-    assert found == ["apple" if sys.platform == "darwin" else "cuda"]
+    path = f"{folder}/tools{os.pathsep}{os.environ['PATH']}"
+    assert called(folder, "install", f"PYTHON={sys.executable}", PATH=path) == [
+        "apple" if sys.platform == "darwin" else "cuda"
+    ]
 
 
 @process
@@ -158,11 +155,7 @@ def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
 
 
 def test_an_environment_is_marked_with_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("install", REPOSITORY / "requirements" / "install.py")
-    assert spec is not None
-    assert spec.loader is not None
-    installer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(installer)
+    installer = program_of("requirements/install.py")
     monkeypatch.setattr(installer, "REPOSITORY", tmp_path)
     monkeypatch.setattr(installer, "make_environment", lambda folder: folder / "bin" / "python")
     (tmp_path / ".venv").mkdir()
@@ -184,11 +177,9 @@ def test_an_environment_is_marked_with_one_machine(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(("machine", "gpus"), [("", ["--gpus", "all"]), ("cpu", [])])
 def test_images_are_built_and_run_as_the_user(folder: Path, machine: str, gpus: list[str]) -> None:
     program(folder / "programs" / "docker")
-    given = [f"MACHINE={machine}"] if machine else []
+    given = ["EXP=mine", 'GIN=--gin.A=1 --gin.B="x y"', *([f"MACHINE={machine}"] if machine else [])]
     paths = f"{folder / 'programs'}{os.pathsep}{os.environ['PATH']}"
-    said = make(
-        folder, "docker-train", "EXP=mine", 'GIN=--gin.A=1 --gin.B="x y"', *given, PIP_CONF="p.conf", PATH=paths
-    )
+    said = make(folder, "docker-train", *given, PIP_CONF="p.conf", PATH=paths)
     (build, _), (arguments, environment) = (json.loads(line) for line in said.splitlines())
     kind = machine or "cuda"
     assert build == [

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,17 +27,15 @@ for arguments in sys.argv[1:]:
 """
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that another user can reach, which those of pytest are not."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
-
-
 @pytest.mark.process
-def test_missing_permissions(open_folder: Path) -> None:
+def test_missing_permissions() -> None:
     """Neither a file that may not be read nor a folder that may not be written ends in a traceback."""
+    with tempfile.TemporaryDirectory() as name:  # which another user can reach, as those of pytest are not
+        os.chmod(name, 0o755)
+        try_without_permissions(Path(name))
+
+
+def try_without_permissions(open_folder: Path) -> None:
     line = b"x" * 150 + b"\n"
     (open_folder / "a.txt").write_bytes(line)
     (open_folder / "secret.txt").write_bytes(line)
@@ -50,14 +47,9 @@ def test_missing_permissions(open_folder: Path) -> None:
     commands = ["data mine --files=train=a.txt", "data mine --files=train=secret.txt"]
     said = []
     for place in ("data", "open"):
-        done = subprocess.run(
-            [sys.executable, "-c", AS_ANOTHER, *commands],
-            cwd=open_folder,
-            env={"PYTHONPATH": str(REPOSITORY), "T5XPG_DATA_DIR": str(open_folder / place), "PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        variables = {"PYTHONPATH": REPOSITORY, "T5XPG_DATA_DIR": open_folder / place, "PATH": os.environ["PATH"]}
+        command = [sys.executable, "-c", AS_ANOTHER, *commands]
+        done = subprocess.run(command, cwd=open_folder, env=variables, capture_output=True, text=True, timeout=120)
         said.append((done.stdout.split()[-2:], done.stderr.splitlines()))
     assert said[0][0] == ["1", "1"], said
     assert all(re.search(r"error: Permission denied \(.*data", line) for line in said[0][1]), said

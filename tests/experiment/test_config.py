@@ -34,32 +34,25 @@ RANDOM_SEED = 3
 """
 
 
-def write_gin(
-    folder: Path,
-    *,
-    model: str = "byt5_tiny",
-    optimizer: str = "adafactor",
-    partitioning: str = "one_device",
-    more: str = "",
-) -> str:
+def write_gin(folder: Path, **options: str) -> str:
+    """BASE with other fragments, or more behind it."""
+    usual = {"model": "byt5_tiny", "optimizer": "adafactor", "partitioning": "one_device", "more": ""}
     file = folder / "an_experiment.gin"
-    file.write_text(BASE.format(model=model, optimizer=optimizer, partitioning=partitioning, more=more))
+    file.write_text(BASE.format(**usual | options))
     return str(file)
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (folder, path.stem)
-        for folder in ("models", "optimizers", "partitioning")
+        (kind, path.stem)
+        for kind, folder in (("model", "models"), ("optimizer", "optimizers"), ("partitioning", "partitioning"))
         for path in sorted((paths.GIN / folder).glob("*.gin"))
         if path.stem != "t5_1_1"  # the part that the sizes have in common
     ],
 )
 def test_every_fragment_builds(tmp_path: Path, kind: str, name: str) -> None:
-    argument = {"models": "model", "optimizers": "optimizer", "partitioning": "partitioning"}[kind]
-    loaded = config.load(write_gin(tmp_path, **{argument: name}))
-    experiment = loaded.experiment
+    experiment = config.load(write_gin(tmp_path, **{kind: name})).experiment
     assert float(experiment.optimizer.learning_rate(100)) > 0
     experiment.optimizer.transformation(experiment.model.logical_axes())
 
@@ -145,8 +138,7 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
     assert names == {"initial", "initial.reset_optimizer"}
     assert not [name for name in deciding_settings(config.load(write_gin(tmp_path)).experiment) if "initial" in name]
     # an objective of this repository behind it, another optimizer over it: their own choices hold
-    more = "include 'gin/objectives/prefix_lm.gin'"
-    file = write_fine_tuning(tmp_path, model="byt5_tiny", more=more)
+    file = write_fine_tuning(tmp_path, more="include 'gin/objectives/prefix_lm.gin'")
     loaded = config.load(file, ["INITIAL_CHECKPOINT=a"], ["gin/optimizers/adamw.gin"])
     assert isinstance(loaded.experiment.train_dataset.objective, PrefixLM)
     assert float(loaded.experiment.optimizer.learning_rate(1000)) == 0.0, "its own cosine"
@@ -155,23 +147,12 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
 # Trainable parameters as published: T5 1.1 by the release notes of the checkpoints (77M, 250M, 800M, 3B, 11B), ByT5 by
 # table 1 of arXiv 2105.13626 (300M, 582M, 1.23B, 3.74B, 12.9B).
 @pytest.mark.parametrize(
-    ("name", "millions"),
-    [
-        ("t5_1_1_small", 77),
-        ("t5_1_1_base", 248),
-        ("t5_1_1_large", 783),
-        ("t5_1_1_xl", 2850),
-        ("t5_1_1_xxl", 11135),
-        ("byt5_small", 300),
-        ("byt5_base", 582),
-        ("byt5_large", 1230),
-        ("byt5_xl", 3740),
-        ("byt5_xxl", 12900),
-    ],
+    ("family", "millions"), [("t5_1_1", (77, 248, 783, 2850, 11135)), ("byt5", (300, 582, 1230, 3740, 12900))]
 )
-def test_sizes_have_the_published_number_of_parameters(tmp_path: Path, name: str, millions: int) -> None:
-    experiment = config.load(write_gin(tmp_path, model=name)).experiment
-    assert experiment.model.num_params / 1e6 == pytest.approx(millions, rel=0.01)
+def test_sizes_have_the_published_number_of_parameters(tmp_path: Path, family: str, millions: tuple[int, ...]) -> None:
+    for size, expected in zip(("small", "base", "large", "xl", "xxl"), millions, strict=True):
+        experiment = config.load(write_gin(tmp_path, model=f"{family}_{size}")).experiment
+        assert experiment.model.num_params / 1e6 == pytest.approx(expected, rel=0.01)
 
 
 def test_overrides_need_no_quotes_and_the_last_one_wins(tmp_path: Path) -> None:
@@ -213,42 +194,21 @@ def test_objectives(tmp_path: Path, name: str, values: list[str], expected: Obje
     assert told == (None if expected is None else type(expected).__name__)
 
 
-def test_unknown_experiments_are_refused_with_the_nearest() -> None:
-    with pytest.raises(UserError, match="Did you mean byt5_tiny_demo"):
-        config.load("byt5_tiny_dmeo")
-    with pytest.raises(UserError, match=re.escape("There is no gin file nowhere/x.gin")):
-        config.load("nowhere/x.gin")
-    with pytest.raises(UserError, match=r"expected --gin\.NAME=value"):
-        config.split_overrides("TRAIN_STEPS=3")
-
-
 def test_settings_are_flat_json_and_tell_experiments_apart(tmp_path: Path) -> None:
-    first = config.settings(config.load(write_gin(tmp_path)).experiment)
+    loaded = config.load(write_gin(tmp_path))
+    first = config.settings(loaded.experiment)
     second = config.settings(config.load(write_gin(tmp_path), ["Z_LOSS=0.1"]).experiment)
     assert json.loads(json.dumps(first)) == first
     assert {name for name in first if first[name] != second[name]} == {"loss.z_loss"}
     assert first["optimizer"] == "Adafactor"
     assert first["optimizer.learning_rate.warmup_steps"] == 10000
-
-
-def test_the_operative_config_gives_the_same_experiment(tmp_path: Path) -> None:
-    loaded = config.load(write_gin(tmp_path))
-    again = tmp_path / "operative.gin"
-    again.write_text(loaded.operative)
-    assert config.settings(config.load(str(again)).experiment) == config.settings(loaded.experiment)
+    (tmp_path / "operative.gin").write_text(loaded.operative)
+    assert config.settings(config.load(str(tmp_path / "operative.gin")).experiment) == first
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
-    more = "\n".join(
-        [
-            "from t5xpg.models import losses",
-            "STPES = 3",
-            "BATCH_SIZE = 'x'",
-            "losses.LossConfig:",
-            "  label_smothing = 0.1",
-            "  z_loss = 'a'",
-        ]
-    )
+    more = "from t5xpg.models import losses\nSTPES = 3\nBATCH_SIZE = 'x'\n"
+    more += "losses.LossConfig:\n  label_smothing = 0.1\n  z_loss = 'a'"
     with pytest.raises(ConfigError) as caught:
         config.load(write_gin(tmp_path, more=more), ["RANDOM_SEED=%gin.REQUIRED", "TRAIN_STPES=3", "NOISE_DENSITY=1.5"])
     problems = caught.value.problems
@@ -277,9 +237,8 @@ def test_what_another_part_replaced_may_stay(tmp_path: Path) -> None:
 
 def test_the_embedding_is_rounded_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(*overrides: str, files: tuple[str, ...] = ()) -> int:
-        return config.load(
-            write_gin(tmp_path, model="t5_1_1_tiny"), overrides, files
-        ).experiment.model.config.vocab_size
+        loaded = config.load(write_gin(tmp_path, model="t5_1_1_tiny"), overrides, files)
+        return loaded.experiment.model.config.vocab_size
 
     assert rows() == 32128
     assert rows("VOCAB_SIZE=1000") == 1024
@@ -295,38 +254,29 @@ def test_the_embedding_is_rounded_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 # What is laid over an experiment (gin files end in .gin) and the one message that it gives.
 MISTAKES = {
-    "TRAIN_STPES=3": "knows TRAIN_STPES. Did you mean TRAIN_STEPS",
     "experiment.Experiment.eval_perod=4": "eval_perod'. Did you mean eval_period",
     "losses.LossConfigg.z_loss=1": "no LossConfigg. Did you mean LossConfig",
     "loses.LossConfig.z_loss=1": "imports loses. Did you mean losses",
     "OPTIMIZER=@optimizers.Adafacto()": "no Adafacto. Did you mean Adafactor",
     "OPTIMIZER=@optimizers.Adafactor": r"write @optimizers.Adafactor\(\)",
     "BATCH_SIZE=%BATCHSIZE": "%BATCHSIZE is used .* nowhere set. Did you mean BATCH_SIZE",
-    "RANDOM_SEED=%gin.REQUIRED": "RANDOM_SEED has no value",
     "DTYPE=bf16": "Did you mean bfloat16",
     "TRAIN_STEPS=0": "total_steps must be a positive integer, not 0",
-    "TRAIN_STEPS=1.5": "total_steps. must be a whole number, not 1.5",
     "TRAIN_STEPS=True": "must be a whole number, not True",
     "TRAIN_STEPS=%TRAIN_STEPS": "TRAIN_STEPS is a part of itself",
     "TRAIN_STEPS=1\0": "gin cannot read it",
     "BATCH_SIZE=" + "(" * 3000: "must be a whole number",
     "NOISE_DENSITY=1.5": "noise_density is 1.5",
     "MODEL=3": "Experiment.model. must be a reference to Model",
-    "DROPOUT_RATE=None": "dropout_rate. must be a number, not None",
     "TASK_FEATURE_LENGTHS=64": "task_feature_lengths. must be a dict, not 64",
     "USE_CACHED_TASKS=yes": "use_cached. must be True or False, not 'yes'",
     "=3": "expected --gin.NAME=value",
-    "optimizers.AdamW.b1=0.5": r"optimizers\.AdamW\.b1 is bound, and nothing",
     "spec.DatasetConfig.split=other": "^spec.DatasetConfig.split is bound, and nothing .* reads it",
-    "evl/spec.DatasetConfig.split=other": "^evl/spec.DatasetConfig.split is bound, and nothing",
     "gin/optimizers/adamww.gin": "no gin file gin/optimizers/adamww.gin. Did you mean .*adamw.gin",
 }
 OF_FINE_TUNING = {
     "INITIAL_CHECKPOINT=%gin.REQUIRED": "INITIAL_CHECKPOINT has no value: set it in",
-    "INITIAL_CHECKPOINT=3": "INITIAL_CHECKPOINT .InitialCheckpoint.checkpoint. must be a text, not 3",
     "BEST_METRIC=validation/accurcy": "Did you mean validation/accuracy",
-    "BEST_MODE=biggest": "BEST_MODE is 'biggest': expected 'min' or 'max'",
-    "EARLY_STOP_PATIENCE=0": "EARLY_STOP_PATIENCE is 0: expected None or a whole",
     "RESET_OPTIMIZER=maybe": "RESET_OPTIMIZER .InitialCheckpoint.reset_optimizer. must",
     "NOISE_DENSITY=0.2": "NOISE_DENSITY is set, and nothing uses it",
 }

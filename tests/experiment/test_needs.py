@@ -33,13 +33,11 @@ OF_FILES = {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty workplace, as that of a fresh clone; the folder that commands are typed in."""
-    for name in ("DATA", "CACHE", "RUNS"):
-        monkeypatch.setenv(f"T5XPG_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.setattr("t5xpg.check.data.DataService", None)  # TensorFlow is not started
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.chdir(own_place)
+    return own_place
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin")))
@@ -86,9 +84,7 @@ def test_files_and_a_vocabulary_are_made_into_what_the_task_reads(
         'make data DATASET=pairs FIELDS=en,de FILES="train=train.en train.de validation=validation.en validation.de"'
     )
     assert checks.check(file, [TASK], [], None) == 1
-    assert (
-        "pairs is made of your files: there is no file train.en. With files of other names" in capsys.readouterr().out
-    )
+    assert "pairs is made of your files: there is no file train.en. With files of" in capsys.readouterr().out
     write_files(place)
     assert checks.check(file, [TASK], [], None) == 0
     printed = capsys.readouterr().out
@@ -134,20 +130,16 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("override", "message"),
     [
-        (("needs.Data.max_mb=None",), "Say how much of it to take: make data DATASET=norwegian MAX_MB=1000"),
-        (("needs.Vocabulary.model=unigrm",), "MODEL=unigrm is not known. Did you mean unigram"),
-        (("needs.Vocabulary.sizes=3",), "named 'sizes'. Did you mean size"),
-        (
-            ("needs.Vocabulary.size=40000",),
-            "no task or mixture named norwegian_span_corruption_norwegian_unigram_32000",
-        ),
-        (("NEEDS=('norwegian',)",), "NEEDS holds 'norwegian': expected a tuple, as (@needs.Data()"),
+        ("needs.Data.max_mb=None", "Say how much of it to take: make data DATASET=norwegian MAX_MB=1000"),
+        ("needs.Vocabulary.model=unigrm", "MODEL=unigrm is not known. Did you mean unigram"),
+        ("needs.Vocabulary.size=40000", "no task or mixture named norwegian_span_corruption_norwegian_unigram_32000"),
+        ("NEEDS=('norwegian',)", "NEEDS holds 'norwegian': expected a tuple, as (@needs.Data()"),
     ],
 )
-def test_mistakes(overrides: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert checks.check("norwegian_t5", overrides, [], None, devices.find("h200")) == 1
+def test_mistakes(override: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.check("norwegian_t5", [override], [], None, devices.find("h200")) == 1
     assert message in capsys.readouterr().out
 
 

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +18,13 @@ import pytest
 
 from t5xpg.data.batch import hash_batch
 from t5xpg.run.batch_trail import read_trail
-from tests.workplace import Workplace, assert_same_run
+from tests.workplace import Workplace, assert_same_run, wait_until
 
 pytestmark = pytest.mark.process
 
 STEPS = 240
-LONG = [
-    f"--gin.TRAIN_STEPS={STEPS}",
-    "--gin.CHECKPOINT_PERIOD=40",
-    "--gin.EVAL_PERIOD=120",
-    "--gin.STATS_PERIOD=20",
-]
+PERIODS = {"TRAIN_STEPS": STEPS, "CHECKPOINT_PERIOD": 40, "EVAL_PERIOD": 120, "STATS_PERIOD": 20}
+LONG = [f"--gin.{name}={value}" for name, value in PERIODS.items()]
 LITTER = re.compile(r"\.tmp\b|\.old\b|orbax-checkpoint-tmp|\.unfinished|\.removed|^\.caching-")
 
 
@@ -48,15 +43,6 @@ def litter(workplace: Workplace, run: str) -> list[str]:
 
 def saved_steps(run: Path) -> list[int]:
     return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdecimal())
-
-
-def wait_until(process: subprocess.Popen[str], holds: object) -> None:
-    """Return when `holds()` is true, as long as the process runs."""
-    deadline = time.monotonic() + 200
-    while not holds():  # type: ignore[operator]
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.small_disk import Ended, namespace, run_on_small_disk
-from tests.workplace import REPOSITORY, Workplace, sentences
+from tests.workplace import Workplace, sentences, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -38,13 +37,9 @@ def content(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> P
     (experiment.parent / "README.md").write_text("# small\n")
     first = place.folder / "runs" / "small" / "checkpoints" / "4"
     with place.start("train", str(experiment)) as process:
-        deadline = time.monotonic() + 200
-        while not first.is_dir() and time.monotonic() < deadline:
-            assert process.poll() is None, process.communicate()[0]
-            time.sleep(0.002)
+        wait_until(process, first.is_dir)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert first.is_dir()
     return place.folder
 
 
@@ -55,15 +50,8 @@ def on_disk(folder: Path) -> Workplace:
 
 def run(content: Path, scratch: Path, *arguments: str, room: int, largest: int) -> Ended:
     place = on_disk(scratch / "disk")
-    return run_on_small_disk(
-        content,
-        place.command(*(argument.replace("DISK", str(place.folder)) for argument in arguments)),
-        place.environment,
-        cwd=REPOSITORY,
-        room=room,
-        largest=largest,
-        scratch=scratch,
-    )
+    command = place.command(*(argument.replace("DISK", str(place.folder)) for argument in arguments))
+    return run_on_small_disk(content, command, place.environment, room=room, largest=largest, scratch=scratch)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -77,14 +65,14 @@ def assert_nothing_happened(content: Path, ended: Ended, *, may_change: str = "n
     errors = [line for line in ended.output.splitlines() if line.startswith("t5xpg: error: ")]
     assert len(errors) == 1, ended.output
     assert any(words in errors[0] for words in NO_ROOM), ended.output
-    before, after = (
-        {
-            name: held
-            for name, held in files(folder).items()
-            if not name.startswith((may_change, KEPT_PROGRAMS)) and not NOTES.fullmatch(name)
+
+    def kept(folder: Path) -> dict[str, bytes]:
+        aside = (may_change, KEPT_PROGRAMS)
+        return {
+            name: held for name, held in files(folder).items() if not (name.startswith(aside) or NOTES.fullmatch(name))
         }
-        for folder in (content, ended.disk)
-    )
+
+    before, after = kept(content), kept(ended.disk)
     assert sorted(after) == sorted(before)
     assert [name for name in before if after[name] != before[name]] == []
 

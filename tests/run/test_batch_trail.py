@@ -47,12 +47,6 @@ def test_a_run_from_before_there_were_trails(tmp_path: Path, before: str | None)
     assert read_trail(path) == [*known, *[UNKNOWN] * (3 - len(known)), HASHES[3]]
 
 
-def test_a_cut_line_is_no_hash(tmp_path: Path) -> None:
-    path = tmp_path / "batches.sha256"
-    path.write_text(HASHES[0] + "\n" + HASHES[1][:20])
-    assert read_trail(path) == HASHES[:1]
-
-
 def test_the_last_batches_can_be_asked_for(tmp_path: Path) -> None:
     trail = BatchTrail(tmp_path / "batches.sha256", step=10)
     for batch in BATCHES[:4]:

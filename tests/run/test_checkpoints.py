@@ -20,9 +20,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.distributed import MeshConfig, make_mesh, replicated, with_shardings
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
-from tests.workplace import REPOSITORY
 
-ROOT = REPOSITORY
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 
 
@@ -62,6 +60,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     with Checkpointer(tmp_path / "a folder" / "checkpoints", CheckpointConfig()) as checkpoints:
         assert checkpoints.latest() is None
         assert checkpoints.save(7, state, data, meta)
+        assert not checkpoints.save(7, state, {}, {"again": True}), "a step is written once"
         assert checkpoints.latest() == 7
     with Checkpointer(tmp_path / "a folder" / "checkpoints", CheckpointConfig()) as checkpoints:
         restored, data_back, meta_back = checkpoints.restore(None, abstract(state))
@@ -108,14 +107,6 @@ def test_the_last_and_the_best_stay(tmp_path):
         assert checkpoints.best() == 70
 
 
-def test_without_a_best(tmp_path):
-    with Checkpointer(tmp_path, CheckpointConfig(keep=2, keep_best=None, asynchronous=False)) as checkpoints:
-        for step in (1, 2, 3):
-            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": float(step)})
-        assert checkpoints.steps() == [2, 3]
-        assert checkpoints.best() is None
-
-
 def test_the_best_may_be_the_highest_and_is_the_first_of_equals(tmp_path):
     config = CheckpointConfig(keep=1, keep_best="task/em", best_mode="max", asynchronous=False)
     with Checkpointer(tmp_path, config) as checkpoints:
@@ -123,8 +114,6 @@ def test_the_best_may_be_the_highest_and_is_the_first_of_equals(tmp_path):
             checkpoints.save(step, make_state(step), {}, {}, {"task/em": value, "validation/loss": -value})
         assert checkpoints.best() == 2
         assert checkpoints.steps() == [2, 4]
-    with pytest.raises(UserError, match="best_mode is 'highest'; it has to be 'min' or 'max'"):
-        CheckpointConfig(best_mode="highest")
 
 
 def test_a_passing_checkpoint_leaves_no_trace(tmp_path):
@@ -149,13 +138,6 @@ def test_what_a_kill_kept_from_being_removed_goes(tmp_path):
         assert checkpoints.steps() == [1, 2, 3]
         checkpoints.tidy()
         assert checkpoints.steps() == [1, 3]
-
-
-def test_a_step_is_written_once(tmp_path):
-    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
-        assert checkpoints.save(5, make_state(5), {}, {"first": True})
-        assert not checkpoints.save(5, make_state(6), {}, {"first": False})
-        assert checkpoints.meta(5) == {"first": True}
 
 
 def test_what_differs_is_named(tmp_path):
@@ -239,20 +221,18 @@ def test_a_checkpoint_that_cannot_be_removed_is_said_and_stays(tmp_path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "rmtree", refuse)
             save_and_wait(checkpoints, 2, make_state(2))
-        assert capfd.readouterr().err == f"{tmp_path}/1.removed is of no use any more but cannot be removed: {REFUSED}"
+        refused = "cannot be removed: Permission denied.\n"
+        assert capfd.readouterr().err == f"{tmp_path}/1.removed is of no use any more but {refused}"
         rename = os.rename
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", lambda old, new: refuse() if str(new).endswith("removed") else rename(old, new))
             save_and_wait(checkpoints, 3, make_state(3))
-        assert capfd.readouterr().err == (f"The checkpoint {tmp_path}/2 is superseded but cannot be removed: {REFUSED}")
+        assert capfd.readouterr().err == f"The checkpoint {tmp_path}/2 is superseded but {refused}"
         assert checkpoints.steps() == [2, 3]
         save_and_wait(checkpoints, 4, make_state(4))
         assert checkpoints.steps() == [4]
     with Checkpointer(tmp_path, config):
         assert [path.name for path in tmp_path.iterdir()] == ["4"]
-
-
-REFUSED = "Permission denied.\n"
 
 
 def test_a_folder_without_permission(tmp_path):
@@ -264,10 +244,7 @@ def test_a_folder_without_permission(tmp_path):
         with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be read from .*: Permission denied"):
             checkpoints.latest()
         assert checkpoints.latest() == 1
-        with (
-            as_a_user_without_rights(folder),
-            pytest.raises(UserError, match=r"be written into .*: Permission denied"),
-        ):
+        with as_a_user_without_rights(folder), pytest.raises(UserError, match=r"be written into .*: Permission denied"):
             Checkpointer(folder / "more", CheckpointConfig())
     assert [path.name for path in folder.iterdir()] == ["1"]
 
@@ -284,21 +261,3 @@ def as_a_user_without_rights(folder: Path) -> Iterator[None]:
         if root:
             os.seteuid(0)
         folder.chmod(0o755)
-
-
-def test_a_kill_while_deleting_hurts_no_other_checkpoint(tmp_path):
-    config = CheckpointConfig(keep=2)
-    with Checkpointer(tmp_path, config) as checkpoints:
-        for step in (1, 2, 3):
-            checkpoints.save(step, make_state(step), {}, {"at": step}, {"validation/loss": 4.0 - step})
-        assert checkpoints.steps() == [2, 3]
-    # What a deletion of step 2 can leave behind.
-    shutil.rmtree(tmp_path / "2" / "metrics")
-    shutil.rmtree(tmp_path / "2" / "params")
-    with Checkpointer(tmp_path, config) as checkpoints:
-        assert checkpoints.best() == 3
-        assert bits(checkpoints.restore(None, abstract(make_state()))[0]) == bits(make_state(3))
-        for step in (4, 5):
-            checkpoints.save(step, make_state(step), {}, {}, {"validation/loss": 4.0 - step})
-        assert checkpoints.steps() == [4, 5]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +31,9 @@ def test_a_new_run_is_recorded(tmp_path: Path) -> None:
     assert record["experiment"] == "tiny"
     assert record["identity"] == json.loads(json.dumps(IDENTITY))
     (first,) = record["starts"]
-    assert first["step"] == 0
-    assert first["command"] == "t5xpg train"
-    assert first["devices"] == DEVICES
+    assert (first["step"], first["command"], first["devices"]) == (0, "t5xpg train", DEVICES)
     assert first["host"]["cores"] >= 1
-    assert set(first["versions"]) >= {
-        "python", "t5xpg", "jax", "flax", "optax", "orbax", "seqio", "t5", "tensorflow",
-    }  # fmt: skip
-    assert first["versions"]["jax"]
+    assert {"python", "t5xpg", "jax", "orbax", "seqio", "t5", "tensorflow"} <= set(first["versions"])
     run.write_config("a = 1\n")
     run.write_operative("a = 1\n")
     assert run.config_gin.read_text() == run.operative_gin.read_text() == "a = 1\n"
@@ -75,13 +67,9 @@ def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
         f"Set them back to continue it, name another run directory (RUN=run_2), or delete {path} to start over.",
     ]
     assert RunDirectory(path).read() == before
-
-
-def test_only_some_of_many_differences_are_shown(tmp_path: Path) -> None:
-    start(tmp_path / "run", {f"name{index:02}": 0 for index in range(30)})
-    with pytest.raises(UserError, match="  and 10 more") as caught:
-        start(tmp_path / "run", {f"name{index:02}": 1 for index in range(30)})
-    assert len(str(caught.value).splitlines()) == 23
+    start(tmp_path / "many", {f"name{index:02}": 0 for index in range(30)})
+    with pytest.raises(UserError, match="  and 10 more"):
+        start(tmp_path / "many", {f"name{index:02}": 1 for index in range(30)})
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
@@ -95,6 +83,9 @@ def test_a_start_that_was_interrupted_before_it_was_recorded_is_no_obstacle(tmp_
     (tmp_path / ".run.json.1234.tmp").write_text("{", encoding="utf-8")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.gin").touch()
+    shared = SharedRunDirectory(tmp_path, 1)  # what further processes wrote is none either
+    shared.data_log.parent.mkdir(parents=True)
+    shared.data_log.touch()
     start(tmp_path)
 
 
@@ -114,25 +105,6 @@ def test_an_unreadable_record_says_what_to_do(tmp_path: Path, text: str, message
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=rf"{message}.*to start over"):
         RunDirectory(tmp_path).read()
-
-
-@pytest.mark.process
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from t5xpg.base.errors import UserError; from t5xpg.run.directory import RunDirectory\n"
-        "try:\n"
-        "    with RunDirectory(Path(sys.argv[1])).lock(): print('held')\n"
-        "except UserError as error: print(error)\n"
-    )
-
-    def other() -> str:
-        command = [sys.executable, "-c", program, str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    with RunDirectory(tmp_path).lock():
-        assert re.search(rf"Process {os.getpid()} is working in .*, since \d{{4}}-", other())
-    assert other() == "held\n"
 
 
 def test_runs_are_listed_and_deleted_after_a_yes(
@@ -167,11 +139,3 @@ def test_a_further_process_sees_the_run_and_writes_apart(tmp_path: Path) -> None
     assert (shared.checkpoints, shared.metrics_jsonl) == (run.checkpoints, run.metrics_jsonl)
     assert shared.data_log == run.path / "hosts" / "2" / "data.log"
     assert shared.nonfinite == run.path / "hosts" / "2" / "nonfinite"
-
-
-def test_what_further_processes_wrote_before_a_first_start_is_no_stranger(tmp_path: Path) -> None:
-    shared = SharedRunDirectory(tmp_path / "run", 1)
-    shared.data_log.parent.mkdir(parents=True)
-    shared.data_log.write_text("")
-    with RunDirectory(tmp_path / "run").lock():
-        pass

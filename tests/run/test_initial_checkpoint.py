@@ -25,12 +25,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("named", "step"),
     [
         ("pretrained", None),
-        ("runs/pretrained", None),
         ("runs/pretrained/", None),
         ("runs/pretrained/checkpoints", None),
         ("runs/pretrained/checkpoints/4", 4),
         ("pretrained/checkpoints/12", 12),
-        ("./runs/pretrained/checkpoints/12", 12),
     ],
 )
 def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
@@ -44,7 +42,6 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
     ("named", "message"),
     [
         ("pretraind", "there is no run runs/pretraind. Did you mean pretrained?"),
-        ("runs/pretraind", "there is no run runs/pretraind. Did you mean pretrained?"),
         ("elsewhere/pretrained", "there is no run elsewhere/pretrained."),
         ("begun", "runs/begun holds no checkpoint. Train it first. Known: pretrained."),
         ("runs/pretrained/checkpoints/8", "runs/pretrained has no checkpoint of step 8; there are: [4, 12]."),

@@ -69,6 +69,15 @@ def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: 
     return run
 
 
+def short_run(path: Path, loss: float = 6.25, **identity: Any) -> RunDirectory:
+    """A run whose only record is a validation."""
+    run = RunDirectory(path)
+    run.start("tiny", {"seed": 0, **identity}, step=0, command="t5xpg train")
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 0, "split": "validation", "loss": loss, "accuracy": None})
+    return run
+
+
 def test_a_report_holds_results_block_and_curve(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     folder = tmp_path / "a report"
@@ -155,8 +164,7 @@ def test_the_check_finds_every_difference(tmp_path: Path) -> None:
     assert check_block(folder) == []  # no results yet
     publish(make_run(tmp_path / "run"), folder)
     readme, results, curve = (folder / name for name in ("README.md", "results.json", "curve.svg"))
-    text, data, drawn = (path.read_text(encoding="utf-8") for path in (readme, results, curve))
-
+    text = readme.read_text(encoding="utf-8")
     readme.write_text(text.replace("| 2.229 |", "| 1.229 |"), encoding="utf-8")
     assert check_block(folder) == [
         f"{readme}: -| validation, last | 600 | 1.229 | 3.216 | 2.006 | 0.721 |",
@@ -165,18 +173,8 @@ def test_the_check_finds_every_difference(tmp_path: Path) -> None:
     readme.write_text("# Tiny\n", encoding="utf-8")
     assert "has no results block" in check_block(folder)[0]
     readme.write_text(text, encoding="utf-8")
-
-    curve.write_text(drawn.replace("2.229", "1.229"), encoding="utf-8")
+    curve.write_text("another", encoding="utf-8")
     assert check_block(folder) == [f"{curve} is not the picture of results.json"]
-    curve.unlink()
-    assert check_block(folder) == [f"{curve} is missing"]
-    curve.write_text(drawn, encoding="utf-8")
-
-    results.write_text(data.replace('"steps": 600', '"steps": 601'), encoding="utf-8")
-    assert check_block(folder) == [
-        f"{readme}: -| steps | 600 of 1,000 |",
-        f"{readme}: +| steps | 601 of 1,000 |",
-    ]
     results.unlink()
     assert check_block(folder) == [
         f"{readme} shows results, but there is no results.json",
@@ -184,13 +182,16 @@ def test_the_check_finds_every_difference(tmp_path: Path) -> None:
     ]
 
 
-def test_several_starts_are_told(tmp_path: Path) -> None:
+def test_several_starts_and_a_best_step_that_is_not_the_last_are_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", starts=3)
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 700, "split": "validation", **measures(4.0)})
     results = collect(run)
     assert results["starts"] == 3
     assert "devices" in results["changed_between_starts"]
     assert results["timing"]["wall_seconds"] is None  # unknown: the pauses count
     text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
+    assert "| validation, best | 600 | 2.229 |" in text
     assert "| started | 3 times, each going on from a checkpoint; what differed between them: devices" in text
 
 
@@ -202,7 +203,6 @@ def test_several_starts_are_told(tmp_path: Path) -> None:
             ["| task | `mine_span_corruption` |", "| data | mine |", "| mine | train | efefefefefef… |"],
             "tiny on mine",
         ),
-        ({"task": "theirs"}, ["| task | `theirs` |"], "tiny"),
         (
             {"a": {"name": "a", "splits": {"train": {"bytes": 1}}}, "b": {"dataset": "b", "sha256": {"train": "x"}}},
             ["| data | a; b |", "| a | train | 1 | - |", "| b | train | - | x |"],
@@ -214,11 +214,7 @@ def test_several_starts_are_told(tmp_path: Path) -> None:
 def test_data_are_described_in_the_forms_they_have(
     tmp_path: Path, data: dict[str, Any] | None, lines: list[str], title: str
 ) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.start("tiny", {"seed": 0, "data": data}, step=0, command="t5xpg train")
-    with JsonlWriter(run.metrics_jsonl) as metrics:
-        metrics.write({"step": 0, "split": "validation", "loss": 6.25})
-    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
+    text = write_report(short_run(tmp_path / "run", data=data), tmp_path / "report").read_text(encoding="utf-8")
     assert [line for line in text.splitlines() if line in lines] == lines
     assert f">{title}</text>" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
 
@@ -229,28 +225,20 @@ def test_the_evaluation_is_shown(tmp_path: Path) -> None:
     write_json(run.evaluation_json, {"step": 100, "split": "validation", "data": {"sha256": "x"}, **summary})
     text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
     rows = text[text.index("| evaluation |") :].split("\n\n")[0].splitlines()[2:]
-    assert rows == [
-        "| step | 100 |",
-        "| split | validation |",
-        "| nats per target byte | 2.500 |",
-        "| target_tokens | 12,345 |",
-        "| metrics / squad / f1 | 0.5 |",
-    ]
+    shown = {"step": "100", "split": "validation", "nats per target byte": "2.500", "target_tokens": "12,345"}
+    assert rows == [f"| {name} | {value} |" for name, value in (shown | {"metrics / squad / f1": "0.5"}).items()]
 
 
 def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "report"
     written = [f"report: {folder / name}" for name in ("README.md", "results.json", "curve.svg")]
     run = make_run(tmp_path / "mine", steps=400)
+    without, command = "without evaluation and samples", "make eval EXP=tiny RUN=mine"
     for evaluation, said in (
         ({"step": 400}, []),
-        (
-            {"step": 200},
-            ["without evaluation and samples: those are of step 200, and the run is at 400: "
-             "make eval EXP=tiny RUN=mine"],
-        ),
-        (None, ["without evaluation and samples, as the run was not evaluated: make eval EXP=tiny RUN=mine"]),
-    ):  # fmt: skip
+        ({"step": 200}, [f"{without}: those are of step 200, and the run is at 400: {command}"]),
+        (None, [f"{without}, as the run was not evaluated: {command}"]),
+    ):
         if evaluation is None:
             run.evaluation_json.unlink()
         else:
@@ -264,41 +252,26 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
 
 
 def test_without_a_validation_loss_there_is_nothing_to_report(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.start("tiny", {"seed": 0}, step=0, command="t5xpg train")
-    with pytest.raises(UserError, match=r"has no validation loss: nothing to report"):
-        collect(run)
-    with JsonlWriter(run.metrics_jsonl) as metrics:
-        metrics.write({"step": 0, "split": "validation", "loss": math.nan})
+    run = short_run(tmp_path / "run", math.nan)
     with pytest.raises(UserError, match=r"has no finite validation loss"):
         write_report(run, tmp_path / "report")
     assert not (tmp_path / "report").exists()
+    run.metrics_jsonl.write_text("")
+    with pytest.raises(UserError, match=r"has no validation loss: nothing to report"):
+        collect(run)
 
 
 def test_little_is_enough_for_a_report(tmp_path: Path) -> None:
     """No training step, no data description, no timing, no devices; a loss per token only."""
-    run = RunDirectory(tmp_path / "run")
-    run.start("tiny", {"seed": 0}, step=0, command="t5xpg train")
-    with JsonlWriter(run.metrics_jsonl) as metrics:
-        metrics.write({"step": 0, "split": "validation", "loss": 6.25, "accuracy": None})
-    readme = write_report(run, tmp_path / "report")
+    readme = write_report(short_run(tmp_path / "run"), tmp_path / "report")
     assert "| validation, first | 0 | 6.250 |" in readme.read_text(encoding="utf-8")
     assert "loss, nats per target token" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
     assert check_block(tmp_path / "report") == []
 
 
-def test_the_best_step_is_shown_where_it_is_not_the_last(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=200)
-    with JsonlWriter(run.metrics_jsonl) as metrics:
-        metrics.write({"step": 300, "split": "validation", **measures(4.0)})
-    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
-    assert "| validation, best | 200 | 2.464 |" in text
-
-
 @pytest.mark.parametrize(
     ("text", "markdown"),
     [
-        ("plain words, 1.5 (ok)!", "plain words, 1.5 (ok)!"),
         ("snake_case _em_ __x__", "snake_case &#95;em&#95; &#95;&#95;x&#95;&#95;"),
         ("a|b \\| `c`", "a&#124;b &#92;&#124; &#96;c&#96;"),
         ("<extra_id_0> &amp; <b>", "&lt;extra_id_0&gt; &amp;amp; &lt;b&gt;"),
@@ -306,8 +279,7 @@ def test_the_best_step_is_shown_where_it_is_not_the_last(tmp_path: Path) -> None
         ("http://a.b www.c.d", "http&#58;//a.b www&#46;c.d"),
         ("two\nlines\r\nmore\tx\x00", "two⏎lines⏎more x\N{REPLACEMENT CHARACTER}"),
         ("  a   b ", "&nbsp;&nbsp;a &nbsp;&nbsp;b&nbsp;"),
-        ("", ""),
-        ("é 漢", "é 漢"),
+        ("é 漢, 1.5 (ok)!", "é 漢, 1.5 (ok)!"),
     ],
 )
 def test_predictions_are_escaped(text: str, markdown: str) -> None:

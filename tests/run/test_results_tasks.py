@@ -52,7 +52,3 @@ def test_tables_of_the_last_values() -> None:
     # the whole split, where it was measured
     results["evaluation"] = {"step": 12, "tasks": {"a": {"loss": 3.5, "accuracy": 0.25, "batches": 9}}}
     assert results_tasks.sections(results, MEASURES)[0].splitlines()[2:] == ["| a | 12 | 3.500 | 0.250 |"]
-
-
-def test_results_without_tasks_have_no_tables() -> None:
-    assert results_tasks.sections({"evaluation": {"step": 3, "loss": 2.0}}, MEASURES) == []

@@ -43,6 +43,20 @@ def test_the_unigrams_of_text_know_where_it_is() -> None:
     assert found["loss"] < unigram.measure([text_alone(BATCH, LAYOUT, SIZES)], LAYOUT, SIZES)["loss"]
 
 
+def test_unigrams_of_tokens() -> None:
+    unigram = Unigram.of([BATCH], LAYOUT, BYTES.size)
+    assert unigram.counts.sum() == 6
+    nats = -(2 * math.log(3 / 390) + 4 * math.log(2 / 390))
+    assert unigram.measure([BATCH], LAYOUT, SIZES) == {
+        "loss": pytest.approx(nats / 6),
+        "accuracy": pytest.approx(2 / 6),
+        "nats_per_byte": pytest.approx(nats / 3),
+        "target_tokens": 6,
+    }
+    nothing = {"loss": None, "accuracy": None, "nats_per_byte": None, "target_tokens": 0}
+    assert unigram.measure([], LAYOUT, SIZES) == nothing
+
+
 def test_bytes_of_text_are_those_of_inputs_and_targets() -> None:
     vocabulary = Vocabulary("bytes", extra_ids=10)
     token_bytes = vocabulary.token_bytes()

@@ -9,9 +9,14 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.files import read_json
+from t5xpg.cli import main
+from t5xpg.experiment import config
 from t5xpg.run.results import write_results
-from t5xpg.study import kinds, matrix_page, sweep_page
+from t5xpg.study import kinds, matrix_board, matrix_page, runs, sweep_page
+from t5xpg.study.matrix import Matrix
 from t5xpg.study.page import Page
+from t5xpg.study.sweep import Sweep
+from t5xpg.study.sweep_board import steps_to
 
 BOARDS = [(kind.page, file) for kind in kinds.KINDS for file in paths.EXPERIMENTS.glob(f"*/{kind.page.board_file}")]
 
@@ -75,19 +80,43 @@ def test_recipes_with_different_tasks_are_not_drawn() -> None:
     assert "| reference |" not in text
 
 
-def test_a_page_of_nothing_yet_has_no_leaderboard() -> None:
-    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
-    for entry in (*board["final"], board["short"]):
-        entry["mean_loss"] = None
-    board["runs_done"] = 9
-    assert sweep_page.PAGE.pictures(board) == {}
-    text = sweep_page.PAGE.block(board)
-    assert f"9 of {board['runs']} runs are done; what is missing is left out." in text
-    assert "What was tried, once each:" in text
-    assert "loss after" not in text
+def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:
+    matrix = Matrix("matrix_tiny", tmp_path)
+    found = read_json(matrix.home / Matrix.page.board_file)
+    names = [",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary")) for cell in found["cells"]]
+    assert found["runs_done"] == found["runs"] == len(names)
+    planned = matrix.runs_of_cells()
+    assert names == [run.name for run in planned]
+    for run, cell in zip(planned, found["cells"], strict=True):
+        if run.labels["vocabulary"] == "bytes":  # the others take their sizes from vocabularies that were made
+            assert cell["steps"] == run.steps
+            assert cell["num_params"] == run.experiment.model.num_params
+            assert cell["lengths"] == dict(run.experiment.lengths)
+            assert cell["settings"] == matrix_board.settings_digest(run.experiment), "train it again: gin has changed"
 
 
-def test_only_what_is_lower_is_bold() -> None:
-    assert sweep_page.lowest_bold([1.0, 2.0, None]) == ["**1.000**", "2.000", "-"]
-    assert sweep_page.lowest_bold([1.0, 1.0]) == ["1.000", "1.000"]
-    assert sweep_page.lowest_bold([1.0]) == ["1.000"]
+def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
+    losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
+    found = runs.Outcome(150, [{"step": step, "nats_per_byte": loss} for step, loss in losses])
+    assert [steps_to(found, target) for target in (1.5, 1.0, None)] == [100, None, None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["optimizers_tiny", "--cells=*,lm,*"], "CELLS=… chooses cells of a matrix.toml"),
+        (["byt5_tiny_demo"], "is no sweep and no matrix (sweep.toml or matrix.toml)"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_ul2_tiny_compares_at_equal_steps_and_lengths(tmp_path: Path) -> None:
+    sweep = Sweep("ul2_tiny", tmp_path)
+    assert sweep.plan.judged is not None
+    compared = [config.settings(run.experiment) for run in sweep.long_runs(sweep.first_candidates)]
+    tasks = [settings.pop("train_dataset.mixture_or_task_name") for settings in compared]
+    assert set(tasks) < set(sweep.plan.judged.tasks)
+    assert compared[0] == compared[1], "what they are trained on is all that differs"

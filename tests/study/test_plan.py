@@ -2,87 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.matrix_plan import MatrixPlan
-from t5xpg.study.plan import Plan, line_of, read
+from t5xpg.study.plan import Plan, read
 from t5xpg.study.sweep import Sweep
 from t5xpg.study.sweep_plan import SweepPlan
+from tests.study.test_matrix import PLAN as MATRIX
+from tests.study.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
 
-SWEEP = """
-[search]
-steps = 500
-seed = 3
-
-[final]
-steps = 2000
-seeds = [0, 1]
-reference = "stock"
-
+SWEEP = f"""{PLAN.replace("seeds = [0]", "seeds = [0, 1]")}
 [short]
-recipe = "fast"
+recipe = "prefix_lm"
 steps = 800
 seeds = [0, 1]
-
-[judged]
-tasks = ["one", "two"]
-
-[recipes.stock]
-title = "Stock"
-gin_file = "gin/optimizers/adafactor.gin"
-candidates = ["LEARNING_RATE=1.0"]
-
-[recipes.fast]
-title = "Fast"
-gin_file = "gin/optimizers/muon.gin"
-candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02   WARMUP_STEPS=10"]
-"""
-
-MATRIX = """dataset = "some_text"
-
-[architectures.encoder_decoder]
-title = "encoder-decoder"
-
-[architectures.decoder_lm]
-title = "decoder-only"
-gin_files = ["gin/architectures/decoder_only.gin"]
-bindings = ["PACK=True"]
-
-[objectives.span_corruption]
-title = "span corruption"
-
-[objectives.lm]
-title = "LM"
-gin_files = ["gin/objectives/lm.gin"]
-bindings = ["TASK_FEATURE_LENGTHS={'targets': 32}"]
-
-[vocabularies.bytes]
-title = "bytes"
-
-[vocabularies.bpe]
-title = "BPE"
-train = { model = "bpe", size = 80, byte_fallback = true }
-
-[trained]
-encoder_decoder = ["span_corruption"]
-decoder_lm = ["lm"]
-
-[[left_out]]
-architectures = ["encoder_decoder"]
-objectives = ["lm"]
-reason = "Nothing to encode."
-
-[[left_out]]
-architectures = ["decoder_lm"]
-objectives = ["span_corruption"]
-reason = "No inputs."
 """
 
 
@@ -102,25 +42,17 @@ def experiment(tmp_path: Path) -> str:
 def test_a_sweep_is_its_runs(experiment: str, tmp_path: Path) -> None:
     sweep = Sweep(experiment, tmp_path)
     search = sweep.search_runs()
+    candidate = f"MIXTURE_OR_TASK_NAME={PREFIX_LM} WARMUP_STEPS=1 LEARNING_RATE="
     assert [tuple(run.labels.values()) for run in search] == [
-        ("fast", "LEARNING_RATE=0.01", 500, 3),
-        ("fast", "LEARNING_RATE=0.02 WARMUP_STEPS=10", 500, 3),
+        ("prefix_lm", f"{candidate}{rate}", 3, 0) for rate in ("1e30", "0.02")
     ]
-    assert search[1].overrides == [
-        "--gin_file=gin/optimizers/muon.gin",
-        "--gin.LEARNING_RATE=0.02",
-        "--gin.WARMUP_STEPS=10",
-        "--gin.TRAIN_STEPS=500",
-        "--gin.RANDOM_SEED=3",
-    ]
+    values = [*f"{candidate}0.02".split(), "TRAIN_STEPS=3", "RANDOM_SEED=0"]
+    assert search[1].overrides == ["--gin_file=gin/optimizers/muon.gin", *(f"--gin.{value}" for value in values)]
     long = sweep.long_runs(sweep.first_candidates)
     assert [(run.stage, run.labels["recipe"], run.labels["steps"], run.labels["seed"]) for run in long] == [
-        ("final", "stock", 2000, 0),
-        ("final", "fast", 2000, 0),
-        ("short", "fast", 800, 0),
-        ("final", "stock", 2000, 1),
-        ("final", "fast", 2000, 1),
-        ("short", "fast", 800, 1),
+        run
+        for seed in (0, 1)
+        for run in (("final", "spans", 4, seed), ("final", "prefix_lm", 4, seed), ("short", "prefix_lm", 800, seed))
     ]
     names = {run.name for run in [*search, *long]}
     assert len(names) == 8, "a folder of its own each"
@@ -131,58 +63,57 @@ def test_a_matrix_is_its_cells(experiment: str, tmp_path: Path) -> None:
     matrix = Matrix(experiment, tmp_path)
     runs = matrix.runs_of_cells()
     assert [(run.name, run.labels["task"]) for run in runs] == [
-        ("encoder_decoder,span_corruption,bytes", "some_text_span_corruption"),
-        ("decoder_lm,lm,bytes", "some_text_lm"),
-        ("encoder_decoder,span_corruption,bpe", "some_text_span_corruption_some_text_bpe_80"),
-        ("decoder_lm,lm,bpe", "some_text_lm_some_text_bpe_80"),
+        ("encoder_decoder,span_corruption,bytes", "small_span_corruption"),
+        ("decoder_prefix_lm,prefix_lm,bytes", "small_prefix_lm"),
+        ("encoder_decoder,span_corruption,bpe", "small_span_corruption_small_bpe_80"),
+        ("decoder_prefix_lm,prefix_lm,bpe", "small_prefix_lm_small_bpe_80"),
     ]
-    assert runs[1].gin_files == ["gin/architectures/decoder_only.gin", "gin/objectives/lm.gin"]
+    assert runs[1].gin_files == ["gin/architectures/decoder_only.gin", "gin/objectives/prefix_lm.gin"]
     assert runs[1].bindings == [
-        "MIXTURE_OR_TASK_NAME=some_text_lm",
+        "MIXTURE_OR_TASK_NAME=small_prefix_lm",
+        "FEATURE_CONVERTER=PrefixLMFeatureConverter",
         "PACK=True",
-        "TASK_FEATURE_LENGTHS={'targets': 32}",
+        "TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 32}",
     ]
     assert [tuple(one.values()) for one in matrix.plan.left_out_pairs()] == [
-        ("encoder_decoder", "lm", "Nothing to encode."),
-        ("decoder_lm", "span_corruption", "No inputs."),
+        ("encoder_decoder", "prefix_lm", "It could."),
+        ("decoder_prefix_lm", "span_corruption", "So could this."),
     ]
 
 
 def test_a_vocabulary_is_made_with_its_settings(tmp_path: Path) -> None:
-    command = "make vocab DATASET=some_text SIZE=80 MODEL=bpe BYTE_FALLBACK=1"
+    command = "make vocab DATASET=small SIZE=80 MODEL=bpe BYTE_FALLBACK=1"
     for more, name, ending in (("", "bpe_80", ""), (', name = "mine"', "mine", " VOCAB=mine")):
-        found = read_text(tmp_path, MATRIX.replace("size = 80", f"size = 80{more}"), MatrixPlan)
+        found = read_text(tmp_path, MATRIX.replace("size = 80", f"size = 80, byte_fallback = true{more}"), MatrixPlan)
         settings = VocabularySettings(size=80, model="bpe", byte_fallback=True)
         assert found.vocabularies["bpe"].train == (name, settings)
         assert [found.vocabulary_command(one) for one in found.vocabularies] == [None, command + ending]
 
 
 SWEEP_MISTAKES = [
-    ("steps = 500", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
-    ("steps = 500", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
-    ("seed = 3", "sead = 3", "[search] sead is not known. Did you mean seed?"),
-    ("seeds = [0, 1]\nreference", "seeds = [0.5]\nreference", "[final] seeds: Input should be a valid integer"),
-    ('reference = "stock"', 'reference = "stok"', "[final] reference = 'stok' is no recipe. Did you mean stock?"),
-    ("[recipes.fast]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
-    ('["LEARNING_RATE=1.0"]', "[]", "[recipes.stock] candidates: List should have at least 1 item"),
-    ("adafactor.gin", "adafacter.gin", "Did you mean gin/optimizers/adafactor.gin"),
-    ("[search]", "[serch]", "serch is not known. Did you mean search?"),
-    ('["one", "two"]', "[1]", "[judged] tasks: Input should be a valid string, and it is 1."),
-    ('["one", "two"]', '["one", "one"]', "[judged] tasks: each name is needed once"),
+    ("steps = 3", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
+    ("steps = 3", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
+    ("seed = 0", "sead = 0", "[search] sead is not known. Did you mean seed?"),
+    ('reference = "spans"', 'reference = "span"', "[final] reference = 'span' is no recipe. Did you mean spans?"),
+    ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
+    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
+    ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
+    (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each name is needed once"),
 ]
+LAST = 'decoder_prefix_lm = ["prefix_lm"'
 MATRIX_MISTAKES = [
-    ("decoder_lm = [", "decoder_ml = [", "there is no architecture decoder_ml. Did you mean decoder_lm?"),
-    ('["decoder_lm"]', '["decodr_lm"]', "there is no architecture decodr_lm. Did you mean decoder_lm?"),
-    ('decoder_lm = ["lm"]', 'decoder_lm = ["lmm"]', "there is no objective lmm. Did you mean lm?"),
-    ("objectives.lm]", "objectives.lmm]", "there is no objective lmm. Did you mean lm or mlm?"),
-    ('decoder_lm = ["lm"]', 'decoder_lm = ["lm", "span_corruption"]', "with span_corruption is said more than once."),
+    (
+        "decoder_prefix_lm = [",
+        "decoder_prefix_ml = [",
+        "no architecture decoder_prefix_ml. Did you mean decoder_pr",
+    ),
+    ("objectives.prefix_lm]", "objectives.prefix_ml]", "there is no objective prefix_ml. Did you mean prefix_lm"),
+    (LAST, f'{LAST}, "span_corruption"', "with span_corruption is said more than once."),
     ('"PACK=True"', '"PACK True"', "'PACK True' binds nothing: NAME=value is needed."),
-    ('title = "LM"', 'titel = "LM"', "[objectives.lm] titel is not known. Did you mean title?"),
+    ('title = "span', 'titel = "span', "[objectives.span_corruption] titel is not known. Did you mean title?"),
     ('model = "bpe"', 'model = "bqe"', "[vocabularies.bpe] train: MODEL=bqe is not known. Did you mean bpe?"),
     ("size = 80", 'size = "80"', "[vocabularies.bpe] train: a value is of another type than `make vocab` takes"),
-    ("size = 80", "sise = 80", "[vocabularies.bpe] train: sise is not known. Did you mean size?"),
-    ('reason = "No inputs."', 'reason = ""', "[left_out] reason: String should have at least 1 character"),
-    ('dataset = "some_text"', "dataset = 3", "dataset: Input should be a valid string, and it is 3."),
+    ('dataset = "small"', "dataset = 3", "dataset: Input should be a valid string, and it is 3."),
     ("[trained]", "[trained", "plan.toml: "),
 ]
 
@@ -208,57 +139,13 @@ def test_mistakes_are_said_with_their_lines(
 
 def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
     text = MATRIX[: MATRIX.rindex("[[left_out]]")]
-    with pytest.raises(UserError, match="decoder_lm with span_corruption is neither trained nor left out with a reaso"):
+    with pytest.raises(UserError, match="decoder_prefix_lm with span_corruption is neither trained nor left out"):
         read_text(tmp_path, text, MatrixPlan)
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        read_text(tmp_path, SWEEP.replace("seed = 3", "").replace('title = "Fast"', ""), SweepPlan)
+        read_text(tmp_path, SWEEP.replace("seed = 0", "").replace('title = "Prefix LM"', ""), SweepPlan)
     assert "2 mistakes in a plan:" in str(error.value)
     assert "line 2: [search] seed is missing." in str(error.value)
-    assert "line 24: [recipes.fast] title is missing." in str(error.value)
-
-
-def test_the_plans_of_this_repository_can_be_read(tmp_path: Path) -> None:
-    sweeps = [file.parent.name for file in paths.EXPERIMENTS.glob(f"*/{Sweep.plan_file}")]
-    matrices = [file.parent.name for file in paths.EXPERIMENTS.glob(f"*/{Matrix.plan_file}")]
-    assert all(Sweep(name, tmp_path).plan.recipes for name in sweeps)
-    assert all(Matrix(name, tmp_path).plan.cells() for name in matrices)
-    assert sweeps
-    assert matrices
-
-
-TOML = """# a comment with [brackets]
-name = "top"
-[axis . one] # here
-title = "One"   # [not.a.table]
-"list" = [
-    "first",
-    'second',
-]
-[[many]]
-names = ["a"]
-[[many]]
-names = ["b", "c"]
-"""
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "line"),
-    [
-        (("name",), None, 2),
-        (("axis", "one"), None, 3),
-        (("axis", "one", "title"), None, 4),
-        (("axis", "one", "list", 1), "second", 7),
-        (("many", 0, "names", 0), "a", 10),
-        (("many", 1, "names", 1), "c", 12),
-        # the nearest place stands for what is not found
-        (("axis", "one", "list", 2), "third", 5),
-        (("axis", "one", "absent"), None, 3),
-        (("absent", "absent"), None, 1),
-        (("many", 7, "names"), None, 1),
-    ],
-)
-def test_lines_of_a_toml_text_are_found(place: tuple[str | int, ...], value: str | None, line: int) -> None:
-    assert line_of(TOML, place, value) == line
+    assert "line 18: [recipes.prefix_lm] title is missing." in str(error.value)

@@ -19,7 +19,6 @@ from t5xpg.study.reproduce_comparison import (
     WITHIN,
     Comparison,
     compare,
-    distance,
     identity,
     other_run,
 )
@@ -39,17 +38,10 @@ def results(steps: int = 4) -> Results:
     validation, train = [point(step) for step in range(0, steps + 1, 2)], [point(step) for step in range(1, steps + 1)]
     return {
         "format": 1,
-        "experiment": "tiny",
         "command": "t5xpg train tiny",
         "git": {"commit": "ab" * 20, "clean": True},
-        "versions": {"python": "3.11.7", "jax": "0.10.2"},
-        "hardware": {
-            "platform": "Linux x86_64",
-            "cpu": "Some CPU",
-            "cores": 2,
-            "memory_bytes": 1,
-            "devices": {"platform": "cpu", "kind": "cpu", "count": 1, "mesh": {"data": 1, "model": 1}},
-        },
+        "versions": {"jax": "0.10.2"},
+        "hardware": {"cpu": "Some CPU", "cores": 2, "devices": {"kind": "cpu", "mesh": {"data": 1, "model": 1}}},
         "identity": {
             "seed": 7,
             "settings": {"optimizer": "AdamW", "optimizer.b1": 0.9},
@@ -67,13 +59,7 @@ def results(steps: int = 4) -> Results:
         "curves": {"validation": columns(validation), "train": columns(train)},
         "batches": {"step": [0, 2, 4], "sha256": ["00" * 32, "22" * 32, "44" * 32]},
         "samples": [{"input": "a", "prediction": "b", "target": "c"}],
-        "evaluation": {
-            "step": steps,
-            "loss": 5.1,
-            "target_tokens": 40,
-            "data": {"x": 1},
-            "metrics": {"t": {"f1": 0.5}},
-        },
+        "evaluation": {"step": steps, "loss": 5.1, "target_tokens": 40, "data": {}, "metrics": {"t": {"f1": 0.5}}},
     }
 
 
@@ -120,9 +106,7 @@ NUMBERS = [
     ("curves/validation/loss/1", lambda value: math.nextafter(value, 9), "validation loss at step 2"),
     ("curves/validation/loss/0", None, "validation loss at step 0"),
     ("curves/train/loss/3", up(1e-9), "training loss at step 4"),
-    ("curves/train/step/3", 5, "training loss at step 4"),
     ("first/validation/loss", up(0.1), "validation loss at step 0"),
-    ("final/validation/loss", up(0.1), "validation loss at step 4"),
     ("final/train/accuracy", up(0.1), "training accuracy at step 4"),
     ("best_validation/loss", up(0.1), "validation loss at step 4"),
     ("batches/sha256/1", "23" * 32, "batches to step 2"),
@@ -130,7 +114,6 @@ NUMBERS = [
     ("target_tokens", 41, "target tokens"),
     ("examples", 15, "examples"),
     ("evaluation/loss", up(1e-12), "evaluation: loss"),
-    ("evaluation/target_tokens", 41, "evaluation: target_tokens"),
     ("evaluation/metrics/t/f1", 0.25, "evaluation: metrics/t/f1"),
     ("samples/0/prediction", "x", "sample predictions"),
 ]
@@ -150,7 +133,6 @@ def test_any_other_number_is_different(path: str, value: Any, what: str) -> None
 # What the numbers rest on: a value that changed is named, and decides nothing by itself.
 CONDITIONS = [
     ("git/commit", "cd" * 20, "code", "code"),
-    ("git/clean", False, "code", "code"),
     ("versions/jax", "0.11.0", "versions: jax", "versions"),
     ("hardware/cores", 8, "hardware: cores", "hardware"),
     ("identity/seed", 8, "seed", "seed"),
@@ -257,6 +239,7 @@ def test_a_part_of_the_steps_is_compared_with_that_part() -> None:
     ]  # fmt: skip
     assert compare(changed("curves/validation/loss/2", 1.0), here, steps=2).same
     assert not compare(changed("curves/validation/loss/1", 1.0), here, steps=2).same
+    assert row_of(compare(results(), {**results(), "evaluation": None}, steps=4), "evaluation").verdict == DIFFERENT
     # nothing was published so early but the validation before the first update
     early = copy.deepcopy(here)
     early["curves"]["train"] = {"step": []}
@@ -265,28 +248,3 @@ def test_a_part_of_the_steps_is_compared_with_that_part() -> None:
     published["curves"]["train"] = {name: values[1:] for name, values in published["curves"]["train"].items()}
     early["curves"]["validation"] = {name: values[:1] for name, values in early["curves"]["validation"].items()}
     assert row_of(compare(published, early, steps=1), "training").verdict == NOT_COMPARED
-
-
-def test_what_the_run_lacks_is_different() -> None:
-    here = results()
-    here["evaluation"] = here["samples"] = None
-    comparison = compare(results(), here, steps=4)
-    assert row_of(comparison, "evaluation").verdict == DIFFERENT
-    assert row_of(comparison, "sample").verdict == DIFFERENT
-    assert comparison.largest == math.inf
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "expected"),
-    [
-        ("loss", 2.0, 2.0, 0.0),
-        ("loss", 1.0, 2.0, 0.5),
-        ("accuracy", 0.001, 0.002, 0.001),
-        ("loss", None, None, 0.0),
-        ("loss", 1.0, None, math.inf),
-        ("target_tokens", 5, 6, math.inf),
-        ("task", "a", "b", math.inf),
-    ],
-)
-def test_distances(name: str, old: Any, new: Any, expected: float) -> None:
-    assert distance(name, old, new) == pytest.approx(expected)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base.files import read_json
-from t5xpg.cli import main
-from t5xpg.experiment import config
 from t5xpg.study import judging, runs
 from t5xpg.study.sweep import Sweep
-from t5xpg.study.sweep_board import steps_to
-from tests.workplace import EXPERIMENT, Workplace, make_workplace
+from tests.workplace import EXPERIMENT, Workplace, make_workplace, wait_until
+
+pytestmark = pytest.mark.process
 
 SPANS, PREFIX_LM = "small_span_corruption_bytes640", "small_prefix_lm_bytes640"
 JUDGED = ["small_ul2", PREFIX_LM]
@@ -64,22 +62,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Sweep, st
     sweep = Sweep(str(place.experiment), place.folder / "runs" / "small")
     command = ("sweep", str(place.experiment), "--jobs=2")
     with place.start(*command) as process:
-        end = time.monotonic() + 120
-        while not list(sweep.folder.glob("*/run.json")) and time.monotonic() < end:
-            time.sleep(0.1)
+        wait_until(process, lambda: list(sweep.folder.glob("*/run.json")))
         process.send_signal(signal.SIGTERM)
         printed = process.communicate(timeout=60)[0]
         assert process.returncode == 128 + signal.SIGTERM, printed
     return place, sweep, place.run(*command)
 
 
-def copied(sweep: Sweep, folder: Path) -> Sweep:
-    """The sweep with a copy of its runs."""
-    shutil.copytree(sweep.folder, folder / "runs")
-    return Sweep(sweep.experiment, folder / "runs")
-
-
-@pytest.mark.process
 def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, printed = done
     best = sweep.best_candidates()
@@ -106,7 +95,6 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
     assert {file for file in written if file.parent == lost.parent} == written
 
 
-@pytest.mark.process
 def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> None:
     board = done[1].collect(done[1].runs())
     assert (board["runs"], board["runs_done"]) == (4, 4)
@@ -127,7 +115,6 @@ def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> Non
     assert prefix_lm["target_tokens"] - 16 <= prefix_lm["text_bytes"] <= 16 * (63 + 64)
 
 
-@pytest.mark.process
 def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, _ = done
     place.run("report", str(place.experiment))
@@ -148,9 +135,9 @@ def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> 
     ]
 
 
-@pytest.mark.process
 def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
-    sweep = copied(done[1], tmp_path)
+    shutil.copytree(done[1].folder, tmp_path / "runs")
+    sweep = Sweep(done[1].experiment, tmp_path / "runs")
     searched, _, spans, prefix_lm = sweep.runs()
     shutil.rmtree(spans.directory.evaluation / JUDGED[0])
     spans.file_beside("text.json").unlink()
@@ -159,16 +146,13 @@ def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_pat
     assert (found["loss"][JUDGED[0]], found["text_bytes"]) == ({"seeds": [], "mean": None, "parts": {}}, None)
     there = board["judged"]["recipes"]["prefix_lm"]["loss"][JUDGED[0]]["mean"]
     assert f"| `{JUDGED[0]}` | - | {there:.3f} |" in sweep.page.block(board)
-    shutil.rmtree(prefix_lm.path)
-    board = sweep.collect(sweep.runs())
-    assert (board["runs"], board["runs_done"]) == (4, 3)
-    assert "3 of 4 runs are done" in sweep.page.block(board)
-    shutil.rmtree(searched.path)
-    board = sweep.collect(sweep.runs())
-    assert (board["runs"], board["runs_done"]) == (4, 1)
+    for path, runs_done in ((prefix_lm.path, 3), (searched.path, 1)):
+        shutil.rmtree(path)
+        board = sweep.collect(sweep.runs())
+        assert (board["runs"], board["runs_done"]) == (4, runs_done)
+        assert f"{runs_done} of 4 runs are done" in sweep.page.block(board)
 
 
-@pytest.mark.process
 def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tuple[Workplace, Sweep, str]) -> None:
     place, *_ = done
     text = place.experiment.read_text(encoding="utf-8")
@@ -181,7 +165,6 @@ def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tupl
     assert "4 in the run, 8 now" in printed
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("task", "said"),
     [
@@ -200,28 +183,3 @@ def test_tasks_that_cannot_be_measured_are_refused_before_training(
         sweep.plan_path.write_text(PLAN, encoding="utf-8")
     assert said in printed
     assert not list((place.folder / "runs" / "other").glob("*/run.json"))
-
-
-def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
-    losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
-    found = runs.Outcome(150, [{"step": step, "nats_per_byte": loss} for step, loss in losses])
-    assert [steps_to(found, target) for target in (1.5, 1.0, None)] == [100, None, None]
-
-
-def test_a_sweep_has_no_cells(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "optimizers_tiny", "--cells=*,lm,*"]) == 1
-    assert "CELLS=… chooses cells of a matrix.toml" in capsys.readouterr().err
-
-
-def test_one_run_is_no_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "byt5_tiny_demo"]) == 1
-    assert "is no sweep and no matrix (sweep.toml or matrix.toml)" in capsys.readouterr().err
-
-
-def test_ul2_tiny_compares_at_equal_steps_and_lengths(tmp_path: Path) -> None:
-    sweep = Sweep("ul2_tiny", tmp_path)
-    assert sweep.plan.judged is not None
-    compared = [config.settings(run.experiment) for run in sweep.long_runs(sweep.first_candidates)]
-    tasks = [settings.pop("train_dataset.mixture_or_task_name") for settings in compared]
-    assert set(tasks) < set(sweep.plan.judged.tasks)
-    assert compared[0] == compared[1], "what they are trained on is all that differs"

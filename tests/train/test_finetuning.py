@@ -81,26 +81,17 @@ def test_it_ends_early_as_a_whole_run(workplace: Workplace, tuned_gin: str, unbr
 
 
 def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]) -> None:
+    """And from another checkpoint it would be another run."""
     copy = workplace.folder / "runs" / "patient"
     shutil.copytree(unbroken[0], copy)
     end = kept(copy)[-1]
-    printed = workplace.run(
-        "train",
-        tuned_gin,
-        *OPTIONS[:-1],
-        "--gin.EARLY_STOP_PATIENCE=4",
-        f"--gin.TRAIN_STEPS={end + 3}",
-        "--run=patient",
-    )
-    assert f"continues after step {end}" in printed
-    assert kept(copy) == [kept(unbroken[0])[0], end + 3]
-
-
-def test_another_checkpoint_is_another_run(workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]) -> None:
-    more = (*OPTIONS[:-1], "--gin.EARLY_STOP_PATIENCE=4")  # it has not come to its end, then
+    more = (*OPTIONS[:-1], "--gin.EARLY_STOP_PATIENCE=4", f"--gin.TRAIN_STEPS={end + 3}", "--run=patient")
     printed = workplace.run("train", tuned_gin, *more, "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8", code=1)
     assert re.search(r"initial\.step +12 in the run, 8 now", printed), printed
     assert "initial.sha256" in printed
+    printed = workplace.run("train", tuned_gin, *more)
+    assert f"continues after step {end}" in printed
+    assert kept(copy) == [kept(unbroken[0])[0], end + 3]
 
 
 def test_the_best_is_measured_asked_and_published(

@@ -74,6 +74,9 @@ def test_the_parameters_alone(trained: tuple[Path, TrainState], build: Any) -> N
     assert start.origin == {"named": "small", "experiment": "small", "step": STEP, "sha256": digest}
     assert initial_state.identity(start.origin) == {"experiment": "small", "step": STEP, "sha256": digest}
     assert start.vocabulary == VOCABULARY
+    # what does not change what parameters mean
+    other = build("DROPOUT_RATE=0.5", "DTYPE=bfloat16", "ATTENTION_CHUNK_SIZE=16")
+    assert initial_state.begin(other).origin == start.origin
 
 
 def test_the_optimiser_goes_on(trained: tuple[Path, TrainState], build: Any) -> None:
@@ -97,7 +100,6 @@ MISFITS = {
     ("encoder_decoder.T5Config.num_decoder_layers=2",): (
         r"^  T5Config\.num_decoder_layers 1 in the checkpoint, 2 now$",
         r"^  params/decoder/layers_1/mlp/wi_0/kernel is not in the checkpoint: float32\[32, 64\]$",
-        r"^  params/decoder/layers_1/self_attention/query/kernel is not in the checkpoint: float32\[32, 32\]$",
     ),
     ("encoder_decoder.T5Config.logits_via_embedding=True",): (
         r"^  params/decoder/logits_dense/kernel is in the checkpoint alone: float32\[32, 384\]$",
@@ -111,9 +113,6 @@ MISFITS = {
     ("encoder_decoder.T5Config.num_heads=1", "encoder_decoder.T5Config.head_dim=32"): (
         r"^  T5Config\.num_heads 2 in the checkpoint, 1 now$",
         r"^  T5Config\.head_dim 16 in the checkpoint, 32 now$",
-    ),
-    ("encoder_decoder.T5Config.relative_attention_max_distance=64",): (
-        r"^  T5Config\.relative_attention_max_distance 128 in the checkpoint, 64 now$",
     ),
 }  # fmt: skip
 
@@ -129,17 +128,11 @@ def test_a_checkpoint_of_another_model(build: Any, overrides: tuple[str, ...]) -
     assert ("VOCAB_SIZE=384" in message) == (overrides == ("VOCAB_SIZE=512",))
 
 
-def test_what_does_not_change_what_parameters_mean(build: Any) -> None:
-    options = ("DROPOUT_RATE=0.5", "DTYPE=bfloat16", "ATTENTION_CHUNK_SIZE=16")
-    assert initial_state.begin(build(*options)).origin == initial_state.begin(build()).origin
-
-
 def test_an_optimiser_of_another_kind(build: Any) -> None:
     files = ("gin/optimizers/adafactor.gin",)
     with pytest.raises(UserError) as caught:
         initial_state.begin(build("RESET_OPTIMIZER=False", files=files))
     message = str(caught.value)
-    assert "  optimizer/state/0/v_col/decoder/decoder_norm/scale is not in the checkpoint" not in message, "one of many"
     assert re.search(r"^  and \d\d+ more$", message, re.MULTILINE)
     assert message.endswith("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
     assert "params/" not in message
@@ -159,11 +152,9 @@ def test_another_vocabulary(build: Any) -> None:
     other = Vocabulary(sentinels="transformers")
     with pytest.raises(UserError) as caught:
         initial_state.require_vocabulary(other, VOCABULARY, experiment)
-    assert str(caught.value) == (
-        "The checkpoint small was trained with another vocabulary than small_span_corruption has: sentinels seqio in "
-        "the checkpoint, transformers now. Choose a task with its vocabulary; SAME_VOCABULARY=False starts from it all "
-        "the same."
-    )
+    said = "another vocabulary than small_span_corruption has: sentinels seqio in the checkpoint, transformers now. "
+    assert said in str(caught.value)
+    assert "SAME_VOCABULARY=False starts from it all the same." in str(caught.value)
     initial_state.require_vocabulary(other, VOCABULARY, build("SAME_VOCABULARY=False").experiment)
 
 

@@ -13,7 +13,6 @@ from t5xpg.distributed import ALONE
 from t5xpg.distributed.group import Alone
 from t5xpg.experiment import config
 from t5xpg.train.start import require_same
-from tests.workplace import EXPERIMENT
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
 
@@ -32,10 +31,8 @@ class Heard(Alone):
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Any:
-    gin = tmp_path / "small.gin"
-    gin.write_text(EXPERIMENT)
-    return config.load(str(gin)).experiment
+def experiment(own_place: Path) -> Any:
+    return config.load(str(own_place / "small.gin")).experiment
 
 
 def test_the_same_is_the_same(experiment: Any) -> None:

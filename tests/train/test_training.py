@@ -12,15 +12,10 @@ pytestmark = pytest.mark.process
 
 # Everything that changes how a step or a batch is made, at once.
 OPTIONS = [
-    "--gin.DTYPE=bfloat16",
-    "--gin.PACK=True",
-    "--gin.NUM_MICROBATCHES=2",
-    "--gin.NUM_VIRTUAL_SHARDS=2",
-    "--gin.LABEL_SMOOTHING=0.1",
-    "--gin_file=gin/optimizers/adafactor.gin",
-    "--gin.STATS_PERIOD=3",
+    "--gin.DTYPE=bfloat16", "--gin.PACK=True", "--gin.NUM_MICROBATCHES=2", "--gin.NUM_VIRTUAL_SHARDS=2",
+    "--gin.LABEL_SMOOTHING=0.1", "--gin_file=gin/optimizers/adafactor.gin", "--gin.STATS_PERIOD=3",
     "--gin.CHECKPOINT_PERIOD=3",
-]
+]  # fmt: skip
 
 
 def lines(workplace: Workplace, name: str) -> bytes:

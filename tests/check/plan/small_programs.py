@@ -48,11 +48,8 @@ def main() -> None:
     right = NamedSharding(mesh, PartitionSpec("data", None))
     kept = NamedSharding(mesh, PartitionSpec("data", None))
     product = jax.jit(jnp.matmul, in_shardings=(left, right), out_shardings=kept)
-    programs["a product of which each keeps its rows"] = (
-        product.lower(jax.ShapeDtypeStruct((64, 128), jnp.float32), jax.ShapeDtypeStruct((128, 32), jnp.float32))
-        .compile()
-        .as_text()
-    )
+    sides = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 128), (128, 32)))
+    programs["a product of which each keeps its rows"] = product.lower(*sides).compile().as_text()
     print(json.dumps(programs))
 
 

@@ -14,14 +14,8 @@ from t5xpg.experiment import Experiment, assembly, config
 from t5xpg.optim import state
 from tests.experiment.test_config import write_gin
 
-SMALL = [
-    "encoder_decoder.T5Config.emb_dim=64",
-    "encoder_decoder.T5Config.mlp_dim=128",
-    "encoder_decoder.T5Config.num_encoder_layers=1",
-    "encoder_decoder.T5Config.num_decoder_layers=1",
-    "BATCH_SIZE=8",
-]
-
+SIZES = {"emb_dim": 64, "mlp_dim": 128, "num_encoder_layers": 1, "num_decoder_layers": 1}
+SMALL = ["BATCH_SIZE=8", *(f"encoder_decoder.T5Config.{name}={size}" for name, size in SIZES.items())]
 DEEP = ("encoder_decoder.T5Config.num_encoder_layers=6", "encoder_decoder.T5Config.num_decoder_layers=3")
 CHUNKS = "encoder_decoder.T5Config.attention_chunk_size=256"
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -44,38 +45,20 @@ def test_values_that_loggers_take() -> None:
     assert prefixed("x", values) == {"x/a": 0.5, "x/b": "text", "x/d": histogram, "x/f": True}
 
 
-class Calls:
-    """In the place of TensorBoard and of a thread."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def scalars(self, step: int, values: Any, prefix: str) -> None:
-        self.seen.append((step, prefix))
-
-    values = scalars
-
-    def record(self, record: Any) -> None:
-        self.seen.append(record)
-
-    def close(self) -> None:
-        self.seen.append("closed")
-
-
 def test_a_step_is_logged_when_all_of_it_is_known() -> None:
-    tensorboard, thread = Calls(), Calls()
-    records = LoggerFanout(tensorboard, [thread])  # type: ignore[arg-type, list-item]
+    tensorboard, thread = Mock(), Mock()
+    records = LoggerFanout(tensorboard, [thread])
     records.scalars(0, {"loss": 5.0}, "validation")
     records.scalars(2, {"loss": 4.0}, "train")
     records.scalars(2, {"seconds_per_step": 0.1}, "timing")
-    assert thread.seen == LOGGED[:1]
+    assert thread.mock_calls == [call.record(LOGGED[0])]
     records.complete()
     records.complete()
-    assert thread.seen == LOGGED[:2]
     records.values(4, {"bleu": 1.5}, "infer_eval/one")
     records.close()
-    assert thread.seen == [*LOGGED[:2], "closed"], "the next start logs a step that was cut short"
-    assert [step for step, _ in tensorboard.seen[:-1]] == [0, 2, 2, 4]
+    # the next start logs a step that was cut short
+    assert thread.mock_calls == [call.record(LOGGED[0]), call.record(LOGGED[1]), call.close()]
+    assert [each.args[0] for each in tensorboard.mock_calls[:-1]] == [0, 2, 2, 4]
 
 
 class Remembering(Logger):
@@ -112,16 +95,15 @@ class Hanging(Logger):
         return None
 
 
-@pytest.fixture
-def printed() -> list[str]:
-    return []
+Process = Callable[..., list[str]]
 
 
 @pytest.fixture
-def log(tmp_path: Path, printed: list[str]) -> Callable[..., None]:
-    """One process of a run: the steps that earlier ones recorded, and its own."""
+def log(tmp_path: Path) -> Process:
+    """One process of a run: the steps that earlier ones recorded, and its own; gives what it printed."""
 
-    def process(logger: Logger, steps: range, earlier: range = range(0)) -> None:
+    def process(logger: Logger, steps: range, earlier: range = range(0)) -> list[str]:
+        printed: list[str] = []
         last = LastLoggedStep(tmp_path / "logger.json")
         run = StartedRun("small", last.id, tmp_path, tmp_path, 0, {}, "", {})
         records = [(step, {"train/loss": step / 2}) for step in (*earlier, *steps)]
@@ -129,37 +111,36 @@ def log(tmp_path: Path, printed: list[str]) -> Callable[..., None]:
         for record in records[len(earlier) :]:
             thread.record(record)
         thread.close()
+        return printed
 
     return process
 
 
-def test_each_step_is_logged_once_over_several_starts(log: Callable[..., None], printed: list[str]) -> None:
+def test_each_step_is_logged_once_over_several_starts(log: Process) -> None:
     logger = Remembering()
-    log(logger, range(6))
+    assert log(logger, range(6)) == []
     log(logger, range(4, 9), earlier=range(4))  # it goes on from an earlier checkpoint
     log(logger, range(11, 12), earlier=range(11))  # a process was killed before it logged steps 9 and 10
     assert logger.steps == list(range(12))
     assert logger.finished == 3
     assert len(set(logger.ids)) == 1
-    assert printed == []
 
 
 @pytest.mark.parametrize(("knows", "logged"), [(-1, [0, 1, 2, 3]), (1, [2, 3])])
-def test_a_logger_that_knows_what_it_has_is_believed(log: Callable[..., None], knows: int, logged: list[int]) -> None:
+def test_a_logger_that_knows_what_it_has_is_believed(log: Process, knows: int, logged: list[int]) -> None:
     log(Remembering(), range(3))
     logger = Remembering(knows=knows)
     log(logger, range(3, 4), earlier=range(3))
     assert logger.steps == logged
 
 
-def test_a_logger_that_fails_is_one_warning(log: Callable[..., None], printed: list[str]) -> None:
+def test_a_logger_that_fails_is_one_warning(log: Process) -> None:
     logger = Remembering(fails_at=2)
-    log(logger, range(5))
-    assert logger.steps == [0, 1]
-    assert printed == [
+    assert log(logger, range(5)) == [
         "warning: the logger Remembering ended after step 1 (OSError: the network is gone). The run goes on without "
         "it; the next start of the run, if there is one, tells it what it missed."
     ]
+    assert logger.steps == [0, 1]
     again = Remembering()
     log(again, range(0), earlier=range(5))
     assert again.steps == [2, 3, 4]
@@ -170,12 +151,12 @@ def test_a_logger_that_fails_is_one_warning(log: Callable[..., None], printed: l
     [("FINISH_SECONDS", 0.05, "it did not take them in 0 s"), ("QUEUE_SIZE", 3, "it is 3 records behind")],
 )
 def test_a_logger_that_hangs_is_left_behind(
-    name: str, value: Any, why: str, log: Callable[..., None], printed: list[str], monkeypatch: pytest.MonkeyPatch
+    name: str, value: Any, why: str, log: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "NOTICE_SECONDS", 0.01)
     monkeypatch.setattr(fanout, name, value)
     logger = Hanging()
-    log(logger, range(9))
+    printed = log(logger, range(9))
     assert f"Hanging ended before the first record ({why})" in printed[-1]
     assert sum("warning" in line for line in printed) == 1
     logger.released.set()

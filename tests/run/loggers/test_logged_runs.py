@@ -1,14 +1,14 @@
-"""Loggers of a real run: that of the page, Weights & Biases, and one that fails. The run is the same without them."""
+"""Loggers of a real run: that of the page, Weights & Biases offline, and one that fails."""
 
 from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.run.loggers.standins import install_wandb, runs_of
+from t5xpg.run.loggers.weights_and_biases import last_offline_step
+from t5xpg.run.records import read_jsonl, whole_split
 from tests.workplace import REPOSITORY, Workplace
 
 pytestmark = pytest.mark.process
@@ -29,10 +29,9 @@ ALL_OF_THEM = "LOGGERS = (%WANDB, @my_logger.ValidationTable(), @failing_logger.
 
 @pytest.fixture(scope="module")
 def variables(workplace: Workplace) -> dict[str, str]:
-    """The modules and the gin file of the page, and a stand-in for wandb, where a run finds them."""
+    """The modules and the gin file of the page, where a run finds them, and W&B without a network."""
     folder = workplace.folder / "loggers"
-    install_wandb(folder)
-    (folder / "server").mkdir()
+    folder.mkdir()
     (folder / "failing_logger.py").write_text(FAILING)
     (module,) = re.findall(r"^```python\n(# my_logger.py\n.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     (folder / "my_logger.py").write_text(module)
@@ -42,7 +41,7 @@ def variables(workplace: Workplace) -> dict[str, str]:
         gin.replace("import my_logger", "import my_logger\nimport failing_logger") + ALL_OF_THEM
     )
     path = os.pathsep.join([str(folder), workplace.environment["PYTHONPATH"]])
-    return {"PYTHONPATH": path, "WANDB_SERVER": str(folder / "server"), "WANDB_API_KEY": "a key", "WANDB_MODE": ""}
+    return {"PYTHONPATH": path, "WANDB_MODE": "offline", "HOME": str(folder)}
 
 
 def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
@@ -60,12 +59,13 @@ def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
     assert "ConnectionError: nobody answers" in printed
     for record in ("metrics.jsonl", "batches.sha256"):
         assert (runs / "logged" / record).read_bytes() == (runs / "not_logged" / record).read_bytes()
-    (rows,) = runs_of(Path(variables["WANDB_SERVER"]))
-    told = {row["step"]: row["values"] for row in rows if "step" in row}
-    assert [row["step"] for row in rows if "step" in row] == [0, 3, 6, 9, 12], "each step once"
-    assert set(told[12]) >= {"train/loss", "validation/loss", "validation/bits_per_byte", "timing/seconds_per_step"}
-    table = (runs / "logged" / "loggers" / "losses.tsv").read_text().splitlines()
-    assert table == [f"{step}\t{told[step]['validation/loss']:.4f}" for step in (0, 6, 12)]
+    folder = runs / "logged" / "loggers"
+    assert len(list(folder.glob("wandb/offline-run-*"))) == 2, "one for each process"
+    assert last_offline_step(folder, "*") == 12
+    validation = whole_split(read_jsonl(runs / "logged" / "metrics.jsonl"), "validation")
+    table = (folder / "losses.tsv").read_text().splitlines()
+    assert table == [f"{one['step']}\t{one['loss']:.4f}" for one in validation]
+    assert [one["step"] for one in validation] == [0, 6, 12]
 
 
 def test_check_asks_loggers(workplace: Workplace) -> None:

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
-from tests.run.loggers.standins import install_wandb, runs_of
 from tests.workplace import REPOSITORY
 
 # A process that logs some steps, and then is killed or closes.
@@ -41,60 +41,41 @@ thread.close()
 """
 
 
-def started(folder: Path, step: int = 0) -> StartedRun:
-    folder.mkdir(exist_ok=True)
-    return StartedRun("small", "0123abcd", folder, folder, step, {"model": "T5"}, "", {"total_steps": 8})
-
-
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the stand-in keeps what it is told."""
-    install_wandb(tmp_path / "packages")
-    monkeypatch.syspath_prepend(tmp_path / "packages")
-    for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
-        monkeypatch.delitem(sys.modules, name)
+def wandb(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Stands for the package, and for a server that has steps 0 to 4 of the run."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
-    (tmp_path / "server").mkdir()
-    monkeypatch.setenv("WANDB_SERVER", str(tmp_path / "server"))
-    monkeypatch.setenv("WANDB_API_KEY", "a key")
-    yield tmp_path / "server"
-    sys.modules.pop("wandb", None)
+    package = Mock()
+    package.setup.return_value.settings.mode = "online"
+    package.init.return_value.starting_step = 5
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    return package
 
 
-def test_a_run_and_its_continuation_are_one(tmp_path: Path, server: Path) -> None:
+def test_what_a_server_is_told(tmp_path: Path, wandb: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = StartedRun("small", "0123abcd", tmp_path, tmp_path, 2, {"model": "T5"}, "", {"total_steps": 8})
     logger = WeightsAndBiases(group="tiny", tags=("a", "b"))
-    logger.check()
-    assert logger.start(started(tmp_path / "a run")) == -1
-    logger.record(0, {"validation/loss": 5.0, "text": "said"})
-    logger.record(4, {"train/loss": 4.0})
-    again = WeightsAndBiases()
-    assert again.start(started(tmp_path / "a run", step=2)) == 4, "the server has steps behind the checkpoint"
-    again.record(6, {"train/loss": 3.0})
-    again.finish()
-    (rows,) = runs_of(server)
-    first, *rest = rows
-    assert first["init"] == {
-        "project": "t5xpg", "entity": None, "name": "a run", "group": "tiny", "tags": ["a", "b"], "resume": "allow",
-        "mode": None,
-    }  # fmt: skip
-    assert [row.get("step") for row in rest] == [0, 4, None, 6, None]
-    assert rest[0]["values"] == {"validation/loss": 5.0, "text": "said"}
-    assert rest[-1] == {"finish": True}
-
-
-def test_variables_name_project_and_run(tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logger.start(run) == 4, "the server has steps behind the checkpoint"
+    logger.record(6, {"train/loss": 3.0, "text": "said"})
+    logger.finish()
+    assert wandb.mock_calls[-2:] == [
+        call.init().log({"train/loss": 3.0, "text": "said"}, step=6, commit=True), call.init().finish(),
+    ]  # fmt: skip
+    given = wandb.init.call_args.kwargs
+    names = {"project": "t5xpg", "name": tmp_path.name, "group": "tiny", "tags": ["a", "b"]}
+    assert names.items() <= given.items()
+    assert (given["id"], given["resume"], given["config"]["model"]) == ("0123abcd", "allow", "T5")
+    # variables name what gin does not
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     monkeypatch.setenv("WANDB_NAME", "from a variable")
-    WeightsAndBiases(name="from gin").start(started(tmp_path / "a run"))
-    ((first,),) = runs_of(server)
-    assert (first["init"]["project"], first["init"]["name"]) == ("mine", "from gin")
-
-
-def test_without_a_key_nobody_is_asked(tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WANDB_API_KEY")
+    WeightsAndBiases(name="from gin").start(run)
+    assert (wandb.init.call_args.kwargs["project"], wandb.init.call_args.kwargs["name"]) == ("mine", "from gin")
+    # without a key nobody is asked
+    wandb.login.return_value = False
     with pytest.raises(UserError, match="set WANDB_API_KEY, type `wandb login`, or use WANDB_MODE=offline"):
-        WeightsAndBiases().start(started(tmp_path / "a run"))
+        WeightsAndBiases().start(run)
+    wandb.login.assert_called_with(prompt=False, verify=False)
 
 
 def test_what_check_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from t5xpg.base.errors import UserError
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study.proofs import hosts
 from t5xpg.study.proofs.hosts import LOSS_TOLERANCE, PARAMETER_TOLERANCE, Row, prove_hosts
-from tests.workplace import EXPERIMENT
 
 ROW = Row("2 processes", True, 1e-7, 1e-8, True)
 
@@ -50,17 +49,16 @@ def test_differences_of_losses_and_parameters(tmp_path: Path) -> None:
     assert hosts._distance(arrays, {"a": arrays["a"]}) == float("inf")
 
 
-def test_what_cannot_be_proven(tmp_path: Path) -> None:
-    gin = tmp_path / "small.gin"
-    gin.write_text(EXPERIMENT)
+def test_what_cannot_be_proven(own_place: Path) -> None:
+    gin, proof = str(own_place / "small.gin"), own_place / "proof"
     with pytest.raises(UserError, match="PROCESSES=3: 2, 4, 8"):
-        prove_hosts(str(gin), [], processes=3, path=tmp_path / "proof")
+        prove_hosts(gin, [], processes=3, path=proof)
     with pytest.raises(UserError, match="12 steps that saves every 5 cannot be interrupted between"):
-        prove_hosts(str(gin), ["--gin.CHECKPOINT_PERIOD=5"], processes=2, path=tmp_path / "proof")
-    (tmp_path / "proof").mkdir(exist_ok=True)
-    (tmp_path / "proof" / "thesis.tex").write_text("")
+        prove_hosts(gin, ["--gin.CHECKPOINT_PERIOD=5"], processes=2, path=proof)
+    proof.mkdir(exist_ok=True)
+    (proof / "thesis.tex").write_text("")
     with pytest.raises(UserError, match=r"holds something else than a proof: thesis\.tex"):
-        prove_hosts(str(gin), [], processes=2, path=tmp_path / "proof")
+        prove_hosts(gin, [], processes=2, path=proof)
 
 
 def test_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

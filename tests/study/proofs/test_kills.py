@@ -18,8 +18,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.phases import PHASES
 from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import Comparison
-from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
-from tests.workplace import EXPERIMENT
+from t5xpg.study.proofs.kills import PhaseTimes, WatchedRun, kill_in
+
+pytestmark = pytest.mark.process
 
 INTERPRETER = os.path.realpath(sys.executable)
 
@@ -61,9 +62,9 @@ for step in range(saved + 1, 13):
 
 
 @pytest.fixture
-def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def trainer(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The made-up trainer in the place of the interpreter that `python -m t5xpg train` is started with."""
-    file = tmp_path / "trainer"
+    file = own_place / "trainer"
     write_trainer(file)
     monkeypatch.setattr(sys, "executable", str(file))
     monkeypatch.setattr(resume, "compare", lambda *arguments: Comparison())
@@ -75,21 +76,13 @@ def write_trainer(file: Path, extra: str = "", seconds: float = 0.03) -> None:
     file.chmod(0o755)
 
 
-@pytest.fixture
-def experiment(tmp_path: Path) -> str:
-    file = tmp_path / "small.gin"
-    file.write_text(EXPERIMENT)
-    return str(file)
+def prove(folder: Path, *overrides: str, kills: int = 5) -> int:
+    return resume.prove_resume(str(folder.with_name("small.gin")), overrides, kills=kills, seed=0, path=folder)
 
 
-def prove(experiment: str, folder: Path, *overrides: str, kills: int = 5, seed: int = 0) -> int:
-    return resume.prove_resume(experiment, overrides, kills=kills, seed=seed, path=folder)
-
-
-@pytest.mark.process
-def test_every_phase_gets_its_share(trainer: Path, experiment: str, tmp_path: Path) -> None:
+def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path) -> None:
     folder = tmp_path / "proof"
-    assert prove(experiment, folder, kills=23) == 0
+    assert prove(folder, kills=23) == 0
     receipt = json.loads((folder / "receipt.json").read_text())
     counts = receipt["kills"]["by_phase"]
     assert all(counts[name] >= 4 for name in PHASES)
@@ -101,51 +94,42 @@ def test_every_phase_gets_its_share(trainer: Path, experiment: str, tmp_path: Pa
     assert receipt["starts"] >= receipt["kills"]["dealt"] + 1
     # a later proof takes the place of this one
     (folder / "killed" / "of the first").touch()
-    assert prove(experiment, folder, kills=1) == 0
+    assert prove(folder, kills=1) == 0
     assert not (folder / "killed" / "of the first").exists()
 
 
-@pytest.mark.process
-def test_a_start_that_fails_is_shown(trainer: Path, experiment: str, tmp_path: Path) -> None:
+def test_a_start_that_fails_is_shown(trainer: Path, tmp_path: Path) -> None:
     write_trainer(trainer, extra="sys.exit('no room for it')")
     with pytest.raises(UserError, match=r"ended with exit code 1; its output lies in .*output\.log") as error:
-        prove(experiment, tmp_path / "proof")
+        prove(tmp_path / "proof")
     assert str(error.value).endswith("  no room for it")
 
 
-@pytest.mark.process
-def test_kills_that_never_hit_come_to_an_end(trainer: Path, experiment: str, tmp_path: Path) -> None:
+def test_kills_that_never_hit_come_to_an_end(trainer: Path, tmp_path: Path) -> None:
     """A restore that is told and over at once cannot be hit."""
     write_trainer(trainer, seconds=0.0)
     trainer.write_text(trainer.read_text().replace('phase("restore", saved)', "pass"))
     with pytest.raises(UserError, match="8 starts in a row ended in none of the phases that the run still has to be"):
-        prove(experiment, tmp_path / "proof")
+        prove(tmp_path / "proof")
 
 
-@pytest.mark.process
-def test_a_run_without_marks_cannot_be_killed(trainer: Path, experiment: str, tmp_path: Path) -> None:
-    trainer.write_text(trainer.read_text().replace('phase("evaluate", ', "print("))
-    with pytest.raises(UserError, match="cannot be killed in them: evaluate"):
-        prove(experiment, tmp_path / "proof")
-
-
-def test_what_is_refused(trainer: Path, experiment: str, tmp_path: Path) -> None:
+def test_what_is_refused(trainer: Path, tmp_path: Path) -> None:
     folder = tmp_path / "proof"
     with pytest.raises(UserError, match=r"no checkpoint before its end .*--gin\.CHECKPOINT_PERIOD=1"):
-        prove(experiment, folder, "--gin.CHECKPOINT_PERIOD=12")
+        prove(folder, "--gin.CHECKPOINT_PERIOD=12")
     with pytest.raises(UserError, match="KILLS=0"):
-        prove(experiment, folder, kills=0)
+        prove(folder, kills=0)
     assert not folder.exists()
     (folder / "photographs").mkdir(parents=True)
     with pytest.raises(UserError, match="holds something else than a proof: photographs"):
-        prove(experiment, folder)
+        prove(folder)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is no folder"):
-        prove(experiment, tmp_path / "file")
+        prove(tmp_path / "file")
     other = tmp_path / "other"
     held = locks.hold(other / ".lock", doing="proving", instead="")
     with held, pytest.raises(UserError, match=f"Process {os.getpid()} is proving"):
-        prove(experiment, other)
+        prove(other)
 
 
 def start(tmp_path: Path, program: str) -> WatchedRun:
@@ -155,46 +139,25 @@ def start(tmp_path: Path, program: str) -> WatchedRun:
     return WatchedRun([sys.executable, "-c", tell + program], tmp_path / "checkpoints", tmp_path / "log")
 
 
-def listen_until(run: WatchedRun, phase: str) -> None:
-    while not run.steps[phase]:
-        assert not run.ended
-        run.listen(1.0)
-
-
-@pytest.mark.process
 def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
-    with start(tmp_path, "tell('begin save 4\\nend save 4\\nbegin step 5\\n'); time.sleep(600)") as run:
-        listen_until(run, "step")
+    """Updates overlap."""
+    told = "begin save 4\\nend save 4\\nbegin step 5\\nbegin step 6\\nend step 5\\nbegin evaluate 0\\n"
+    with start(tmp_path, f"tell('{told}'); time.sleep(600)") as run:
+        while not run.steps["evaluate"]:
+            assert not run.ended
+            run.listen(1.0)
+        assert run.steps["step"] == [5, 6]
         assert run.open("save")
         assert run.open("step")
         (tmp_path / "checkpoints" / "4").mkdir(parents=True)
         run.listen(0.0)
         assert not run.open("save")
         assert len(run.durations["save"]) == 1
-        assert run.kill() == ["step"]
+        assert len(run.durations["step"]) == 1
+        assert run.kill() == ["step", "evaluate"]
         assert run.exit_code == -signal.SIGKILL
 
 
-@pytest.mark.process
-def test_updates_overlap(tmp_path: Path) -> None:
-    program = "tell('begin step 1\\nbegin step 2\\nend step 1\\nbegin evaluate 0\\n'); time.sleep(600)"
-    with start(tmp_path, program) as run:
-        listen_until(run, "evaluate")
-        assert run.steps["step"] == [1, 2]
-        assert len(run.durations["step"]) == 1
-        assert run.kill() == ["step", "evaluate"]
-
-
-@pytest.mark.process
-def test_marks_told_before_the_death_are_read(tmp_path: Path) -> None:
-    """Though nobody listened."""
-    with start(tmp_path, "tell('begin compile\\n'); print('told', flush=True); time.sleep(600)") as run:
-        while not (tmp_path / "log").stat().st_size:
-            time.sleep(0.01)
-        assert run.kill() == ["compile"]
-
-
-@pytest.mark.process
 def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
     """The other one holds the pipe open."""
     program = "subprocess.Popen(['sleep', '20'], close_fds=False); tell('begin compile\\n')"
@@ -207,61 +170,19 @@ def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
     assert time.monotonic() - began < 19
 
 
-@pytest.mark.process
 def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), start(tmp_path, "time.sleep(600)") as run:
         raise KeyboardInterrupt
     assert run.exit_code == -signal.SIGKILL
 
 
-@pytest.mark.process
 def test_a_phase_of_its_own_that_was_missed_ends_in_a_kill(tmp_path: Path) -> None:
     times = PhaseTimes({name: [1] for name in PHASES}, {name: [600.0] for name in PHASES})
     with start(tmp_path, "tell('begin restore 3\\nend restore 3\\nbegin step 4\\n'); time.sleep(600)") as run:
         assert kill_in(run, "restore", 1, times, random.Random(0), limit_seconds=60) in ([], ["step"])
 
 
-@pytest.mark.process
 def test_a_start_that_hangs(tmp_path: Path) -> None:
     times = PhaseTimes({name: [1] for name in PHASES}, {name: [1.0] for name in PHASES})
     with start(tmp_path, "time.sleep(600)") as run, pytest.raises(UserError, match="had not come to its compile"):
         kill_in(run, "compile", 1, times, random.Random(0), limit_seconds=0.1)
-
-
-def test_a_kill_counts_for_what_was_open() -> None:
-    def counted(aimed_at: str, *open_phases: str) -> str | None:
-        return Kill(1, aimed_at, open_phases, 3, 1.0).phase
-
-    assert counted("step", "step", "save") == "step"
-    assert counted("evaluate", "step", "save") == "save"
-    assert counted("save", "step") == "step"
-    assert counted("save") is None
-
-
-@pytest.mark.parametrize(("kills", "least", "most"), [(1, 0, 1), (5, 1, 1), (20, 4, 4), (23, 4, 5)])
-def test_shares_are_equal(kills: int, least: int, most: int) -> None:
-    shares = PhaseShares(kills, random.Random(0))
-    assert shares.draw_phase({"none"}) is None
-    dealt: Counter[str] = Counter()
-    while shares.left:
-        phase = shares.draw_phase(PHASES)
-        assert phase is not None
-        dealt[phase] += 1
-        shares.count(phase)
-    assert dealt.total() == kills
-    assert all(least <= dealt[name] <= most for name in PHASES)
-    shares.count("step")
-    assert shares.left == 0
-
-
-def test_what_comes_in_a_start() -> None:
-    steps: dict[str, list[int | None]] = {
-        "compile": [None],
-        "step": [1, 2, 3, 4],
-        "save": [2, 4],
-        "evaluate": [0, 4],
-        "restore": [],
-    }
-    times = PhaseTimes(steps, {name: [] for name in PHASES})
-    assert times.occurrences(None) == {"compile": 1, "step": 4, "save": 2, "evaluate": 2}
-    assert times.occurrences(2) == {"compile": 1, "step": 2, "save": 1, "evaluate": 1, "restore": 1}

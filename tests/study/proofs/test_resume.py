@@ -21,6 +21,8 @@ from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, leftovers, read_checkpoint
 from tests.workplace import Workplace, assert_same_run
 
+pytestmark = pytest.mark.process
+
 STEPS = 12
 
 
@@ -36,7 +38,6 @@ def proof(workplace: Workplace) -> tuple[Path, str]:
     return folder, printed
 
 
-@pytest.mark.process
 def test_a_run_killed_in_each_phase_is_the_same_run(proof: tuple[Path, str]) -> None:
     folder, printed = proof
     receipt = json.loads((folder / "receipt.json").read_text())
@@ -71,20 +72,21 @@ def copy(proof: tuple[Path, str], tmp_path: Path) -> Path:
     return Path(shutil.copytree(proof[0] / "unbroken", tmp_path / "killed"))
 
 
-@pytest.mark.process
-def test_a_copy_is_the_same_run(proof: tuple[Path, str], copy: Path) -> None:
+def test_folders_that_are_not_there_or_should_not_be(proof: tuple[Path, str], copy: Path) -> None:
     assert differences(proof, copy) == []
+    folder = copy / "checkpoints"
+    for left in ("8.orbax-checkpoint-tmp", "8.unfinished", "damaged", f"{STEPS}/x.tmp"):
+        assert leftovers(copy, proof[0] / "unbroken") == []
+        (folder / left).mkdir()
+        assert differences(proof, copy) == [f"{folder / left} was left behind by a kill."]
+        (folder / left).rmdir()
+    first, *others = sorted(int(path.name) for path in folder.iterdir())
+    shutil.rmtree(folder / str(first))
+    assert differences(proof, copy) == [f"{folder} holds the steps {others}, in the unbroken run {[first, *others]}."]
+    shutil.rmtree(folder / str(STEPS))
+    assert differences(proof, copy) == [f"There is no checkpoint {folder / str(STEPS)}."]
 
 
-@pytest.mark.process
-def test_another_checkpoint_that_was_kept_is_found(proof: tuple[Path, str], copy: Path) -> None:
-    steps = sorted(int(path.name) for path in (copy / "checkpoints").iterdir())
-    shutil.rmtree(copy / "checkpoints" / str(steps[0]))
-    (said,) = differences(proof, copy)
-    assert said == f"{copy / 'checkpoints'} holds the steps {steps[1:]}, in the unbroken run {steps}."
-
-
-@pytest.mark.process
 @pytest.mark.parametrize("name", ["metrics.jsonl", "batches.sha256"])
 def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -> None:
     lines = (copy / name).read_text().splitlines(keepends=True)
@@ -99,7 +101,6 @@ def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -
     assert f"{copy / name}, line {len(lines)}: no such line; in the unbroken run: " in said
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [f"{UNKNOWN}\n", *lines[1:]]])
 def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy: Path, change: Any) -> None:
     """Though both runs lack them."""
@@ -110,7 +111,6 @@ def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy:
     assert f"{other / 'batches.sha256'} is not whole: " in said
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("item", ["params", "optimizer"])
 def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item: str) -> None:
     folder = copy / "checkpoints" / str(STEPS) / item
@@ -130,47 +130,19 @@ def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item:
     assert f"/{name} differs in 1 of {values.size:,} values, first at {[0] * values.ndim}: " in said
 
 
-@pytest.mark.process
-def test_a_checkpoint_that_is_not_there_is_found(proof: tuple[Path, str], copy: Path) -> None:
-    shutil.rmtree(copy / "checkpoints" / str(STEPS))
-    (said,) = differences(proof, copy)
-    assert said == f"There is no checkpoint {copy / 'checkpoints' / str(STEPS)}."
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    "left",
-    [
-        "checkpoints/8.orbax-checkpoint-tmp",
-        "checkpoints/8.unfinished",
-        "checkpoints/damaged",
-        ".run.json.host-12.ab.tmp",
-        "checkpoints/12/x.tmp",
-    ],
-)
-def test_what_a_kill_left_is_found(proof: tuple[Path, str], copy: Path, left: str) -> None:
-    assert leftovers(copy, proof[0] / "unbroken") == []
-    (copy / left).mkdir()
-    assert differences(proof, copy) == [f"{copy / left} was left behind by a kill."]
-
-
-@pytest.mark.process
 def test_the_same_position_written_in_another_way_is_the_same(
     proof: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And that of another step is another one: the batches that follow decide."""
     place = Workplace(proof[0].parent)
-    for name, value in place.environment.items():
-        monkeypatch.setenv(name, value)
+    place.enter(monkeypatch)
     runs = proof[0] / "unbroken" / "checkpoints"
     one, other = (read_checkpoint(runs / step)["data"] for step in ("12", "8"))
     loaded = config.load(str(place.experiment))
     assert compare_positions(loaded, one, dict(one)) == ("byte for byte", None)
     assert compare_positions(loaded, one, {**one, "remark": one["stream"]}) == ("the next 8 batches", None)
-    assert compare_positions(loaded, one, other) == (
-        "",
-        "of the batches that follow its position, number 1 is another one",
-    )
+    said = "of the batches that follow its position, number 1 is another one"
+    assert compare_positions(loaded, one, other) == ("", said)
 
 
 # A trainer whose run is that of the proof, and which spoils a record of the unbroken run while it makes the other one.
@@ -188,7 +160,6 @@ if run.name == "killed":
 """
 
 
-@pytest.mark.process
 def test_a_proof_fails_where_the_runs_differ(
     proof: tuple[Path, str],
     workplace: Workplace,
@@ -228,11 +199,3 @@ def test_the_first_difference_of_arrays() -> None:
     zero = np.zeros((), np.float32)
     assert "a differs in 1 of 1 values, first at []: " in str(first_difference({"a": zero}, {"a": -zero}))
     assert first_difference({"a": zero * np.nan}, {"a": zero * np.nan}) is None
-
-
-@pytest.mark.process
-def test_a_checkpoint_is_read_without_devices(proof: tuple[Path, str]) -> None:
-    items = read_checkpoint(proof[0] / "unbroken" / "checkpoints" / str(STEPS))
-    assert set(items) == {"params", "optimizer", "data"}
-    assert all(isinstance(array, np.ndarray) for arrays in items.values() for array in arrays.values())
-    assert int(items["optimizer"]["step"]) == STEPS
