@@ -90,6 +90,8 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(got[0, :3], expected[0, :3], atol=1e-5)
     np.testing.assert_allclose(got[1, :6], expected[1, :6], atol=1e-5)
     assert np.isfinite(got).all()
+    gradients = jax.jit(jax.grad(lambda params: model.logits(params, long).sum()))(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
 def test_dropout_needs_a_key_and_depends_on_nothing_else():
