@@ -32,10 +32,9 @@ def packed_batch() -> dict[str, np.ndarray]:
     """Two texts in each row, and padding behind them."""
     generator = np.random.default_rng(0)
     found = {}
-    for part, length in (("encoder", S), ("decoder", T)):
+    for part, length, names in (("encoder", S, ["input"]), ("decoder", T, ["input", "target"])):
         segments = np.repeat([1, 2, 0], [length // 2, length - length // 2 - 1, 1])[None].repeat(B, 0)
-        names = ("encoder_input_tokens",) if part == "encoder" else ("decoder_input_tokens", "decoder_target_tokens")
-        found |= {name: generator.integers(1, 29, (B, length)) * (segments > 0) for name in names}
+        found |= {f"{part}_{name}_tokens": generator.integers(1, 29, (B, length)) * (segments > 0) for name in names}
         found[f"{part}_segment_ids"] = segments
     found["decoder_causal_attention"] = (np.arange(T) < 1).astype(int)[None].repeat(B, 0)
     return {name: array.astype(np.int32) for name, array in found.items()}

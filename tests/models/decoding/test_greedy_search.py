@@ -1,4 +1,4 @@
-"""Greedy decoding against the largest of each step's logits, row by row; transformers' answers: test_parity.py."""
+"""Greedy decoding against the largest of each step's logits, row by row; transformers': exchange/test_importing.py."""
 
 from __future__ import annotations
 
