@@ -1,11 +1,11 @@
-"""One mesh or another: the same numbers, and parts where they belong."""
+"""Meshes and the parts of arrays on them; what is computed on eight devices: on_eight_devices.py."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -13,116 +13,22 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from t5xpg import distributed
 from t5xpg.base.errors import UserError
-from t5xpg.distributed import MeshConfig, check_batch_size, make_mesh, params_shardings, shard_batch, state_shardings
+from t5xpg.distributed import MeshConfig, check_batch_size, make_mesh, params_shardings, state_shardings
 from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon
 from t5xpg.optim.state import TrainState
 from tests.workplace import REPOSITORY
 
-ROOT = REPOSITORY
 
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What tests/mesh_runs.py finds on eight simulated devices."""
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    environment = os.environ | {
-        "XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, str(ROOT / "tests" / "mesh_runs.py"), str(tmp_path_factory.mktemp("checkpoints"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.process
+def test_on_eight_devices(tmp_path: Path) -> None:
+    """Every mesh, layout and accumulation computes the same, and XLA has nothing to say of it."""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    file = Path(__file__).with_name("on_eight_devices.py")
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", f"--basetemp={tmp_path}", str(file)]
+    done = subprocess.run(command, env=os.environ | flags, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
     assert done.stderr == ""
-    return json.loads(done.stdout)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("optimizer", ["Adafactor", "AdamW", "AdamWScale", "Muon"])
-def test_every_mesh_and_every_accumulation_trains_alike(found, optimizer):
-    """Data and tensor parallel, batches in parts: the same after 20 steps as on one device with whole batches."""
-    assert found["devices"] == 8
-    results = found["optimizers"][optimizer]
-    assert results["moved"] > 0.03
-    for layout, differences in results["layouts"].items():
-        assert differences["losses"] < 1e-5, layout
-        assert differences["params"] < 1e-5, layout
-
-
-@pytest.mark.process
-def test_a_new_state_is_the_same_on_every_mesh(found):
-    assert found["created"] < 1e-6
-
-
-@pytest.mark.process
-def test_fsdp_gathers_parameters_and_scatters_gradients(found):
-    """Of the compiled step: every matrix is gathered for each pass, and none is summed up whole."""
-    collectives = found["collectives of FSDP"]
-    matrices = {tuple(shape) for shape in found["matrices"]}
-    gathered = [tuple(shape) for shape in collectives["all-gather"] if tuple(shape) in matrices]
-    # for the forward and for the backward pass, which of the embedding needs nothing
-    assert len(gathered) == 2 * found["number of matrices"] - 1
-    scattered = {tuple(shape) for shape in collectives["reduce-scatter"]}
-    parts = {
-        tuple(size // 8 if place == split else size for place, size in enumerate(shape))
-        for shape in matrices
-        for split in (0, 1)
-        if shape[split] == 8
-    }
-    assert scattered <= parts
-    assert len(collectives["reduce-scatter"]) >= found["number of matrices"]
-    assert not matrices & {tuple(shape) for shape in collectives["all-reduce"]}
-
-
-@pytest.mark.process
-def test_parameters_and_statistics_are_split(found):
-    assert found["parts"] == {
-        "embedding": [32 // 4, 8],
-        "wi_0": [8, 16 // 4],
-        "wo": [16 // 4, 8],
-        "wi_0's statistics": [8, 16 // 4],
-    }
-    assert found["parts of FSDP"] == {
-        "embedding": [32, 8 // 8],
-        "wi_0": [8 // 8, 16],
-        "wo": [16, 8 // 8],
-        "wi_0's statistics": [8 // 8, 16],
-    }
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("optimizer", ["Adafactor", "AdamW", "AdamWScale", "Muon"])
-def test_a_checkpoint_of_one_mesh_goes_on_on_another(found, optimizer):
-    """From data to tensor parallel, from FSDP to one device, and so on."""
-    results = found["optimizers"][optimizer]["restored"]
-    assert results["equal"]
-    assert results["lies"]
-    assert results["params"] < 1e-5
-
-
-@pytest.mark.process
-def test_the_parameters_alone_restore_on_another_mesh(found):
-    assert found["parameters alone"] is True
-
-
-@pytest.mark.process
-def test_a_run_that_continues_is_the_unbroken_run_bit_for_bit(found):
-    assert found["continues"] is True
-
-
-@pytest.mark.process
-def test_evaluation_agrees(found):
-    assert all(difference < 1e-5 for differences in found["evaluation"] for difference in differences.values())
-
-
-@pytest.mark.process
-def test_predictions_and_scores_agree(found):
-    """Over devices along "data", and along both axes with parameters that are gathered."""
-    for outputs in found["outputs"]:
-        assert outputs["predictions"] is True
-        assert outputs["scores"] < 1e-5
 
 
 def devices(count: int) -> list[SimpleNamespace]:
@@ -159,11 +65,10 @@ def mesh_of(data: int, model: int) -> AbstractMesh:
     return AbstractMesh((data, model), ("data", "model"))
 
 
-def spec(axes: tuple[str, ...], shape: tuple[int, ...], mesh=None, **options) -> PartitionSpec:
+def spec(axes: tuple[str, ...], shape: tuple[int, ...], **options) -> PartitionSpec:
     leaf = jax.ShapeDtypeStruct(shape, np.float32)
-    return params_shardings({"layer": {"w": axes}}, {"layer": {"w": leaf}}, mesh or mesh_of(2, 4), **options)["layer"][
-        "w"
-    ].spec
+    found = params_shardings({"layer": {"w": axes}}, {"layer": {"w": leaf}}, mesh_of(2, 4), **options)
+    return found["layer"]["w"].spec
 
 
 def test_rules():
@@ -209,11 +114,3 @@ def test_batch_sizes():
         check_batch_size(12, mesh_of(4, 2), num_microbatches=2)
     with pytest.raises(UserError, match="BATCH_SIZE is 0"):
         check_batch_size(0, mesh_of(1, 1))
-
-
-def test_sharded_batches_keep_their_rows():
-    mesh = make_mesh(MeshConfig(devices=1))
-    batch = {"tokens": np.arange(6, dtype=np.int32).reshape(3, 2)}
-    sharded = shard_batch(batch, distributed.batch_sharding(mesh))
-    np.testing.assert_array_equal(sharded["tokens"], batch["tokens"])
-    assert sharded["tokens"].sharding == distributed.batch_sharding(mesh)

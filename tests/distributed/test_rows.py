@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from t5xpg.base.errors import UserError
-from t5xpg.distributed.rows import HeldRows, held_rows, on_mesh, require_devices_of_all
+from t5xpg.distributed.rows import HeldRows, held_rows, require_devices_of_all
 
 B = 8
 BATCH = {
@@ -37,6 +36,7 @@ class Device:
 
 
 QUARTERS = [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
+HALVES = Layout(*zip([0, 0, 1, 1], QUARTERS, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,9 @@ QUARTERS = [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
     [
         # one device a process, two, all; a shard of which only a part is needed is read as a whole
         (Layout(*enumerate(QUARTERS)), 4, [(0,), (1,), (2,), (3,)]),
-        (Layout(*zip([0, 0, 1, 1], QUARTERS, strict=True)), 4, [(0, 1), (2, 3)]),
-        (Layout(*zip([0, 0, 1, 1], QUARTERS, strict=True)), 8, [(0, 1, 2, 3), (4, 5, 6, 7)]),
-        (Layout(*zip([0, 0, 1, 1], QUARTERS, strict=True)), 2, [(0,), (1,)]),
-        (Layout(*zip([0, 0, 1, 1], QUARTERS, strict=True)), 1, [(0,), (0,)]),
+        (HALVES, 4, [(0, 1), (2, 3)]),
+        (HALVES, 8, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        (HALVES, 1, [(0,), (0,)]),
         # devices of one process apart from each other
         (Layout(*zip([0, 1, 1, 0], QUARTERS, strict=True)), 4, [(0, 3), (1, 2)]),
         # a model split over two processes: both have the same rows
@@ -59,14 +58,6 @@ def test_the_virtual_shards_of_a_process(layout: Any, shards: int, expected: lis
     found = [held_rows(layout, B, shards, process) for process in range(len(expected))]
     assert [held.shards for held in found] == expected
     assert {held.rows_per_shard for held in found} == {B // shards}
-
-
-def test_arrays_are_placed_where_their_rows_belong() -> None:
-    mesh = jax.make_mesh((1,), ("data",))
-    placed = HeldRows.of_all(B).place(BATCH, NamedSharding(mesh, PartitionSpec("data")))
-    for name, array in BATCH.items():
-        np.testing.assert_array_equal(np.asarray(placed[name]), array)
-        assert placed[name].dtype == array.dtype
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 2), (2, 4), (6, 8), (1, 3), (0, 4)])
@@ -94,14 +85,3 @@ def test_a_process_without_a_device_on_the_mesh() -> None:
     require_devices_of_all(mesh(0, 0, 1, 1), 2)
     with pytest.raises(UserError, match=r"The mesh \(data 1 x model 1\) has no device of process 1, 2, and 3"):
         require_devices_of_all(mesh(0), 3)
-
-
-def test_values_of_every_process_on_the_mesh() -> None:
-    mesh = jax.make_mesh((1,), ("data",))
-    shardings = {"a": NamedSharding(mesh, PartitionSpec()), "b": NamedSharding(mesh, PartitionSpec("data"))}
-    tree = {"a": np.float32(3), "b": np.arange(4)}
-    placed: Any = on_mesh(tree, shardings)
-    assert float(placed["a"]) == 3
-    assert placed["a"].dtype == np.float32
-    np.testing.assert_array_equal(np.asarray(placed["b"]), tree["b"])
-    assert placed["b"].sharding == shardings["b"]

@@ -45,10 +45,8 @@ def recording(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) ->
     experiment, folder = loaded.experiment, tmp_path_factory.mktemp("recording")
     described = dataclasses.asdict(DESCRIPTION) | {"vocabulary": DESCRIPTION.vocabulary.to_json()}
     records = {}
-    for name, dataset, count in (
-        ("train", experiment.train_dataset, STEPS),
-        ("validation", experiment.eval_dataset, 2),
-    ):
+    streams = ("train", experiment.train_dataset, STEPS), ("validation", experiment.eval_dataset, 2)
+    for name, dataset, count in streams:
         dataset = data_config(dataset, experiment.random_seed)
         with StreamWriter(folder, name, dataset.batch_spec(vocab_size=384)) as writer:
             for batch in batches(dataset, count):
@@ -74,12 +72,8 @@ class Start:
             arguments = [str(workplace.experiment), *SETTINGS, f"--recorded={recording}", f"--run={run}", *several]
             self.outputs[process].unlink(missing_ok=True)
             command = workplace.command("train", *arguments)
-            own = {
-                **workplace.environment,
-                "JAX_NUM_CPU_DEVICES": str(DEVICES // count),
-                "PYTHONPATH": str(REPOSITORY),
-                LOST_VARIABLE: "10",
-            }
+            devices = {"JAX_NUM_CPU_DEVICES": str(DEVICES // count)}
+            own = {**workplace.environment, **devices, "PYTHONPATH": str(REPOSITORY), LOST_VARIABLE: "10"}
             watched = WatchedRun(command, run / "checkpoints", self.outputs[process], own)
             self.runs.append(self._stack.enter_context(watched))
 
@@ -135,9 +129,8 @@ def test_a_run_is_the_same_on_two_hosts_on_one_and_after_a_loss(
     first, last = lost.end(signal.SIGKILL, KILLED, saved=two / "checkpoints" / "12")
     assert last == -signal.SIGKILL
     assert first not in (0, None), lost.said(0)
-    assert re.search(
-        r"Process 1 of 2 .* has given no sign of life|connection to another process was lost", lost.said(0)
-    )
+    reason = r"Process 1 of 2 .* has given no sign of life|connection to another process was lost"
+    assert re.search(reason, lost.said(0))
     assert 12 <= max(int(path.name) for path in (two / "checkpoints").iterdir() if path.name.isdecimal()) < STEPS
 
     stopped = Start(workplace, recording, two, 2)

@@ -12,7 +12,6 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import exporting
@@ -25,17 +24,14 @@ from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
-from tests.workplace import REPOSITORY
+from tests.small_models import FAMILIES
 
-FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
 NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+@pytest.fixture(autouse=True)
+def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, "0")
-    return paths.runs_directory()
 
 
 def export(runs: Path, name: str, output: Path | None = None) -> Path:

@@ -8,22 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
 from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
+from tests.small_models import FAMILIES
 from tests.small_tokenizers import sentencepiece_model
 from tests.t5x_goldens import unpack
-from tests.workplace import REPOSITORY
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
-    return paths.runs_directory()
 
 
 def test_a_checkpoint_of_t5x_becomes_a_run(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,32 +58,11 @@ def test_what_gin_files_beside_it_say_of_the_mlp(runs: Path, tmp_path: Path) -> 
     assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("relu", "linear")
 
 
-FINE_TUNING = """
-from __gin__ import dynamic_registration
-from t5xpg.optim import optimizers
-include 'gin/models/t5_1_1.gin'
-include '{model}'
-include 'gin/optimizers/adafactor.gin'
-include 'gin/partitioning/one_device.gin'
-include 'gin/runs/finetune.gin'
-MIXTURE_OR_TASK_NAME = 'small_span_corruption'
-TASK_FEATURE_LENGTHS = {{'inputs': 16, 'targets': 8}}
-TRAIN_STEPS = 2
-BATCH_SIZE = 4
-RANDOM_SEED = 0
-INITIAL_CHECKPOINT = 't5_1_1'
-RESET_OPTIMIZER = False
-optimizers.Adafactor.min_dim_size_to_factor = 16
-"""
-
-
 def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
     """Its accumulators are compared in test_to_t5x.py."""
     run = import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs, optimizer=True)
-    file = tmp_path / "tuning.gin"
-    file.write_text(FINE_TUNING.format(model=run / "model.gin"))
-    experiment = config.load(str(file)).experiment
-    built = assembly.assemble(experiment)
+    loaded = config.load("t5_1_1", ["optimizers.Adafactor.min_dim_size_to_factor=16"])
+    built = assembly.assemble(loaded.experiment)
     with Checkpointer(run / "checkpoints", CheckpointConfig(), read_only=True) as checkpointer:
         state, _, _ = checkpointer.restore(0, built.abstract_state)
     assert int(state.step) == 5
@@ -101,11 +73,10 @@ def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
 def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="gcloud storage cp -r gs://t5-data/pretrained_models/small here"):
         import_checkpoint("gs://t5-data/pretrained_models/small", runs)
-    families = REPOSITORY / "tests" / "goldens" / "families"
     with pytest.raises(UserError, match="OPTIMIZER=1 is for checkpoints of T5X and Mesh-TensorFlow"):
-        import_checkpoint(str(families / "byt5"), runs, optimizer=True)
+        import_checkpoint(str(FAMILIES / "byt5"), runs, optimizer=True)
     both = unpack("t5_1_1", tmp_path)
-    for file in (families / "byt5").iterdir():  # a folder with a config.json is one of transformers
+    for file in (FAMILIES / "byt5").iterdir():  # a folder with a config.json is one of transformers
         shutil.copy(file, both)
     run = import_checkpoint(str(both), runs)
     assert json.loads((run / "run.json").read_text())["identity"]["imported"]["format"] == "huggingface"

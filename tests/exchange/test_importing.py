@@ -14,7 +14,6 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.check.run import look_at
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
@@ -22,18 +21,11 @@ from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
 from t5xpg.models.decoding import greedy
 from t5xpg.run.directory import RunDirectory
+from tests.small_models import FAMILIES, seq2seq
 from tests.small_tokenizers import sentencepiece_model
-from tests.workplace import REPOSITORY
 
-FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
 NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
 SOURCE = "t5_1_1"
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
-    return paths.runs_directory()
 
 
 @pytest.fixture
@@ -59,12 +51,7 @@ def read(run: Path) -> tuple[config.LoadedConfig, Any, Any]:
 
 
 def logits_of(loaded: config.LoadedConfig, params: Any, answers: dict[str, np.ndarray]) -> np.ndarray:
-    targets = answers["targets"]
-    batch = {
-        "encoder_input_tokens": answers["inputs"],
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
-    }
+    batch = seq2seq(answers["inputs"], answers["targets"])
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(loaded.experiment.model.logits)(params, batch))
 
@@ -156,29 +143,20 @@ def test_names_of_folders_are_no_statements(runs: Path, tmp_path: Path) -> None:
     assert "\nMODEL = @" not in (runs / "harmless" / "harmless.gin").read_text()
 
 
-def remove(name: str) -> Any:
-    return lambda folder: (folder / name).unlink()
+def write(name: str, text: str) -> Any:
+    return lambda folder: (folder / name).write_text(text)
 
 
+# of what a folder holds; what is wrong with each file: huggingface/ and formats/
 BAD: dict[str, tuple[Any, str]] = {
-    "no config": (remove("config.json"), r"has no config\.json: expected a folder that `save_pretrained`"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is not JSON"),
-    "no object": (
-        lambda folder: (folder / "config.json").write_text("[]"),
-        r"config\.json holds no settings: expected an object",
+    "no config": (
+        lambda folder: (folder / "config.json").unlink(),
+        r"has no config\.json: expected a folder that `save",
     ),
-    "no weights": (remove("model.safetensors"), "holds no parameters"),
-    "no tokenizer": (remove("tokenizer.json"), r"has no tokenizer: .*TOKENIZER=path, or TOKENIZER=bytes"),
-    "another family": (lambda folder: change(folder, model_type="mbart"), "'mbart'; 't5', 'mt5', 'umt5' can be read"),
-    "another class": (
-        lambda folder: change(folder, architectures=["T5EncoderModel"]),
-        "is a T5EncoderModel: only encoder-decoders can be imported",
-    ),
-    "a cut file": (
-        lambda folder: (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{"),
-        "is not a whole safetensors file",
-    ),
-    "more ids": (lambda folder: change(folder, vocab_size=39), "has 40 ids and the model 39"),
+    "no JSON": (write("config.json", "{"), r"config\.json is not JSON"),
+    "no object": (write("config.json", "[]"), r"config\.json holds no settings: expected an object"),
+    "another class": (lambda folder: change(folder, architectures=["T5EncoderModel"]), "only encoder-decoders can be"),
+    "a cut file": (write("model.safetensors", "\x10\0\0\0\0\0\0\0{"), "is not a whole safetensors file"),
     "another end": (lambda folder: change(folder, eos_token_id=7), "is 7 by its config.json, and 1 by its tokenizer"),
 }
 
@@ -193,12 +171,15 @@ def test_bad_checkpoints(runs: Path, folder: Path, what: str) -> None:
     assert not runs.exists() or not list(runs.iterdir())
 
 
-def test_bad_names(runs: Path, folder: Path) -> None:
-    with pytest.raises(UserError, match=r"NAME=a/b: expected letters"):
-        import_checkpoint(str(folder), runs, name="a/b")
-    with pytest.raises(UserError, match="NAME=byt5_tiny_demo is an experiment"):
-        import_checkpoint(str(folder), runs, name="byt5_tiny_demo")
-    with pytest.raises(UserError, match=r"SENTINELS=sekio is no convention\. Did you mean seqio"):
-        import_checkpoint(str(folder), runs, sentinels="sekio")
-    with pytest.raises(UserError, match="SENTINELS=byt5_google is for bytes; this huggingface vocabulary"):
-        import_checkpoint(str(folder), runs, sentinels="byt5_google")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "a/b"}, r"NAME=a/b: expected letters"),
+        ({"name": "byt5_tiny_demo"}, "NAME=byt5_tiny_demo is an experiment"),
+        ({"sentinels": "sekio"}, r"SENTINELS=sekio is no convention\. Did you mean seqio"),
+        ({"sentinels": "byt5_google"}, "SENTINELS=byt5_google is for bytes; this huggingface vocabulary"),
+    ],
+)
+def test_bad_options(runs: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        import_checkpoint(str(FAMILIES / SOURCE), runs, **options)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.exchange import to_t5x
 from t5xpg.exchange.formats.t5x_files import open_checkpoint
@@ -30,6 +29,7 @@ from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+from tests.small_models import seq2seq
 from tests.small_tokenizers import sentencepiece_model
 from tests.t5x_goldens import CONTENTS, described, unpack
 
@@ -38,19 +38,13 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
-    return paths.runs_directory()
-
-
 def contents(folder: Path) -> dict[str, str]:
     arrays = {name: stored.read() for name, stored in open_checkpoint(folder).arrays.items()}
     return {name: described(array) for name, array in arrays.items() if array.shape != (1,)}
 
 
-def params_in(case: str) -> dict[str, str]:
-    return {name: said for name, said in CONTENTS[case].items() if name.startswith("target/")}
+def below(place: str, found: dict[str, str]) -> dict[str, str]:
+    return {name: said for name, said in found.items() if name.startswith(place)}
 
 
 @pytest.mark.parametrize("case", ["t5_1_1", "t5_tied_bfloat16", "scalable_scanned"])
@@ -61,17 +55,15 @@ def test_what_t5x_wrote_is_written_again(case: str, runs: Path, tmp_path: Path) 
     import_checkpoint(str(given), runs)
     folder = to_t5x.export(config.load(case), runs / case)
     assert folder == runs / case / "t5x"
-    found = contents(folder)
-    assert {name: said for name, said in found.items() if name.startswith("target/")} == params_in(case)
+    assert below("target/", contents(folder)) == below("target/", CONTENTS[case])
     # the accumulators that T5X's own optimiser of the usual settings begins with
     assert open_checkpoint(folder).arrays.keys() >= CONTENTS[case].keys()
     assert (int(open_checkpoint(folder).arrays["state/step"].read()), folder.name) == (0, "t5x")
     assert (folder / "spiece.model").is_file()
     # and taken back, with its vocabulary
     import_checkpoint(str(folder), runs, name="again")
-    again = json.loads((runs / "again" / "run.json").read_text())["identity"]
-    assert again["vocabulary"] == json.loads((runs / case / "run.json").read_text())["identity"]["vocabulary"]
-    assert again["settings"] == json.loads((runs / case / "run.json").read_text())["identity"]["settings"]
+    first, again = (json.loads((runs / name / "run.json").read_text())["identity"] for name in (case, "again"))
+    assert (again["vocabulary"], again["settings"]) == (first["vocabulary"], first["settings"])
 
 
 def test_accumulators_of_layers_in_one_array_have_t5x_shapes(tmp_path: Path) -> None:
@@ -79,32 +71,21 @@ def test_accumulators_of_layers_in_one_array_have_t5x_shapes(tmp_path: Path) -> 
     state = state_of(open_checkpoint(unpack("scalable_scanned", tmp_path)))
     model = EncoderDecoderModel(config_of(state))
     states = flatten_dict(to_t5x.new_param_states(model, params_of(state, model.config)), sep="/")
-    shapes = {name: "x".join(map(str, array.shape)) for name, array in states.items() if array.shape != (1,)}
-    expected = {
-        name.removeprefix("state/param_states/"): said.split()[0]
-        for name, said in CONTENTS["scalable_scanned"].items()
-        if name.startswith("state/param_states/")
-    }
-    tables = ("token_embedder/embedding/", "decoder/logits_dense/kernel/")
-    assert {name: shape for name, shape in shapes.items() if not name.startswith(tables)} == {
-        name: shape for name, shape in expected.items() if not name.startswith(tables)
-    }
+    found = {f"state/param_states/{name}": described(array) for name, array in states.items() if array.shape != (1,)}
+
+    def shapes(said: dict[str, str]) -> dict[str, str]:
+        tables = ("token_embedder/embedding/", "decoder/logits_dense/kernel/")
+        inner = {name.removeprefix("state/param_states/"): one.split()[0] for name, one in said.items()}
+        return {name: shape for name, shape in inner.items() if not name.startswith(tables)}
+
+    assert shapes(found) == shapes(below("state/param_states/", CONTENTS["scalable_scanned"]))
 
 
 @pytest.mark.parametrize("scanned", [False, True])
 def test_adafactor_goes_with_it(scanned: bool, runs: Path, tmp_path: Path) -> None:
     import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs, optimizer=True)
-    file = tmp_path / "again.gin"
-    lines = [
-        "from __gin__ import dynamic_registration",
-        "from t5xpg.optim import optimizers",
-        f"include '{runs / 't5_1_1' / 't5_1_1.gin'}'",
-        "optimizers.Adafactor.min_dim_size_to_factor = 16",
-        "from t5xpg.models import encoder_decoder",
-        f"encoder_decoder.T5Config.scan_layers = {scanned}",
-    ]
-    file.write_text("\n".join(lines))
-    folder = to_t5x.export(config.load(str(file)), runs / "t5_1_1", tmp_path / "out")
+    overrides = ["optimizers.Adafactor.min_dim_size_to_factor=16", f"encoder_decoder.T5Config.scan_layers={scanned}"]
+    folder = to_t5x.export(config.load("t5_1_1", overrides), runs / "t5_1_1", tmp_path / "out")
     assert contents(folder) == CONTENTS["t5_1_1"]
     assert (folder / "checkpoint_5").is_dir()
 
@@ -120,11 +101,7 @@ def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
         state_of(open_checkpoint(path))
     shared = SharedEncoderDecoderModel(T5Config(vocab_size=40, **{**SIZES, "num_encoder_layers": 2}))
     target = in_t5x(shared, jax.tree.map(np.asarray, shared.init(jax.random.key(0))))
-    batch = {
-        "encoder_input_tokens": np.asarray([[5, 6, 7, 1]]),
-        "decoder_target_tokens": np.asarray([[8, 9, 1]]),
-        "decoder_input_tokens": np.asarray([[0, 8, 9]]),
-    }
+    batch = seq2seq(np.asarray([[5, 6, 7, 1]]), np.asarray([[8, 9, 1]]))
     twice = EncoderDecoderModel(shared.config).logits(target, batch)
     np.testing.assert_allclose(shared.logits(shared.init(jax.random.key(0)), batch), twice, atol=1e-5)
 

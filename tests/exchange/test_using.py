@@ -7,11 +7,12 @@ import json
 import pytest
 from safetensors.numpy import load_file
 
-from tests.workplace import REPOSITORY, Workplace
+from tests.small_models import FAMILIES
+from tests.workplace import Workplace
 
 pytestmark = pytest.mark.process
 
-BYT5 = REPOSITORY / "tests" / "goldens" / "families" / "byt5"
+BYT5 = FAMILIES / "byt5"
 TASK = "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption_byt5"
 LENGTHS = "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32}"
 
@@ -40,7 +41,6 @@ def test_it_is_used_by_its_name(workplace: Workplace) -> None:
 
 def test_mistakes_are_said_in_one_line(workplace: Workplace) -> None:
     for arguments, message in (
-        (["import", "./nowhere"], "there is no such folder"),
         (["import", ""], "Name a checkpoint"),
         (["export", str(workplace.experiment), "--run=never"], "holds no run"),
         (["export", str(workplace.experiment), "--format=t6x"], "FORMAT=t6x is not known"),

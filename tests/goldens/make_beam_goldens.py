@@ -10,29 +10,26 @@ for every search of SEARCHES its sequences ("<name>/tokens" [B, returned, T], wi
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from make_goldens import CASES, random_weights
-from safetensors.numpy import load_file, save_file
+from make_goldens import CASES, is_check, make_all, random_weights, t5
 
 FOLDER = Path(__file__).resolve().parent / "beams"
 B, S, T, V = 8, 30, 14, 48
 
+FOUR = {"num_beams": 4, "num_return_sequences": 4}
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1},
-    "penalty_0": {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.0},
-    "penalty_0_never": {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.0, "early_stopping": "never"},
-    "penalty_1": {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 1.0},
-    "penalty_1_early": {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 1.0, "early_stopping": True},
-    "penalty_1_never": {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 1.0, "early_stopping": "never"},
+    "penalty_0": {**FOUR, "length_penalty": 0.0},
+    "penalty_0_never": {**FOUR, "length_penalty": 0.0, "early_stopping": "never"},
+    "penalty_1": {**FOUR, "length_penalty": 1.0},
+    "penalty_1_early": {**FOUR, "length_penalty": 1.0, "early_stopping": True},
+    "penalty_1_never": {**FOUR, "length_penalty": 1.0, "early_stopping": "never"},
     "penalty_2_of_3": {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 2.0},
     "penalty_minus_1": {"num_beams": 2, "num_return_sequences": 1, "length_penalty": -1.0},
 }
@@ -57,7 +54,8 @@ def up_to_the_end(sequences: np.ndarray) -> np.ndarray:
     return np.where(ended, 0, sequences)
 
 
-def golden(name: str) -> dict[str, np.ndarray]:
+def golden(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Tensors and metadata."""
     settings, made = CASES[name], MODELS[name]
     tied = settings["tie_word_embeddings"]
     rng = np.random.default_rng(made["seed"])
@@ -67,11 +65,7 @@ def golden(name: str) -> dict[str, np.ndarray]:
         for key, value in weights.items()
     }
     weights["shared.weight" if tied else "lm_head.weight"][1] *= made["end"]
-    with tempfile.TemporaryDirectory() as folder:
-        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        (Path(folder) / "config.json").write_text(json.dumps({**settings, "model_type": "t5"}))
-        model = transformers.T5ForConditionalGeneration.from_pretrained(folder, attn_implementation="eager")
-    model = model.float().eval()
+    model = t5(weights, settings)
     tokens = inputs(rng)
     found: dict[str, np.ndarray] = {"inputs": tokens}
     for search, asked in SEARCHES.items():
@@ -85,35 +79,9 @@ def golden(name: str) -> dict[str, np.ndarray]:
         found[f"{search}/tokens"] = np.pad(sequences, ((0, 0), (0, 0), (0, T - sequences.shape[2]))).astype(np.int32)
         if asked["num_beams"] > 1:
             found[f"{search}/scores"] = answer.sequences_scores.numpy().reshape(B, returned).astype(np.float32)
-    return {f"weight/{key}": value for key, value in weights.items()} | found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
-    check = parser.parse_args().check
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    FOLDER.mkdir(exist_ok=True)
-    failed = False
-    for name in MODELS:
-        path = FOLDER / f"{name}.safetensors"
-        tensors = golden(name)
-        if check:
-            stored = load_file(path)
-            assert sorted(stored) == sorted(tensors), name
-            same = all(np.allclose(stored[key], tensors[key], rtol=1e-5, atol=1e-6) for key in stored)
-            failed |= not same
-            print(f"{path.name}: {'the same' if same else 'other answers'}")
-            continue
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        values = {"config": CASES[name], "searches": SEARCHES, "versions": versions}
-        save_file(tensors, path, metadata={key: json.dumps(value) for key, value in values.items()})
-        print(f"{path.name}: {path.stat().st_size} bytes, {versions}")
-        for search in SEARCHES:
-            print(f"  {search} lengths", (tensors[f"{search}/tokens"] != 0).sum(axis=2).tolist())
-    return 1 if failed else 0
+    tensors = {f"weight/{key}": value for key, value in weights.items()} | found
+    return tensors, {"config": settings, "searches": SEARCHES}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make_all({name: FOLDER / f"{name}.safetensors" for name in MODELS}, golden, is_check()))

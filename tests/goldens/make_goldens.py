@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
@@ -69,6 +68,21 @@ def random_weights(model: torch.nn.Module, tied: bool, rng: np.random.Generator)
     return weights
 
 
+def from_checkpoint(kind: Any, weights: dict[str, np.ndarray], settings: dict[str, Any], **options: Any) -> Any:
+    """The model, through a checkpoint: one that is freshly made ties its head whatever the configuration says."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        (Path(folder) / "config.json").write_text(json.dumps(settings))
+        model = kind.from_pretrained(folder, **options)
+    assert settings["tie_word_embeddings"] or not torch.equal(model.lm_head.weight, model.shared.weight)
+    return model
+
+
+def t5(weights: dict[str, np.ndarray], settings: dict[str, Any]) -> Any:
+    kind, settings = transformers.T5ForConditionalGeneration, {**settings, "model_type": "t5"}
+    return from_checkpoint(kind, weights, settings, attn_implementation="eager").float().eval()
+
+
 def batch(rng: np.random.Generator) -> dict[str, np.ndarray]:
     inputs = rng.integers(2, V, size=(B, S))
     targets = rng.integers(2, V, size=(B, T))
@@ -78,7 +92,8 @@ def batch(rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"inputs": inputs.astype(np.int32), "targets": targets.astype(np.int32)}
 
 
-def golden(name: str) -> dict[str, np.ndarray]:
+def golden(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Tensors and metadata."""
     settings = CASES[name]
     tied = settings["tie_word_embeddings"]
     rng = np.random.default_rng(SEEDS[name])
@@ -87,14 +102,7 @@ def golden(name: str) -> dict[str, np.ndarray]:
     # makes some rows end early when decoding
     head = weights["shared.weight" if tied else "lm_head.weight"]
     head[1] *= 1.5
-    with tempfile.TemporaryDirectory() as folder:
-        # through a checkpoint: a freshly made model ties its head whatever the configuration says
-        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        (Path(folder) / "config.json").write_text(json.dumps({**settings, "model_type": "t5"}))
-        model = transformers.T5ForConditionalGeneration.from_pretrained(folder, attn_implementation="eager")
-    model = model.float().eval()
-    if not tied:
-        assert not torch.equal(model.lm_head.weight, model.shared.weight)
+    model = t5(weights, settings)
     data = batch(rng)
     inputs, targets = (torch.from_numpy(data[key].astype(np.int64)) for key in ("inputs", "targets"))
     labels = targets.masked_fill(targets == 0, -100)
@@ -107,43 +115,37 @@ def golden(name: str) -> dict[str, np.ndarray]:
     tensors = {f"weight/{key}": value for key, value in weights.items()}
     parameters = dict(model.named_parameters())
     tensors |= {f"gradient/{key}": parameters[key].grad.numpy().copy() for key in weights}
-    return tensors | {
-        **data,
-        "logits": output.logits.detach().numpy().copy(),
-        "loss": output.loss.detach().numpy().reshape(1),
-        "generated": generated.astype(np.int32),
-    }
+    found = {"logits": output.logits.detach().numpy().copy(), "loss": output.loss.detach().numpy().reshape(1)}
+    return {**tensors, **data, **found, "generated": generated.astype(np.int32)}, {"config": settings}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def is_check() -> bool:
+    parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
-    check = parser.parse_args().check
+    return parser.parse_args().check
+
+
+def make_all(paths: dict[str, Path], golden: Callable[[str], Any], check: bool) -> int:
+    """Write the file of each name, or compare it with what is computed now; returns 1 where they differ."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     failed = False
-    for name, settings in CASES.items():
-        path = HERE / f"{name}.safetensors"
-        tensors = golden(name)
+    for name, path in paths.items():
+        tensors, metadata = golden(name)
         if check:
             stored = load_file(path)
             assert sorted(stored) == sorted(tensors), name
-            worst = max(
-                float(np.linalg.norm(stored[key] - tensors[key]) / (np.linalg.norm(stored[key]) + 1e-12))
-                for key in stored
-            )
+            norm = np.linalg.norm
+            worst = max(float(norm(stored[key] - tensors[key]) / (norm(stored[key]) + 1e-12)) for key in stored)
             failed |= worst > 1e-5
-            print(f"{path.name}: largest relative difference {worst:.1e}")
-        else:
-            versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-            metadata = {"config": json.dumps(settings), "versions": json.dumps(versions)}
-            save_file(tensors, path, metadata=metadata)
-            with safe_open(path, "numpy") as file:
-                assert json.loads(file.metadata()["config"]) == settings
-            print(f"{path.name}: {path.stat().st_size} bytes, Python {platform.python_version()}, {versions}")
-            print("  generated lengths", (tensors["generated"] != 0).sum(axis=1), "loss", tensors["loss"])
-    return 1 if failed else 0
+            print(f"{name}: largest relative difference {worst:.1e}")
+            continue
+        metadata["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
+        path.parent.mkdir(exist_ok=True)
+        save_file(tensors, path, metadata={key: json.dumps(value) for key, value in metadata.items()})
+        print(f"{name}: {path.stat().st_size} bytes, {metadata['versions']}")
+    return int(failed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make_all({name: HERE / f"{name}.safetensors" for name in CASES}, golden, is_check()))

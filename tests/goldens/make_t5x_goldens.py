@@ -56,20 +56,16 @@ CASES: dict[str, tuple[Any, dict[str, Any], str, str]] = {
 
 def t5x_model(network: Any, sizes: dict[str, Any]) -> models.EncoderDecoderModel:
     """T5X's model with its Adafactor, which here factors small arrays, too."""
-    rules = adafactor.standard_logical_factor_rules()
-    optimizer = adafactor.Adafactor(
-        decay_rate=0.8, step_offset=0, logical_factor_rules=rules, min_dim_size_to_factor=16
-    )
+    settings = {"logical_factor_rules": adafactor.standard_logical_factor_rules(), "min_dim_size_to_factor": 16}
+    optimizer = adafactor.Adafactor(decay_rate=0.8, step_offset=0, **settings)
     vocabulary = seqio.ByteVocabulary()
     module = network.Transformer(config=network.T5Config(**sizes))
     return models.EncoderDecoderModel(module, vocabulary, vocabulary, optimizer)
 
 
 def initializer_of(model: Any, partitioner: Any) -> utils.TrainStateInitializer:
-    shapes = {
-        "encoder_input_tokens": (B, S),
-        **dict.fromkeys(("decoder_input_tokens", "decoder_target_tokens"), (B, T)),
-    }
+    decoder = dict.fromkeys(("decoder_input_tokens", "decoder_target_tokens"), (B, T))
+    shapes = {"encoder_input_tokens": (B, S), **decoder}
     types = dict.fromkeys(shapes, jnp.int32)
     return utils.TrainStateInitializer(model.optimizer_def, model.get_initial_variables, shapes, partitioner, types)
 
@@ -97,9 +93,8 @@ def save(folder: Path, state: Any, partitioner: Any, how: str, dtype: str) -> No
     if how == "tensorstore":
         checkpoints.Checkpointer(state, partitioner, str(folder), save_dtype=jnp.dtype(dtype)).save(state)
     elif how == "orbax":
-        manager = checkpoints.OrbaxCheckpointManagerInterface(
-            str(folder), state, partitioner, save_dtype=jnp.dtype(dtype)
-        )
+        kind, options = checkpoints.OrbaxCheckpointManagerInterface, {"save_dtype": jnp.dtype(dtype)}
+        manager = kind(str(folder), state, partitioner, **options)
         manager.save(state)
         manager.wait_until_finished()
         manager.close()
@@ -108,39 +103,30 @@ def save(folder: Path, state: Any, partitioner: Any, how: str, dtype: str) -> No
             named = mesh_tensorflow_names(state.state_dict())
             variables = [tf.compat.v1.Variable(value, name=name) for name, value in named.items()]
             session.run([variable.initializer for variable in variables])
-            tf.compat.v1.train.Saver(variables).save(
-                session, str(folder / f"model.ckpt-{STEP}"), write_meta_graph=False
-            )
+            target = str(folder / f"model.ckpt-{STEP}")
+            tf.compat.v1.train.Saver(variables).save(session, target, write_meta_graph=False)
 
 
 def mesh_tensorflow_names(state: dict[str, Any]) -> dict[str, np.ndarray]:
     """The inverse of `t5x.checkpoint_importer`'s rules, which `check_restored` holds it to."""
     slots = {"v_col": "_slot_vc", "v_row": "_slot_vr", "v": "_slot_v"}
-    layers = {
-        "pre_attention_layer_norm": "layer_000/layer_norm", "pre_self_attention_layer_norm": "layer_000/layer_norm",
-        "pre_cross_attention_layer_norm": "layer_001/layer_norm", "attention": "layer_000/SelfAttention",
-        "self_attention": "layer_000/SelfAttention", "encoder_decoder_attention": "layer_001/EncDecAttention",
+    rules = {
+        r"^token_embedder/": "shared/", r"/logits_dense/": "/logits/", r"/(en|de)coder_norm/": "/final_layer_norm/",
+        r"/relpos_bias/rel_embedding$": "/block_000/layer_000/SelfAttention/relative_attention_bias",
+        r"/layers_(\d)/": r"/block_00\1/", r"/pre_(self_)?attention_layer_norm/": "/layer_000/layer_norm/",
+        r"/pre_cross_attention_layer_norm/": "/layer_001/layer_norm/",
+        r"^(encoder.*)/pre_mlp_layer_norm/": r"\1/layer_001/layer_norm/",
+        r"^(decoder.*)/pre_mlp_layer_norm/": r"\1/layer_002/layer_norm/",
+        r"^(encoder.*)/mlp/": r"\1/layer_001/DenseReluDense/", r"^(decoder.*)/mlp/": r"\1/layer_002/DenseReluDense/",
+        r"/(self_)?attention/(\w)\w*/kernel$": r"/layer_000/SelfAttention/\2",
+        r"/encoder_decoder_attention/(\w)\w*/kernel$": r"/layer_001/EncDecAttention/\1",
     }  # fmt: skip
-    letters = {"query": "q", "key": "k", "value": "v", "out": "o"}
 
     def named(path: tuple[str, ...]) -> str:
-        if path[0] == "token_embedder":
-            return "shared/embedding"
-        stack, part = path[:2]
-        last = "layer_002" if stack == "decoder" else "layer_001"
-        if part == "logits_dense":
-            return "decoder/logits/kernel"
-        if part == "relpos_bias":
-            return f"{stack}/block_000/layer_000/SelfAttention/relative_attention_bias"
-        if part.endswith("_norm"):
-            return f"{stack}/final_layer_norm/scale"
-        block, inner = f"{stack}/block_{int(part.removeprefix('layers_')):03}", path[2:]
-        if inner[0] == "mlp":
-            return f"{block}/{last}/DenseReluDense/{inner[1]}/kernel"
-        if inner[0] == "pre_mlp_layer_norm":
-            return f"{block}/{last}/layer_norm/scale"
-        name = f"{block}/{layers[inner[0]]}"
-        return f"{name}/scale" if inner[-1] == "scale" else f"{name}/{letters[inner[1]]}"
+        name = "/".join(path)
+        for pattern, replacement in rules.items():
+            name = re.sub(pattern, replacement, name)
+        return name
 
     values: dict[str, np.ndarray] = {"global_step": np.asarray(STEP, np.int64)}
     for path, value in flatten_dict(state["target"]).items():

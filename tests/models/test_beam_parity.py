@@ -6,51 +6,32 @@ tests/goldens/make_beam_goldens.py made them.
 from __future__ import annotations
 
 import functools
-import json
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import load_file
 
-from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.exchange.huggingface.params import params_from_transformers
 from t5xpg.models.decoding import Rule, beam_search
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from tests.workplace import REPOSITORY
+from tests.small_models import GOLDENS, golden
 
-# compiling takes most of the time of these tests; only LLVM's optimisations are left out
-QUICK = {"xla_backend_optimization_level": 0}
-FOLDER = REPOSITORY / "tests" / "goldens" / "beams"
 MODELS = ["tied_relu", "untied_gated_gelu"]
 SEARCHES = [
     "penalty_0", "penalty_0_never", "penalty_1", "penalty_1_early", "penalty_1_never", "penalty_2_of_3",
     "penalty_minus_1",
 ]  # fmt: skip
-
-
-@functools.cache
-def load(name: str) -> tuple[EncoderDecoderModel, Any, dict[str, np.ndarray], dict[str, Any]]:
-    """The model, its parameters, the golden tensors, and what each search was asked."""
-    path = FOLDER / f"{name}.safetensors"
-    tensors = load_file(path)
-    with safe_open(path, "numpy") as file:
-        config = config_from_transformers(json.loads(file.metadata()["config"]))
-        searches = json.loads(file.metadata()["searches"])
-    weights = {name.removeprefix("weight/"): value for name, value in tensors.items() if name.startswith("weight/")}
-    params = jax.tree.map(jnp.asarray, params_from_transformers(weights, config))
-    return EncoderDecoderModel(config), params, tensors, searches
+load = functools.cache(lambda name: golden(GOLDENS / "beams" / f"{name}.safetensors"))
 
 
 def search(name: str, rule: Rule, beams: int) -> tuple[np.ndarray, np.ndarray]:
-    model, params, tensors, _ = load(name)
+    config, weights, tensors, _ = load(name)
+    params = jax.tree.map(jnp.asarray, params_from_transformers(weights, config))
     length = tensors["greedy/tokens"].shape[-1]
+    model = EncoderDecoderModel(config)
     run = functools.partial(beam_search, model, max_decode_length=length, num_decodes=beams, rule=rule)
-    with jax.numpy_dtype_promotion("strict"):
-        found = jax.jit(run, compiler_options=QUICK)(params, jnp.asarray(tensors["inputs"]))
+    found = jax.jit(run)(params, jnp.asarray(tensors["inputs"]))
     return np.asarray(found.tokens), np.asarray(found.scores)
 
 
@@ -59,8 +40,8 @@ def search(name: str, rule: Rule, beams: int) -> tuple[np.ndarray, np.ndarray]:
     [*((MODELS[1], each) for each in SEARCHES), (MODELS[0], "penalty_1"), (MODELS[0], "penalty_0_never")],
 )
 def test_transformers_rule(name: str, asked: str) -> None:
-    _, _, tensors, searches = load(name)
-    options = searches[asked]
+    _, _, tensors, metadata = load(name)
+    options = metadata["searches"][asked]
     rule = Rule("transformers", options["length_penalty"], options.get("early_stopping", False))
     tokens, scores = search(name, rule, options["num_beams"])
     returned = options["num_return_sequences"]

@@ -11,26 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.workplace import FAST_COMPILATION, REPOSITORY, sentences
+from t5xpg.run.records import read_jsonl
+from tests.docs.pages import INDEX, files_of
+from tests.workplace import REPOSITORY, sentences
 
 pytestmark = pytest.mark.process
-
-PAGE = REPOSITORY / "docs" / "custom_architecture.md"
-FILE = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files of the page."""
-    files = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
-    assert list(files) == [
-        "my_layout.py",
-        "my_model.py",
-        "my_tasks.py",
-        "languages.gin",
-        "my_numbers.py",
-        "numbers.gin",
-    ]
+    files = files_of(INDEX.with_name("custom_architecture.md"))
+    assert {"languages.gin", "numbers.gin"} < set(files)
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
@@ -39,30 +31,14 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, command: str, experiment: str, *options: str) -> str:
     """What the program prints, from the folder of an example, with a model of a smaller size."""
     small = ("emb_dim=16", "mlp_dim=16", "num_encoder_layers=1", "num_decoder_layers=1")
+    sizes = [f"--gin.encoder_decoder.T5Config.{size}" for size in small]
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "t5xpg", command, experiment, f"--run={folder / 'run'}"),
-            *(f"--gin.encoder_decoder.T5Config.{size}" for size in small),
-            *options,
-        ],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}",
-            "T5XPG_COMPILE_CACHE": "0",
-            "XLA_FLAGS": FAST_COMPILATION,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
+        [sys.executable, "-m", "t5xpg", command, experiment, f"--run={folder / 'run'}", *sizes, *options],
+        cwd=folder, env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout
-
-
-def records(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_model_of_batches_of_its_own_trains(folder: Path) -> None:
@@ -70,7 +46,7 @@ def test_a_model_of_batches_of_its_own_trains(folder: Path) -> None:
         lines = [f"{number % 4}\t{text}\n" for number, text in enumerate(sentences(40, seed).splitlines())]
         (folder / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
     run(folder, "train", "languages.gin", "--gin.TRAIN_STEPS=11")
-    last = records(folder)[-1]
+    last = read_jsonl(folder / "run" / "metrics.jsonl")[-1]
     assert last["step"] == 11
     assert last["target_tokens"]
 
@@ -79,7 +55,7 @@ def test_a_task_without_text_trains_is_measured_and_answers(folder: Path) -> Non
     short = ("--gin.TRAIN_STEPS=12", "--gin.EVAL_PERIOD=6", "--gin.INFER_EVAL_PERIOD=12")
     printed = run(folder, "train", "numbers.gin", *short)
     assert re.search(r"step 12: validation loss \d\.\d+ nats per target token, accuracy 0\.\d+$", printed, re.MULTILINE)
-    written = records(folder)
+    written = read_jsonl(folder / "run" / "metrics.jsonl")
     losses = [record["loss"] for record in written if record["split"] == "validation"]
     assert losses[-1] < losses[0]
     (measured,) = [record["metrics"] for record in written if record["split"] == "infer_eval"]

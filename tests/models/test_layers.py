@@ -11,19 +11,13 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.biases import WholeBias, as_bias, causal, visible_keys
+from t5xpg.models.biases import WholeBias, as_bias, visible_keys
 from t5xpg.models.config import T5Config
-from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
+from t5xpg.models.layers import OFF, Dropout, Embed, Mlp, RMSNorm, named_key
 from t5xpg.models.positions import RelativePositionBias, relative_position_bucket
 
 CONFIG = T5Config(vocab_size=13, emb_dim=6, num_heads=2, head_dim=5, mlp_dim=7)
 KEY = jax.random.key(0)
-
-
-@pytest.fixture(autouse=True)
-def strict_dtypes():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -57,7 +51,7 @@ def test_buckets(bidirectional, buckets, furthest):
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 5), (3, 40), (40, 3)])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 40), (40, 3)])
 def test_position_bias_and_its_gradient(bidirectional, queries, keys):
     layer = RelativePositionBias(KEY, CONFIG, bidirectional)
     table = np.asarray(layer.rel_embedding[...])
@@ -128,18 +122,6 @@ def test_attention_is_unscaled_and_masked():
     np.testing.assert_allclose(again, got, atol=1e-6)
 
 
-def test_a_row_that_is_all_padding_has_no_nan():
-    layer = Attention(KEY, CONFIG)
-    x = jnp.asarray(normal(1, 3, 6))
-    mask_bias = as_bias(visible_keys(jnp.zeros((1, 3), jnp.int32)))
-
-    def total(layer):
-        return jnp.sum(layer(x, *layer.project_keys_values(x), WholeBias(mask_bias), OFF))
-
-    assert np.isfinite(total(layer))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(nnx.grad(total)(layer)))
-
-
 def gelu(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
@@ -153,21 +135,6 @@ def test_mlp_gated_and_plain():
     plain = Mlp(KEY, T5Config(vocab_size=13, emb_dim=6, mlp_dim=7, mlp_activations=("relu",)))
     expected = np.maximum(x @ np.asarray(plain.wi.kernel[...]), 0) @ np.asarray(plain.wo.kernel[...])
     np.testing.assert_allclose(plain(jnp.asarray(x), OFF), expected, atol=2e-5)
-
-
-def test_masks():
-    tokens = jnp.asarray([[4, 4, 4, 4, 0]], jnp.int32)
-    segments = jnp.asarray([[1, 1, 2, 2, 0]], jnp.int32)
-    visible = np.asarray(causal(5) & visible_keys(tokens, segments, segments))[0, 0]
-    np.testing.assert_array_equal(visible[:4], [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0]])
-    assert not visible[4].any()
-
-
-def test_computed_in_the_dtype_of_the_input_from_float32_parameters():
-    layer = Dense(KEY, (6, 4), ("embed", "mlp"))
-    x = jnp.asarray(normal(2, 6)).astype(jnp.bfloat16)
-    assert layer(x).dtype == jnp.bfloat16
-    assert layer.kernel[...].dtype == jnp.float32
 
 
 def test_initialisers_have_t5x_s_spread():

@@ -10,28 +10,25 @@ import numpy as np
 import pytest
 
 from t5xpg.data.batch import LM, PREFIX_LM
-from t5xpg.models.decoder_only import DecoderOnlyModel, T5Config
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig, decode
+from tests.small_models import SIZES
 
-CONFIG = {
-    "vocab_size": 23, "emb_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 1,
-    "num_decoder_layers": 2, "mlp_dim": 24,
-}  # fmt: skip
 B, N, S, T = 4, 3, 9, 6
 LENGTHS = (9, 4, 1, 0)  # of the prompts
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @functools.cache
 def params():
     """Parameters whose position biases matter."""
-    made = DecoderOnlyModel(T5Config(**CONFIG)).init(jax.random.key(2))
+    made = DecoderOnlyModel(T5Config(**SIZES)).init(jax.random.key(2))
     made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
     return made
 
 
 def prompts() -> np.ndarray:
-    inputs = np.random.default_rng(0).integers(2, 23, size=(B, S)).astype(np.int32)
+    inputs = np.random.default_rng(0).integers(2, 29, size=(B, S)).astype(np.int32)
     for row, length in enumerate(LENGTHS):
         inputs[row, length:] = 0
     return inputs
@@ -64,40 +61,39 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, is_prefix: bool) -
     ],
 )
 def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered) -> None:
-    model = DecoderOnlyModel(T5Config(**CONFIG, dtype=dtype))
+    model = DecoderOnlyModel(T5Config(**SIZES, dtype=dtype))
     prompted = model.for_decoding(converter)
     rng = np.random.default_rng(1)
     inputs = prompts()
     count = beams or 1
     chosen = np.zeros((B, count, T), np.int32)
-    full, decode_step = jit(model.logits), jit(prompted.decode_step)
-    with jax.numpy_dtype_promotion("strict"):
-        init = functools.partial(prompted.init_cache, max_decode_length=T, rows=2, beams=beams, reordered=reordered)
-        cache = jit(init)(params(), jnp.asarray(inputs))
-        tokens = np.repeat(np.asarray(prompted.first_tokens(jnp.asarray(inputs)))[:, None], count, axis=1)
-        assert [int(first) for first in tokens[:, 0]] == [inputs[0, 8], inputs[1, 3], inputs[2, 0], 0]
-        for step in range(T):
-            given = jnp.asarray(tokens if beams else tokens[:, 0])
-            logits, cache = decode_step(params(), cache, given, jnp.int32(step))
-            batch = full_batch(np.repeat(inputs, count, 0), chosen.reshape(-1, T)[:, :step], converter == PREFIX_LM)
-            expected = np.asarray(full(params(), batch)).reshape(B, count, S + T + 1, -1)
-            for row, length in enumerate(LENGTHS):
-                found = np.asarray(logits)[row].reshape(count, -1)
-                np.testing.assert_allclose(found, expected[row, :, length + step], atol=tolerance)
-            tokens = rng.integers(2, 23, size=(B, count)).astype(np.int32)
-            chosen[:, :, step] = tokens
-            if reordered:
-                parents = rng.integers(0, count, size=(B, count)).astype(np.int32)
-                chosen = np.take_along_axis(chosen, parents[..., None], axis=1)
-                tokens = chosen[:, :, step]
-                cache = prompted.reorder_beams(cache, jnp.asarray(parents))
+    full, decode_step = jax.jit(model.logits), jax.jit(prompted.decode_step)
+    init = functools.partial(prompted.init_cache, max_decode_length=T, rows=2, beams=beams, reordered=reordered)
+    cache = jax.jit(init)(params(), jnp.asarray(inputs))
+    tokens = np.repeat(np.asarray(prompted.first_tokens(jnp.asarray(inputs)))[:, None], count, axis=1)
+    assert [int(first) for first in tokens[:, 0]] == [inputs[0, 8], inputs[1, 3], inputs[2, 0], 0]
+    for step in range(T):
+        given = jnp.asarray(tokens if beams else tokens[:, 0])
+        logits, cache = decode_step(params(), cache, given, jnp.int32(step))
+        batch = full_batch(np.repeat(inputs, count, 0), chosen.reshape(-1, T)[:, :step], converter == PREFIX_LM)
+        expected = np.asarray(full(params(), batch)).reshape(B, count, S + T + 1, -1)
+        for row, length in enumerate(LENGTHS):
+            found = np.asarray(logits)[row].reshape(count, -1)
+            np.testing.assert_allclose(found, expected[row, :, length + step], atol=tolerance)
+        tokens = rng.integers(2, 29, size=(B, count)).astype(np.int32)
+        chosen[:, :, step] = tokens
+        if reordered:
+            parents = rng.integers(0, count, size=(B, count)).astype(np.int32)
+            chosen = np.take_along_axis(chosen, parents[..., None], axis=1)
+            tokens = chosen[:, :, step]
+            cache = prompted.reorder_beams(cache, jnp.asarray(parents))
 
 
 @pytest.mark.parametrize("config", [DecodingConfig(), DecodingConfig(method="beam", num_decodes=N)])
 def test_what_others_in_the_batch_ask_changes_nothing(config: DecodingConfig) -> None:
-    prompted = DecoderOnlyModel(T5Config(**CONFIG)).for_decoding(PREFIX_LM)
+    prompted = DecoderOnlyModel(T5Config(**SIZES)).for_decoding(PREFIX_LM)
     inputs = prompts()
-    run = jit(functools.partial(decode, prompted, config=config, max_decode_length=T))
+    run = jax.jit(functools.partial(decode, prompted, config=config, max_decode_length=T))
     together = run(params(), jnp.asarray(inputs)).tokens
     for row, length in enumerate(LENGTHS[:3]):
         alone = run(params(), jnp.asarray(inputs[row : row + 1, :length])).tokens

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 2,
-    "num_decoder_layers": 2, "mlp_dim": 14,
-}  # fmt: skip
+from tests.small_models import SIZES, seq2seq
 
 
 def in_two_sets(shared: dict[str, Any]) -> dict[str, Any]:
@@ -39,15 +36,10 @@ def test_it_is_an_encoder_decoder_with_two_equal_sets(tied):
     params = shared.init(jax.random.key(0))
     params["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
     rng = np.random.default_rng(0)
-    targets = rng.integers(1, 29, (2, 5), np.int32)
-    batch = {
-        "encoder_input_tokens": np.where(np.arange(9) < 7, rng.integers(1, 29, (2, 9), np.int32), 0),
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
-    }
+    inputs = np.where(np.arange(9) < 7, rng.integers(1, 29, (2, 9), np.int32), 0)
+    batch = seq2seq(inputs, rng.integers(1, 29, (2, 5), np.int32))
     expected = plain.logits(in_two_sets(params), batch)
     np.testing.assert_allclose(shared.logits(params, batch), expected, rtol=1e-5, atol=1e-5)
-    inputs = batch["encoder_input_tokens"]
     cache, expected_cache = shared.init_cache(params, inputs, 3), plain.init_cache(in_two_sets(params), inputs, 3)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), cache, expected_cache)
     left_out = sum(leaf.size for leaf in jax.tree.leaves(in_two_sets(params)["encoder"]))

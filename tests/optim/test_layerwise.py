@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import optax
@@ -13,11 +15,8 @@ from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items
 
 LAYER = {
-    "query": ("embed", "joined_kv"),
-    "wo": ("mlp", "embed"),
-    "norm": ("embed",),
-    "bias": ("heads", "relpos_buckets"),
-}
+    "query": ("embed", "joined_kv"), "wo": ("mlp", "embed"), "norm": ("embed",), "bias": ("heads", "relpos_buckets"),
+}  # fmt: skip
 SHAPES = {"query": (6, 8), "wo": (16, 6), "norm": (6,), "bias": (2, 32)}
 OTHER = {"embedding": ("vocab", "embed")}
 L = 3
@@ -74,10 +73,8 @@ def test_every_layer_of_a_stack_is_an_array_of_its_own(optimizer) -> None:
     of_stack = items.optimizer_tree(TrainState(np.int32(4), stacked, stacked_state))
     for ours, theirs in ((params, stacked), (own, of_stack)):
         converted = layers_as_in(theirs, ours, lambda leaves, _: np.stack(leaves), lambda leaf, index, _: leaf[index])
-        assert jax.tree.structure(converted) == jax.tree.structure(ours)
-        for found, expected in zip(jax.tree.leaves(converted), jax.tree.leaves(ours), strict=True):
-            assert found.shape == expected.shape
-            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+        assert jax.tree.map(np.shape, converted) == jax.tree.map(np.shape, ours)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), converted, ours)
 
 
 def test_without_stacks_nothing_is_changed() -> None:

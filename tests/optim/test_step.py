@@ -16,7 +16,8 @@ from t5xpg.models.rng import stream_key
 from t5xpg.optim import state as state_lib
 from t5xpg.optim.optimizers import Adafactor, AdamW
 from t5xpg.optim.schedules import Constant
-from t5xpg.optim.step import make_eval_step, make_train_step, microbatched
+from t5xpg.optim.step import make_eval_step, make_train_step
+from tests.small_models import seq2seq
 
 V, D, S, T = 24, 8, 6, 5
 TOKEN_BYTES = np.arange(V, dtype=np.int32) % 4
@@ -67,21 +68,13 @@ def tiny(dropout_rate: float = 0.0) -> TinyModel:
 def rows(B: int, seed: int = 0, *, packed: bool = False) -> dict[str, np.ndarray]:
     """A batch with rows of very different lengths, one of which is empty."""
     generator = np.random.default_rng(seed)
-    targets = generator.integers(1, V, (B, T))
     lengths = generator.integers(1, T + 1, B)
     lengths[0] = 0
-    targets *= np.arange(T) < lengths[:, None]
-    batch = {
-        "encoder_input_tokens": generator.integers(1, V, (B, S)),
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": np.pad(targets, ((0, 0), (1, 0)))[:, :-1],
-        "decoder_loss_weights": (targets > 0) * 1,
-    }
+    targets = generator.integers(1, V, (B, T)) * (np.arange(T) < lengths[:, None])
+    batch = seq2seq(generator.integers(1, V, (B, S)), targets) | {"decoder_loss_weights": (targets > 0) * 1}
     if packed:
         batch["encoder_segment_ids"] = np.repeat([[1, 1, 1, 2, 2, 2]], B, axis=0)
-        batch["encoder_positions"] = np.repeat([[0, 1, 2, 0, 1, 2]], B, axis=0)
         batch["decoder_segment_ids"] = np.repeat([[1, 1, 2, 2, 2]], B, axis=0) * (targets > 0)
-        batch["decoder_positions"] = np.repeat([[0, 1, 0, 1, 2]], B, axis=0)
     return {name: array.astype(np.int32) for name, array in batch.items()}
 
 
@@ -161,20 +154,6 @@ def test_accumulation_with_a_part_that_has_no_targets():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(parts.params))
 
 
-def test_microbatched_adds_every_row_once():
-    batch = {"x": jnp.arange(12.0).reshape(12, 1)}
-
-    def gradient(params, rows, normalizer, part):
-        total = jnp.sum(rows["x"] * params)
-        return total / normalizer, {"rows": jnp.float32(rows["x"].shape[0]), "part": part}
-
-    for count in (1, 2, 3, 4, 6, 12):
-        total, sums = microbatched(gradient, count)(jnp.float32(2), batch, jnp.float32(4))
-        assert float(total) == 66 * 2 / 4
-        assert float(sums["rows"]) == 12
-        assert int(sums["part"]) == count * (count - 1) // 2
-
-
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(UserError, match="A batch of 8 rows does not divide into 3 microbatches"):
         updated(tiny(), AdamW(0.1), LossConfig(), [rows(8)], num_microbatches=3)
@@ -220,8 +199,5 @@ def test_the_abstract_state_is_the_state():
     model, optimizer = tiny(), Adafactor(0.01, min_dim_size_to_factor=2)
     state = jax.eval_shape(lambda: state_lib.create(model, optimizer, stream_key(1, "params")))
     abstract = state_lib.abstract(model, optimizer)
-    assert jax.tree.structure(state) == jax.tree.structure(abstract)
-    assert [(x.shape, x.dtype) for x in jax.tree.leaves(state)] == [
-        (x.shape, x.dtype) for x in jax.tree.leaves(abstract)
-    ]
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), abstract)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(abstract.params))

@@ -106,16 +106,11 @@ def test_the_ways_of_older_versions(tmp_path: Path) -> None:
     bits = numbers.astype(jnp.bfloat16).view(np.uint16)
     for name, array in (("target.a", bits), ("target.b", numbers)):
         store = {"driver": "file", "path": f"{tmp_path / name}/"}
-        tensorstore.open(
-            {"driver": "zarr", "kvstore": store, "metadata": {"dtype": array.dtype.str}},
-            create=True, dtype=array.dtype, shape=array.shape,
-        ).result().write(array).result()  # fmt: skip
-    old = {
-        "driver": "zarr",
-        "kvstore": {"driver": "gcs", "bucket": "b"},
-        "path": "target.a",
-        "metadata": {"shape": [2]},
-    }
+        spec = {"driver": "zarr", "kvstore": store, "metadata": {"dtype": array.dtype.str}}
+        made = tensorstore.open(spec, create=True, dtype=array.dtype, shape=array.shape).result()
+        made.write(array).result()
+    place = {"driver": "gcs", "bucket": "b"}
+    old = {"driver": "zarr", "kvstore": place, "path": "target.a", "metadata": {"shape": [2]}}
     target = {"a": old, "b": "PLACEHOLDER://target.b", "c": numbers, "d": None}
     write(tmp_path, {"version": 2, "optimizer": {"target": target, "state": {"step": np.int32(7)}}})
     found = open_checkpoint(tmp_path).arrays

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import pickle
+import pickletools
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -16,9 +16,8 @@ from safetensors.numpy import load_file, save_file
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.formats.torch_files import TorchFile
 from t5xpg.exchange.formats.weights import files_of, open_weights
-from tests.workplace import REPOSITORY
+from tests.small_models import FAMILIES
 
-FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
 EXPECTED = load_file(FAMILIES / "t5_1_1" / "model.safetensors")
 COPIES = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
 
@@ -44,13 +43,9 @@ def test_files_of_pytorch(layout: str, rounded: bool) -> None:
     found = open_weights(FAMILIES / layout)
     assert found["shared.weight"].dtype == (np.float16 if rounded else np.float32)
     check(found, rounded)
-
-
-@pytest.mark.parametrize("layout", ["archive_bin", "old_bin"])
-def test_tensors_that_do_not_lie_as_they_are_numbered(layout: str) -> None:
-    found = TorchFile(FAMILIES / layout / "small.bin")
-    np.testing.assert_array_equal(found["a"], [[0, 2], [1, 3]])
-    assert found["a"].flags["C_CONTIGUOUS"]
+    transposed = TorchFile(FAMILIES / layout / "small.bin")["a"]
+    np.testing.assert_array_equal(transposed, [[0, 2], [1, 3]])
+    assert transposed.flags["C_CONTIGUOUS"]
 
 
 def test_safetensors_come_first(tmp_path: Path) -> None:
@@ -98,7 +93,7 @@ def test_indices_that_are_none(folder: Path, text: str, message: str) -> None:
         open_weights(folder)
 
 
-@pytest.mark.parametrize("size", [0, 5, 4_000, -1])
+@pytest.mark.parametrize("size", [0, 5, -1])
 def test_safetensors_that_end_too_early(tmp_path: Path, size: int) -> None:
     data = (FAMILIES / "t5_1_1" / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(data[:size])
@@ -107,7 +102,7 @@ def test_safetensors_that_end_too_early(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("layout", ["archive_bin", "old_bin"])
-@pytest.mark.parametrize("size", [0, 3, 100, 5_000, -100])
+@pytest.mark.parametrize("size", [0, 100, -100])
 def test_files_of_pytorch_that_end_too_early(tmp_path: Path, layout: str, size: int) -> None:
     (tmp_path / "a.bin").write_bytes((FAMILIES / layout / "pytorch_model.bin").read_bytes()[:size])
     with pytest.raises(UserError, match="is not a whole file of tensors that PyTorch wrote"):
@@ -147,31 +142,6 @@ def test_what_is_no_dict_of_tensors(tmp_path: Path, value: object) -> None:
         TorchFile(archive(tmp_path / "a.bin", value))
 
 
-class _Storage:
-    """Of four numbers, as a pickle of PyTorch refers to it."""
-
-
-class _Tensor:
-    def __init__(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        self.arguments = (_Storage(), offset, shape, strides, False, {})
-
-    def __reduce__(self) -> object:
-        return _rebuild_tensor_v2, self.arguments
-
-
-def _rebuild_tensor_v2(*_: object) -> None:
-    """Has the name that PyTorch's function has."""
-
-
-class FloatStorage:
-    """Has the name that PyTorch's class has."""
-
-
-class _Pickler(pickle.Pickler):
-    def persistent_id(self, value: object) -> object:
-        return ("storage", FloatStorage, "0", "cpu", 4) if isinstance(value, _Storage) else None
-
-
 @pytest.mark.parametrize(
     ("offset", "shape", "strides", "is_whole"),
     [
@@ -189,15 +159,17 @@ class _Pickler(pickle.Pickler):
 def test_tensors_stay_in_their_numbers(
     tmp_path: Path, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], is_whole: bool
 ) -> None:
-    described = io.BytesIO()
-    _Pickler(described, protocol=2).dump({"a": _Tensor(offset, shape, strides)})
-    # it names this module where PyTorch's would name torch
-    named = described.getvalue().replace(f"c{__name__}\n_".encode(), b"ctorch._utils\n_")
-    named = named.replace(f"c{__name__}\nF".encode(), b"ctorch\nF")
+    def described(*values: object) -> bytes:
+        return b"".join(pickletools.optimize(pickle.dumps(value, protocol=2))[2:-1] for value in values)
+
     path = tmp_path / "a.bin"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("archive/data.pkl", named)
-        file.writestr("archive/data/0", np.arange(4, dtype=np.float32).tobytes())
+    with zipfile.ZipFile(FAMILIES / "archive_bin" / "small.bin") as given, zipfile.ZipFile(path, "w") as file:
+        members = {name: given.read(name) for name in given.namelist()}
+        told = pickletools.optimize(members["small/data.pkl"])
+        assert described(0, (2, 2), (1, 2)) in told
+        members["small/data.pkl"] = told.replace(described(0, (2, 2), (1, 2)), described(offset, shape, strides))
+        for name, data in members.items():
+            file.writestr(name, data)
     found = TorchFile(path)
     if is_whole:
         numbers = np.arange(4, dtype=np.float32)

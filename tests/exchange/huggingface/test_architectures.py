@@ -19,6 +19,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.model import Model
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+from tests.small_models import seq2seq
 
 BYTES = Vocabulary("bytes", extra_ids=125)
 B, S, T = 3, 20, 12
@@ -55,12 +56,7 @@ def tokens(length: int, seed: int = 0) -> np.ndarray:
 
 
 def batch() -> dict[str, np.ndarray]:
-    targets = tokens(T, seed=1)
-    return {
-        "encoder_input_tokens": np.where(np.arange(S) < [[S], [9], [4]], tokens(S), 0),
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
-    }
+    return seq2seq(np.where(np.arange(S) < [[S], [9], [4]], tokens(S), 0), tokens(T, seed=1))
 
 
 def logits(model: Model, params: Any, given: dict[str, np.ndarray]) -> np.ndarray:
@@ -106,9 +102,8 @@ def test_an_encoder_alone(every_layer: bool, tied: bool) -> None:
     assert found.auto_class == TOKENS
     assert found.config["architectures"] == [f"{'UMT5' if every_layer else 'T5'}ForTokenClassification"]
     labels = found.config["id2label"]
-    assert len(labels) == 390
-    assert (labels["0"], labels["1"], labels["100"]) == ("<pad>", "</s>", "<0x61>")
-    assert (labels["383"], labels["384"]) == ("<extra_id_0>", "#384")
+    named = {"0": "<pad>", "1": "</s>", "100": "<0x61>", "383": "<extra_id_0>", "384": "#384"}
+    assert (len(labels), {token: labels[token] for token in named}) == (390, named)
     assert found.config["label2id"] == {label: int(token) for token, label in labels.items()}
     # the encoder is that of an encoder-decoder with a decoder of any kind
     prefix = "transformer."

@@ -1,4 +1,4 @@
-"""Tokenizers that transformers reads have the ids of training: for any text, of every kind of vocabulary."""
+"""Tokenizers that transformers reads have the ids of training: for any text, of every kind; and are read back."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, expected_ids, sample_texts, write_tokenizer
+from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
 from tests.small_tokenizers import LINES, byte_level, sentencepiece_model, with_spaces_in_pieces, word_pieces
 
 IDENTITY = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
@@ -38,53 +39,45 @@ def named(vocabulary: Vocabulary) -> Vocabulary:
     return dataclasses.replace(vocabulary, extra_ids=vocabulary.extra_ids + 5, named_tokens=NAMED_TOKENS)
 
 
-# how it is made in a folder, and the class that is to read it
-KINDS: dict[str, tuple[Callable[[Path], Vocabulary], str]] = {
-    "like_t5": (lambda folder: pieces(folder), "T5Tokenizer"),
-    "like_t5_with_names": (lambda folder: named(pieces(folder)), "T5Tokenizer"),
-    "bpe": (lambda folder: pieces(folder, model_type="bpe"), "PreTrainedTokenizerFast"),
-    "bytes_for_the_rest": (lambda folder: pieces(folder, **FALLBACK), "PreTrainedTokenizerFast"),
-    "lossless": (lambda folder: pieces(folder, **FALLBACK, **IDENTITY), "PreTrainedTokenizerFast"),
-    "lossless_bpe": (
-        lambda folder: pieces(folder, model_type="bpe", **FALLBACK, **IDENTITY),
-        "PreTrainedTokenizerFast",
-    ),
-    "byte_level": (lambda folder: vocabulary_of_file(byte_level(folder), 8), "PreTrainedTokenizerFast"),
-    "padding_elsewhere": (
-        lambda folder: named(vocabulary_of_file(byte_level(folder, ("</s>", "a b", "<pad>")), 8)),
-        "PreTrainedTokenizerFast",
-    ),
-    "no_padding": (
-        lambda folder: vocabulary_of_file(byte_level(folder, ("<|endoftext|>",)), 8),
-        "PreTrainedTokenizerFast",
-    ),
-    "own_sentinels": (lambda folder: vocabulary_of_file(with_spaces_in_pieces(folder, 5)), "PreTrainedTokenizerFast"),
-    "word_pieces": (
-        lambda folder: vocabulary_of_file(word_pieces(folder), 8, eos_token="##ger"),
-        "PreTrainedTokenizerFast",
-    ),
+# how it is made in a folder
+KINDS: dict[str, Callable[[Path], Vocabulary]] = {
+    "like_t5": pieces,
+    "like_t5_with_names": lambda folder: named(pieces(folder)),
+    "bpe": lambda folder: pieces(folder, model_type="bpe"),
+    "bytes_for_the_rest": lambda folder: pieces(folder, **FALLBACK),
+    "lossless": lambda folder: pieces(folder, **FALLBACK, **IDENTITY),
+    "lossless_bpe": lambda folder: pieces(folder, model_type="bpe", **FALLBACK, **IDENTITY),
+    "byte_level": lambda folder: vocabulary_of_file(byte_level(folder), 8),
+    "padding_elsewhere": lambda folder: named(vocabulary_of_file(byte_level(folder, ("</s>", "a b", "<pad>")), 8)),
+    "no_padding": lambda folder: vocabulary_of_file(byte_level(folder, ("<|endoftext|>",)), 8),
+    "own_sentinels": lambda folder: vocabulary_of_file(with_spaces_in_pieces(folder, 5)),
+    "word_pieces": lambda folder: vocabulary_of_file(word_pieces(folder), 8, eos_token="##ger"),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_text_has_the_ids_of_training(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "made").mkdir()
-    (tmp_path / "written").mkdir()
-    make, tokenizer_class = KINDS[kind]
-    vocabulary = make(tmp_path / "made")
-    write_tokenizer(tmp_path / "written", vocabulary, longest=64)
-    check_tokenizer(tmp_path / "written", vocabulary, sample_texts(vocabulary))
-    config = json.loads((tmp_path / "written" / "tokenizer_config.json").read_text())
-    assert config["tokenizer_class"] == tokenizer_class
+    made, folder = tmp_path / "made", tmp_path / "written"
+    made.mkdir()
+    folder.mkdir()
+    vocabulary = KINDS[kind](made)
+    write_tokenizer(folder, vocabulary, longest=64)
+    check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    is_like_t5 = kind.startswith("like_t5")
+    assert config["tokenizer_class"] == ("T5Tokenizer" if is_like_t5 else "PreTrainedTokenizerFast")
     assert config["model_max_length"] == 64
-    written = tokenizers.Tokenizer.from_file(str(tmp_path / "written" / "tokenizer.json"))
+    written = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert written.get_vocab_size() == vocabulary.size
     assert written.token_to_id(config["pad_token"]) == 0
     assert written.token_to_id(config["eos_token"]) == vocabulary.eos_id
-    assert (tmp_path / "written" / "spiece.model").is_file() == (vocabulary.kind == "sentencepiece")
+    assert (folder / "spiece.model").is_file() == (vocabulary.kind == "sentencepiece")
+    if is_like_t5:
+        expected = dataclasses.replace(vocabulary, model_file=str(folder / "spiece.model"))
+        assert vocabulary_of_folder(folder, {"vocab_size": 1000, "eos_token_id": 1}) == expected
 
     # of T5Tokenizer, which splits at every white space, without the one that T5's table of characters leaves as it is
-    texts = TEXTS.filter(lambda text: "\x85" not in text) if tokenizer_class == "T5Tokenizer" else TEXTS
+    texts = TEXTS.filter(lambda text: "\x85" not in text) if is_like_t5 else TEXTS
 
     @settings(max_examples=60, deadline=None, database=None)
     @given(texts)
@@ -98,6 +91,7 @@ def test_any_text_has_the_ids_of_training(tmp_path: Path, kind: str) -> None:
     "vocabulary",
     [
         Vocabulary("bytes", 125, "seqio"),
+        Vocabulary("bytes", 30, "seqio"),
         Vocabulary("bytes", 125, "transformers"),
         Vocabulary("bytes", 0, "byt5_google"),
         Vocabulary("bytes", 381, named_tokens=NAMED_TOKENS),
@@ -108,6 +102,7 @@ def test_bytes_say_every_id_that_is_no_byte(tmp_path: Path, vocabulary: Vocabula
     """ByT5Tokenizer takes ids from `added_tokens_decoder`, and numbers nothing itself where `extra_ids` is 0."""
     write_tokenizer(tmp_path, vocabulary, longest=64)
     check_tokenizer(tmp_path, vocabulary, [])
+    assert vocabulary_of_folder(tmp_path, {"vocab_size": 1000, "eos_token_id": 1}) == vocabulary
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer_config.json"]
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert (config["tokenizer_class"], config["extra_ids"]) == ("ByT5Tokenizer", 0)

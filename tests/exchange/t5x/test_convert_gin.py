@@ -21,10 +21,8 @@ import __main__ as train_script
 from t5x import models
 from t5x import partitioning
 from t5x import utils
-
 include "t5x/examples/t5/t5_1_1/small.gin"
 include "t5x/configs/runs/pretrain.gin"
-
 MIXTURE_OR_TASK_NAME = "pydocs_span_corruption"
 TASK_FEATURE_LENGTHS = {"inputs": 256, "targets": 64}
 TRAIN_STEPS = 4000
@@ -42,9 +40,13 @@ INITIAL_CHECKPOINT_PATH = "somewhere/byt5_small/checkpoint_1000000"
 """
 
 
-def converted(tmp_path: Path, text: str) -> tuple[Converted, Experiment]:
+def convert_text(tmp_path: Path, text: str) -> Converted:
     (tmp_path / "theirs.gin").write_text(text)
-    found = convert(tmp_path / "theirs.gin")
+    return convert(tmp_path / "theirs.gin")
+
+
+def converted(tmp_path: Path, text: str) -> tuple[Converted, Experiment]:
+    found = convert_text(tmp_path, text)
     (tmp_path / "ours.gin").write_text(found.text)
     return found, config.load(str(tmp_path / "ours.gin")).experiment
 
@@ -97,6 +99,7 @@ network.T5Config.remat_policy = 'minimal'
 network.T5Config.experts = 8
 adafactor.Adafactor.beta1 = 0.9
 partitioning.ModelBasedPjitPartitioner.num_partitions = 2
+partitioning.standard_logical_axis_rules.parameter_partitioning_dims = 2
 NOBODY_READS_THIS = 1
 OPTIMIZER = @optimizers.chain()
 """,
@@ -123,6 +126,7 @@ OPTIMIZER = @optimizers.chain()
         "OPTIMIZER = @optimizers.chain()",
     ]
     assert all(f"# Not carried over: {line}" in found.text for line in found.unsupported)
+    assert "distributed.standard_logical_axis_rules.parameter_partitioning_dims = 2\n" in found.text
 
 
 def test_fine_tuning_counts_its_own_updates(tmp_path: Path) -> None:
@@ -137,11 +141,6 @@ def test_fine_tuning_counts_its_own_updates(tmp_path: Path) -> None:
     assert experiment.optimizer.learning_rate == Constant(0.001)
     unknown = FINE_TUNING.replace("/checkpoint_1000000", "")
     assert convert_text(tmp_path, unknown).unsupported[0].startswith("TRAIN_STEPS = 1020000 (")
-
-
-def convert_text(tmp_path: Path, text: str) -> Converted:
-    (tmp_path / "theirs.gin").write_text(text)
-    return convert(tmp_path / "theirs.gin")
 
 
 @pytest.mark.parametrize(
@@ -161,42 +160,30 @@ def test_schedules(tmp_path: Path, factors: str, schedule: object) -> None:
 
 
 def test_a_network_that_is_spelled_out(tmp_path: Path) -> None:
-    widths = "  emb_dim = 16\n  num_heads = 2\n  head_dim = 8\n  mlp_dim = 32\n"
-    layers = "  num_encoder_layers = 1\n  num_decoder_layers = 2\n  vocab_size = 256\n  dropout_rate = %DROPOUT_RATE\n"
+    sizes = {"emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32, "vocab_size": 256}
+    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 2}
+    said = "".join(f"  {name} = {size}\n" for name, size in sizes.items())
     text = PRETRAINING.replace('include "t5x/examples/t5/t5_1_1/small.gin"\n', "").replace(
         "from t5x import utils\n", "from t5x import utils\nfrom t5x.examples.scalable_t5 import network\n"
     )
-    found, experiment = converted(tmp_path, f"{text}network.T5Config:\n{widths}{layers}")
+    found, experiment = converted(tmp_path, f"{text}network.T5Config:\n{said}  dropout_rate = %DROPOUT_RATE\n")
     assert found.unsupported == []
-    assert experiment.model.config == T5Config(
-        vocab_size=256, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_encoder_layers=1, num_decoder_layers=2,
-        relpos_bias_in_every_layer=True, scan_layers=True,
-    )  # fmt: skip
-
-
-def test_the_scalable_network_of_a_size(tmp_path: Path) -> None:
+    assert experiment.model.config == T5Config(**sizes, relpos_bias_in_every_layer=True, scan_layers=True)
+    # or by the name of a size
     found, experiment = converted(tmp_path, PRETRAINING.replace("examples/t5/t5_1_1", "examples/scalable_t5/t5_1_1"))
     assert found.unsupported == []
-    config = experiment.model.config
-    assert (config.relpos_bias_in_every_layer, config.scan_layers, config.emb_dim) == (True, True, 512)
-
-
-def test_rules_of_the_axes(tmp_path: Path) -> None:
-    rules = "partitioning.standard_logical_axis_rules.parameter_partitioning_dims"
-    found, _ = converted(tmp_path, f"{PRETRAINING}{rules} = 2\n")
-    assert found.unsupported == []
-    assert "distributed.standard_logical_axis_rules.parameter_partitioning_dims = 2\n" in found.text
+    model = experiment.model.config
+    assert (model.relpos_bias_in_every_layer, model.scan_layers, model.emb_dim) == (True, True, 512)
 
 
 def test_other_files_that_are_included(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "mine.gin").write_text("TRAIN_STEPS = 11\n")
     text = f"{PRETRAINING}include 'mine.gin'\n"
-    assert "include 'mine.gin' (theirs.gin, line 15): the file was" in convert_text(tmp_path, text).unsupported[0]
+    assert "include 'mine.gin' (theirs.gin, line 13): the file was" in convert_text(tmp_path, text).unsupported[0]
     assert "TRAIN_STEPS = 11\n" in convert(tmp_path / "theirs.gin", [tmp_path / "shared"]).text
-    assert (
-        "make import" in convert_text(tmp_path, text.replace("mine.gin", "t5x/examples/t5/mt5/base.gin")).unsupported[0]
-    )
+    found = convert_text(tmp_path, text.replace("mine.gin", "t5x/examples/t5/mt5/base.gin"))
+    assert "make import" in found.unsupported[0]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +207,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["convert-gin", str(theirs)]) == 0
     printed = capsys.readouterr()
     assert "include 'gin/models/t5_1_1_small.gin'" in printed.out
-    assert "not carried over:\n  NOBODY_READS_THIS = 1 (theirs.gin, line 13)" in printed.err
+    assert "not carried over:\n  NOBODY_READS_THIS = 1 (theirs.gin, line 11)" in printed.err
     assert re.search(r"to be mended before it can be trained:\n  .*TRAIN_STEPS", printed.err)
     assert cli.main(["convert-gin", str(theirs), f"--output={ours}"]) == 0
     assert ours.read_text() == printed.out

@@ -33,24 +33,12 @@ def test_the_experiment_is_said_in_its_own_words() -> None:
     given = experiment("TRAIN_STEPS=33", "PACK=True", "NUM_MICROBATCHES=2", "WARMUP_STEPS=50", "DROPOUT_RATE=0.1")
     macros = macros_of(given)
     expected = {
-        "MIXTURE_OR_TASK_NAME": "pydocs_span_corruption",
-        "TASK_FEATURE_LENGTHS": {"inputs": 256, "targets": 64},
-        "TRAIN_STEPS": 33,
-        "PACK": True,
-        "NUM_MICROBATCHES": 2,
-        "BATCH_SIZE": 16,
-        "RANDOM_SEED": 0,
-        "DROPOUT_RATE": 0.1,
-        "EVAL_STEPS": 20,
-        "EVAL_PERIOD": 100,
-        "FACTORS": "constant * rsqrt_decay",
-        "LEARNING_RATE": 1.0,
-        "WARMUP_STEPS": 50,
-        "DECAY_RATE": 0.8,
-        "MOMENTUM": None,
+        "MIXTURE_OR_TASK_NAME": "pydocs_span_corruption", "TASK_FEATURE_LENGTHS": {"inputs": 256, "targets": 64},
+        "TRAIN_STEPS": 33, "PACK": True, "NUM_MICROBATCHES": 2, "BATCH_SIZE": 16, "RANDOM_SEED": 0, "DROPOUT_RATE": 0.1,
+        "EVAL_STEPS": 20, "EVAL_PERIOD": 100, "FACTORS": "constant * rsqrt_decay", "LEARNING_RATE": 1.0,
+        "WARMUP_STEPS": 50, "DECAY_RATE": 0.8, "MOMENTUM": None, "MODEL_PARALLEL": 1,
         "LOSS_NORMALIZING_FACTOR": "NUM_REAL_TARGET_TOKENS",
-        "MODEL_PARALLEL": 1,
-    }
+    }  # fmt: skip
     assert {name: macros[name] for name in expected} == expected
     text = experiment_gin(given, "demo", Path("/runs/x"), Path("/a/checkpoint_5"))
     for line in ("from t5x.examples.t5 import network", "  emb_dim = 128", "  num_decoder_layers = 2",
@@ -58,14 +46,14 @@ def test_the_experiment_is_said_in_its_own_words() -> None:
         assert line in text.splitlines()
 
 
+CONSTANT = ["SCHEDULE=@schedules.Constant()", "schedules.Constant.value=0.002"]
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (["SCHEDULE=@schedules.Constant()", "schedules.Constant.value=0.001"], ("constant", 0.001, 1)),
-        (
-            ["SCHEDULE=@schedules.Constant()", "schedules.Constant.value=0.002", "schedules.Constant.warmup_steps=7"],
-            ("constant * linear_warmup", 0.002, 7),
-        ),
+        (CONSTANT, ("constant", 0.002, 1)),
+        ([*CONSTANT, "schedules.Constant.warmup_steps=7"], ("constant * linear_warmup", 0.002, 7)),
         (
             ["schedules.InverseSquareRoot.linear_warmup=True", "WARMUP_STEPS=9"],
             ("constant * linear_warmup * rsqrt_decay", 1.0, 9),

@@ -10,37 +10,30 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
+from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import score
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.small_models import SIZES, seq2seq
 
-CONFIG = T5Config(
-    vocab_size=19, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=12
-)
+MODEL = EncoderDecoderModel(T5Config(**SIZES))
 
 
 def batch() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    inputs, targets = (rng.integers(2, 19, size=(3, length)).astype(np.int32) for length in (7, 5))
+    inputs, targets = (rng.integers(2, 29, size=(3, length)).astype(np.int32) for length in (7, 5))
     targets[1, 3:] = 0
     targets[2] = 0
-    return {
-        "encoder_input_tokens": inputs,
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
-        "decoder_loss_weights": (targets > 0).astype(np.int32),
-    }
+    return seq2seq(inputs, targets) | {"decoder_loss_weights": (targets > 0).astype(np.int32)}
 
 
 def test_a_score_is_the_sum_of_the_targets_log_probabilities() -> None:
-    model = EncoderDecoderModel(CONFIG)
-    params = jax.jit(model.init)(jax.random.key(0))
+    params = jax.jit(MODEL.init)(jax.random.key(0))
     given = batch()
-    logits = np.asarray(jax.jit(model.logits)(params, given), np.float64)
+    logits = np.asarray(jax.jit(MODEL.logits)(params, given), np.float64)
     normalised = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     of_targets = np.take_along_axis(normalised, given["decoder_target_tokens"][..., None], axis=-1)[..., 0]
-    run = jax.jit(functools.partial(score, model))
-    with jax.numpy_dtype_promotion("strict"):
-        found = run(params, {name: jnp.asarray(array) for name, array in given.items()})
+    run = jax.jit(functools.partial(score, MODEL))
+    found = run(params, given)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, (of_targets * given["decoder_loss_weights"]).sum(axis=1), rtol=1e-5)
     assert found[2] == 0
@@ -54,4 +47,4 @@ def test_a_score_is_the_sum_of_the_targets_log_probabilities() -> None:
 def test_packed_rows_have_no_score() -> None:
     packed = batch() | {"decoder_segment_ids": np.ones((3, 5), np.int32)}
     with pytest.raises(UserError, match=r"one example a row, and these rows are packed \(decoder_segment_ids\)"):
-        score(EncoderDecoderModel(CONFIG), {}, packed)
+        score(MODEL, {}, packed)
