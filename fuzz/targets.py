@@ -68,7 +68,7 @@ def local_files(data: bytes) -> None:
     except UserError as error:
         refusal = error
         _refused(error, str(path))
-    left_out = LeftOut()
+    left_out = LeftOut(skip_malformed=True)
     lenient: list[str] = []
     broken = None
     try:
@@ -76,8 +76,8 @@ def local_files(data: bytes) -> None:
     except UserError as error:
         broken = error
         _refused(error, str(path))
-    assert left_out.count or (lenient, str(broken)) == (strict, str(refusal))
-    assert len(left_out.first) <= left_out.count
+    assert left_out.counts["malformed"] or (lenient, str(broken)) == (strict, str(refusal))
+    assert len(left_out.first) <= left_out.counts["malformed"]
     left_out.summary().encode("utf-8")
     for text in lenient:
         line = canonical_line(text)

@@ -82,7 +82,7 @@ def exported(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def export(place: Path, **options: Any) -> None:
     given: dict[str | None, list[Path]] = {split: [place / f"{split}.txt"] for split in ("train", "validation")}
-    prepare.export_dataset("small", given=given, log=lambda line: None, **options)
+    prepare.export_dataset("small", given=given, log=lambda line: None, force=True, **options)
 
 
 @pytest.fixture

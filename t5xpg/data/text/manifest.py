@@ -122,7 +122,8 @@ class Manifest:
             words += [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
         words += [f"SELECT={_one_word(str(chosen))}"] if chosen else []
         least = self.filter.get("min_characters", 1)
-        words += [f"MIN_CHARACTERS={least}"] if least > 1 and (source.get("kind") == "files" or len(words) > 1) else []
+        of_ones_own = source.get("kind") == "files" or any(word.startswith("HUB=") for word in words)
+        words += [f"MIN_CHARACTERS={least}"] if least > 1 and of_ones_own else []
         words += ["ON_BAD_LINE=skip"] if self.filter.get("on_bad_line") == "skip" else []
         return " ".join([*words, *self.limits, *(["FORCE=1"] if force else [])])
 

@@ -75,7 +75,7 @@ def write_splits(
         kind = "document" if tuple(fields) == TEXT else "record"
         raise UserError(
             f"{name} would have no {kind} in {' and '.join(empty or ['train'])}: {_read(splits, left_out)} rows were "
-            f"read. {left_out.summary()}"
+            f"read. {' '.join(left_out.summary().split()[:40])}"
         )
     return _read(splits, left_out), {split: splits[split] for split in SPLITS if split in splits}
 

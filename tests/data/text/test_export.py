@@ -54,11 +54,17 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     return Export(tmp_path)
 
 
-def test_keeps_rows_of_more_than_100_characters_as_they_are(export: Export) -> None:
+def test_keeps_rows_as_they_are_and_counts_those_left_out(export: Export) -> None:
     Path("a.txt").write_text("\n".join([row(0), "é" * 100, "é" * 101, "", " = Heading = "]))
     Path("b.jsonl").write_text(json.dumps({"text": row(1) + "\n\x01\u2028"}))
     Path("v.txt").write_text(row(2))
-    manifest = export("train=a.txt b.jsonl validation=v.txt")
+    everything = export("train=a.txt b.jsonl validation=v.txt", name="all")
+    assert everything.splits["train"].documents == 5
+    assert export.said[-1] == "1 row was left out: 1 empty"
+    manifest = export("train=a.txt b.jsonl validation=v.txt", min_characters=101)
+    assert export.said[-1] == "3 rows were left out: 2 shorter than 101 characters, 1 empty"
+    assert manifest.filter["left_out"]["counts"] == {"shorter than 101 characters": 2, "empty": 1}
+    assert manifest.command().endswith(" MIN_CHARACTERS=101")
     folder = export.data_dir / "mine"
     kept = {"train": [row(0), "é" * 101, row(1) + "\n\x01\u2028"], "validation": [row(2)]}
     assert read_manifest(folder) == manifest
@@ -82,9 +88,9 @@ def test_splits_files_without_splits_by_content(export: Export) -> None:
     assert [len(set(splits[split])) for split in ("validation", "test")] == [4, 4]
     assert not set(splits["train"]) & set(splits["validation"] + splits["test"])
     # the order of the files does not move a text to another split
-    assert export("b.txt a.txt").identity != manifest.identity
+    assert export("b.txt a.txt", force=True).identity != manifest.identity
     assert all(sorted(lines(folder / f"{split}.jsonl")) == sorted(texts) for split, texts in splits.items())
-    assert sum(split.documents for split in export("a.txt", limit=20).splits.values()) == 20
+    assert sum(split.documents for split in export("a.txt", limit=20, force=True).splits.values()) == 20
 
 
 def test_an_export_that_is_up_to_date_is_not_made_again(export: Export) -> None:
@@ -100,12 +106,10 @@ def test_an_export_that_is_up_to_date_is_not_made_again(export: Export) -> None:
     assert not is_made_again("train=a.txt")
     assert "up to date" in export.said[-1]
     assert is_made_again("train=a.txt", force=True)
-    assert is_made_again("train=a.txt", limit=4)
+    assert is_made_again("train=a.txt", limit=4, force=True)
     assert not is_made_again("train=a.txt", limit=4)
     assert lines(train) == [row(i) for i in range(4)]
-    assert is_made_again("train=a.txt")
-    Path("a.txt").write_text("\n".join(row(i) for i in range(21)))
-    assert is_made_again("train=a.txt")
+    assert is_made_again("train=a.txt", force=True)
     train.write_bytes(train.read_bytes()[:-1])
     assert is_made_again("train=a.txt")
     (export.data_dir / "mine" / "manifest.json").write_text("{}")
@@ -133,7 +137,7 @@ def test_an_interruption_leaves_what_was_there(
     monkeypatch.setattr(export_module, "built_in", lambda: {"mine": Dataset(Interrupted())})
     # a full disk is explained, the others pass as they are
     with pytest.raises((UserError, type(error)), match="room" if isinstance(error, OSError) else str(error)):
-        export()
+        export(force=True)
     assert sorted(path.name for path in export.data_dir.iterdir()) == ["mine"]
     assert read_manifest(export.data_dir / "mine") == before
     assert before.files_are_whole(export.data_dir / "mine")
@@ -150,13 +154,14 @@ def test_lines_that_cannot_be_used_are_left_out_and_told(export: Export) -> None
 
     manifest = export("train=a.jsonl", on_bad_line="skip")
     assert lines(export.data_dir / "mine" / "train.jsonl") == [row(0), row(1)]
-    assert export.said[-1].startswith("6 lines were left out:\n  a.jsonl:2 holds a JSON list. Expected one")
+    assert export.said[-1].startswith("6 rows were left out: 6 malformed\n  a.jsonl:2 holds a JSON list. Expected")
     assert export.said[-1].endswith("\n  and 1 more")
     assert manifest.filter["on_bad_line"] == "skip"
-    assert (manifest.filter["bad_lines"]["count"], len(manifest.filter["bad_lines"]["first"])) == (6, 5)
+    assert manifest.filter["left_out"]["counts"] == {"malformed": 6}
+    assert len(manifest.filter["left_out"]["first"]) == 5
     export("train=a.jsonl", on_bad_line="skip")
     assert "up to date" in export.said[-1]
-    with pytest.raises(UserError, match=r"a\.jsonl:2"):
+    with pytest.raises(UserError, match=r"another export of this name \(filter changed\)"):
         export("train=a.jsonl")
 
 
@@ -195,3 +200,22 @@ def test_another_digest_than_the_expected_one_is_an_error(export: Export, monkey
     with pytest.raises(UserError, match="not the one that every machine should get"):
         export(name="pycode")
     assert not any(export.data_dir.iterdir())
+
+
+def test_an_export_of_another_text_is_not_replaced_without_a_word(export: Export) -> None:
+    for name in "ab":
+        Path(f"{name}.txt").write_text(row(ord(name)))
+    export("train=a.txt")
+    folder = export.data_dir / "mine"
+    (folder / "vocabularies" / "unigram_100").mkdir(parents=True)
+    with pytest.raises(
+        UserError, match=r"(?s)another export of this name \(source changed\).*FILES=\"train=b.txt\" FORCE=1"
+    ):
+        export("train=b.txt")
+    Path("a.txt").write_text(row(1))
+    with pytest.raises(UserError, match=r"its source has another content now"):
+        export("train=a.txt")
+    assert lines(folder / "train.jsonl") == [row(ord("a"))]
+    export("train=b.txt", force=True)
+    assert lines(folder / "train.jsonl") == [row(ord("b"))]
+    assert "vocabularies of mine, unchanged: unigram_100" in export.said[-1]

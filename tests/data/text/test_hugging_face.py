@@ -75,7 +75,7 @@ def test_without_a_network_it_says_so_in_one_line_with_two_ways_on(tmp_path: Pat
         export_dataset("wikitext", data_dir=tmp_path / "data")
     assert re.fullmatch(
         r"Cannot load Salesforce/wikitext \(wikitext-103-raw-v1\): there is no network\. Two ways on:.* "
-        r'FILES="train=.* HF_HOME.*',
+        r'FILES="train=.*HF_HOME.*',
         str(raised.value),
     )
     assert list((tmp_path / "data").iterdir()) == []
@@ -107,7 +107,7 @@ def test_a_stream_is_exported_as_far_as_it_was_asked_for(fineweb: Path, tmp_path
     hub = HuggingFace(str(fineweb), "nob_Latn", "main", streamed=True)
     with pytest.raises(UserError, match=r"Say how much of it to take: .* MAX_MB=1000 \(megabytes of text\), or LIMIT="):
         exported(tmp_path, hub)
-    manifest = exported(tmp_path, hub, limit=50)
+    manifest = exported(tmp_path, hub, limit=50, min_characters=101)
     assert sum(split.documents for split in manifest.splits.values()) == 50
     assert manifest.rows_read == 52  # two are too short, and nothing was read behind the last
     assert sorted(manifest.splits) == ["test", "train", "validation"]  # of its train split alone
@@ -115,10 +115,10 @@ def test_a_stream_is_exported_as_far_as_it_was_asked_for(fineweb: Path, tmp_path
     texts = [json.loads(line)["text"] for line in "".join(exports).splitlines()]
     read = [f"{number} {row}" for number, rows in ((0, 40), (1, 10)) for row in range(rows)]
     assert sorted(texts) == sorted(f"train {one} {'og noen ord til ' * 10}" for one in read)
-    typed = f"make data DATASET=streamed HUB={fineweb} CONFIG=nob_Latn REVISION=main LIMIT=50"
+    typed = f"make data DATASET=streamed HUB={fineweb} CONFIG=nob_Latn REVISION=main MIN_CHARACTERS=101 LIMIT=50"
     assert shlex.split(manifest.command()) == typed.split()
     size = len(texts[0].encode())
-    bounded = exported(tmp_path, hub, max_bytes=10 * size + 5)
+    bounded = exported(tmp_path, hub, max_bytes=10 * size + 5, min_characters=101, force=True)
     assert sum(split.documents for split in bounded.splits.values()) == 10
     assert bounded.max_bytes == 10 * size + 5
     assert read_manifest(tmp_path / "data" / "streamed") == bounded
@@ -130,13 +130,13 @@ def test_what_a_stream_lacks_is_said(fineweb: Path, tmp_path: Path) -> None:
     files = sorted((fineweb / "data" / "nob_Latn" / "train").glob("*"))
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), files[0])
     with pytest.raises(UserError, match='fineweb-2 train, row 2: "text" is NoneType, expected a string'):
-        exported(tmp_path, hub, limit=3)
+        exported(tmp_path, hub, limit=3, force=True)
     files[0].write_bytes(b"PAR1 and nothing else")
     with pytest.raises(UserError, match=r"^Cannot load .*fineweb-2 \(nob_Latn\): (?!there is no network)"):
-        exported(tmp_path, hub, limit=3)
+        exported(tmp_path, hub, limit=3, force=True)
     for path in files:
         pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
     with pytest.raises(UserError, match='fineweb-2 train has no column "text": it has content'):
-        exported(tmp_path, hub, limit=3)
+        exported(tmp_path, hub, limit=3, force=True)
     with pytest.raises(UserError, match=r"^Cannot load .*nno_Latn"):
-        exported(tmp_path, HuggingFace(str(fineweb), "nno_Latn", "main", streamed=True), limit=3)
+        exported(tmp_path, HuggingFace(str(fineweb), "nno_Latn", "main", streamed=True), limit=3, force=True)

@@ -17,7 +17,7 @@ import zstandard
 from t5xpg.base.errors import UserError
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import parse_fields
-from t5xpg.data.text.lines import BadLines
+from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.local_records import parts_of, records, texts
 from t5xpg.data.text.manifest import Manifest, canonical_record, read_manifest
@@ -152,9 +152,9 @@ def test_parquet_without_a_field_or_a_text(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"en": ["a", "b", ""], "de": ["b", None, "c"]}), path)
     with pytest.raises(UserError, match=r'row 2: "de" is NoneType, expected a string'):
         list(records((path,), FIELDS))
-    left_out = BadLines()
+    left_out = LeftOut(skip_malformed=True)
     assert list(records((path,), FIELDS, left_out)) == [("a", "b")]
-    assert left_out.count == 2
+    assert left_out.counts == {"malformed": 2}
     assert "row 3: en is empty, and de is not" in left_out.first[1]
 
 
@@ -173,19 +173,19 @@ def test_exports_with_a_manifest() -> None:
     manifest = export("train=train.v1.* validation=a.tsv")
     assert exported("train") == exported("validation") == [{"en": en, "de": de} for en, de in PAIRS]
     assert manifest.fields == FIELDS
-    assert manifest.rows_read == 6
+    assert manifest.rows_read == 7
     assert manifest.summary().startswith("train 3 records")
     assert read_manifest(Path("data/mine")) == manifest
     assert manifest.command() == (
         'make data DATASET=mine FIELDS=en,de FILES="train=train.v1.de.gz train.v1.en validation=a.tsv"'
     )
     both = "train=a.tsv validation=b.tsv"
-    assert export(both, "inputs=en,targets=de").fields == ("inputs", "targets")
+    assert export(both, "inputs=en,targets=de", force=True).fields == ("inputs", "targets")
     assert exported("train") == exported("validation")
     assert exported("train")[0] == {"inputs": "A dog runs.", "targets": "Ein Hund läuft."}
     assert "FIELDS=inputs=en,targets=de" in read_manifest(Path("data/mine")).command()
     # columns without names are in the order of FIELDS
-    assert export(both, "targets=en,inputs=de").fields == ("targets", "inputs")
+    assert export(both, "targets=en,inputs=de", force=True).fields == ("targets", "inputs")
 
 
 def test_equal_inputs_are_in_one_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_equal_inputs_are_in_one_split(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(split.documents for split in manifest.splits.values()) == 200
     assert [len(texts[split]) for split in texts] == [46, 2, 2]
     assert not texts["train"] & texts["validation"] | texts["train"] & texts["test"]
-    assert export("train=a.tsv", "label,text", limit=7).splits["train"].documents == 7
+    assert export("train=a.tsv", "label,text", limit=7, force=True).splits["train"].documents == 7
 
 
 def test_fields_are_of_files(tmp_path: Path) -> None:

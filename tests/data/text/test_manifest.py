@@ -90,8 +90,8 @@ def test_the_command_makes_the_same_export_again(tmp_path: Path) -> None:
         manifest = dataclasses.replace(MANIFEST, source=LocalFiles(files).describe(), limit=7)
         words = shlex.split(manifest.command(force=True))
         assert words[:3] == ["make", "data", "DATASET=mine"]
-        assert words[4:] == ["LIMIT=7", "FORCE=1"]
+        assert words[4:] == ["MIN_CHARACTERS=101", "LIMIT=7", "FORCE=1"]
         assert parse_files(words[3].removeprefix("FILES=")) == files
     plain = dataclasses.replace(MANIFEST, source=LocalFiles({"train": paths[2:]}).describe())
-    assert plain.command() == f'make data DATASET=mine FILES="train={paths[2]}"'
-    assert MANIFEST.command() == "make data DATASET=mine"
+    assert plain.command() == f'make data DATASET=mine FILES="train={paths[2]}" MIN_CHARACTERS=101'
+    assert MANIFEST.command() == "make data DATASET=mine MIN_CHARACTERS=101"

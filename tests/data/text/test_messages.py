@@ -103,8 +103,8 @@ def test_exports_the_messages_of_a_machine(tmp_path: Path, monkeypatch: pytest.M
     export_dataset("messages", data_dir=tmp_path / "data", log=said.append)
     assert "up to date" in said[-1]
     (tmp_path / "usr" / "no" / "LC_MESSAGES" / "b.mo").write_bytes(catalog({"1": "Bare denne ene meldingen nå"}))
-    assert export_dataset("messages", data_dir=tmp_path / "data").identity != manifest.identity
+    assert export_dataset("messages", data_dir=tmp_path / "data", force=True).identity != manifest.identity
     nowhere = InstalledMessages(("nb", "no"), folders=(tmp_path / "none",))
     monkeypatch.setattr(export_module, "built_in", lambda: {"messages": Dataset(nowhere)})
     with pytest.raises(UserError, match=r"no program here brings any: .*none/nb/LC_MESSAGES/\*\.mo\..* FILES="):
-        export_dataset("messages", data_dir=tmp_path / "data")
+        export_dataset("messages", data_dir=tmp_path / "data", force=True)
