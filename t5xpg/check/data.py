@@ -79,9 +79,10 @@ def _task_of_table(
             "targets already: include 'gin/objectives/none.gin' behind gin/runs/pretrain.gin.",
             problem=True,
         )
-    if row.supervised is not None and state.ready and not quick and count != 0:
+    uncached = [command for command in state.missing if not command.startswith("make cache")]
+    if row.supervised is not None and count and not quick and not state.problems and not uncached:
         with DataService() as service:
-            yield from _fits(service, dataset, experiment)
+            yield from _fits(service, dataclasses.replace(dataset, use_cached=state.ready), experiment)
     for part in row.parts:
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 

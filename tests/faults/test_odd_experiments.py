@@ -1,0 +1,26 @@
+"""What must hold of any experiment, tried on small ones that are drawn at random (tests/odd_experiments.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.workplace import FAST_COMPILATION, REPOSITORY, Workplace
+
+
+def tried(workplace: Workplace, seconds: int, first: int) -> None:
+    command = [sys.executable, "-m", "tests.odd_experiments", f"--seconds={seconds}", f"--first={first}"]
+    environment = {**workplace.environment, "XLA_FLAGS": FAST_COMPILATION}
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
+
+
+@pytest.mark.process
+def test_a_minute_of_odd_experiments(workplace: Workplace) -> None:
+    tried(workplace, 60, first=0)
+
+
+@pytest.mark.proof
+def test_an_hour_of_odd_experiments(workplace: Workplace) -> None:
+    tried(workplace, 3600, first=1000)
