@@ -82,7 +82,9 @@ def _task_of_table(
     uncached = [command for command in state.missing if not command.startswith("make cache")]
     if row.supervised is not None and count and not quick and not state.problems and not uncached:
         with DataService() as service:
-            yield from _fits(service, dataclasses.replace(dataset, use_cached=state.ready), experiment)
+            yield from _fits(
+                service, dataclasses.replace(dataset, use_cached=dataset.use_cached and state.ready), experiment
+            )
     for part in row.parts:
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 
