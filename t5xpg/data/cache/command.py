@@ -7,6 +7,7 @@ that was made from something else than the task is now is never used, and never 
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -183,11 +184,10 @@ def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[s
 
 def _run(process: CacheProcess, task: str, total: int, names: Sequence[str]) -> None:
     """Have tasks cached, with a bar that counts their documents."""
-    progress: Progress | None = None
-    with contextlib.ExitStack() as stack:
-        for message in process.cache(names):
-            if progress is None:  # the first document: Beam has built its pipeline
-                progress = stack.enter_context(Progress(f"cache {task}", total or None, "documents"))
+    messages = process.cache(names)
+    first = next(messages, None)  # Beam has built its pipeline
+    with Progress(f"cache {task}", total or None, "documents") as progress:
+        for message in filter(None, itertools.chain([first], messages)):
             progress.advance(message["count"], message.get("note", ""))
 
 

@@ -106,21 +106,20 @@ def check(provider: Provider, config: DatasetConfig) -> None:
 
 def _check_rates(mixture: seqio.Mixture) -> None:
     """Raise UserError where SeqIO cannot mix with the rates of a mixture."""
-    total = 0.0
+    rates = []
     for task in mixture.tasks:
         where = f"The rate of {task.name} in the mixture {mixture.name}"
         try:
-            rate = mixture.get_rate(task)
+            rates.append(mixture.get_rate(task))
         except (ValueError, TypeError, ZeroDivisionError) as error:  # of a function, or of a mixture inside it
             raise UserError(
                 f"{where} cannot be computed ({error}). A function gets the task, whose examples may not be counted "
                 "before it is cached; the rate of a mixture inside another one is a number."
             ) from error
-        if not 0.0 <= rate < float("inf"):
-            raise UserError(f"{where} is {rate}: expected a number that is not negative.")
-        total += rate
-    if total <= 0.0:
-        raise UserError(f"All rates of the mixture {mixture.name} are 0: nothing would be mixed.")
+    if not all(0.0 <= rate < float("inf") for rate in rates) or not any(rates):
+        raise UserError(
+            f"The rates of the mixture {mixture.name} are {rates}: expected positive numbers, or 0 for some."
+        )
 
 
 def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:

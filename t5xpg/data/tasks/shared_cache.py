@@ -5,7 +5,6 @@ placeholder alone: what they would cache is the same for all, and is cached once
 """
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import seqio
@@ -28,21 +27,12 @@ class SharedCacheTask(seqio.Task):
         """Where the cache lies; None where there is none."""
         return super().cache_dir or seqio.TaskRegistry.get(self.cached_as).cache_dir
 
-    def get_dataset(
-        self,
-        sequence_length: Mapping[str, int] | None = None,
-        split: str = "train",
-        use_cached: bool = False,
-        shuffle: bool = True,
-        shuffle_buffer_size: int | None = None,
-        seed: int | None = None,
-        **arguments: Any,
-    ) -> tf.data.Dataset:
-        """As `seqio.Task.get_dataset`."""
+    def get_dataset(self, *arguments: Any, seed: int | None = None, **options: Any) -> tf.data.Dataset:
+        """As `seqio.Task.get_dataset`, with `seed` by its name."""
         if self._own_seed and seed is not None:
             digest = hashlib.sha256(f"{seed} {self.name}".encode()).digest()
             seed = int.from_bytes(digest[:4], "little") % 2**31
-        return super().get_dataset(sequence_length, split, use_cached, shuffle, shuffle_buffer_size, seed, **arguments)
+        return super().get_dataset(*arguments, seed=seed, **options)
 
     def replace(self, **changes: Any) -> "SharedCacheTask":
         """As `seqio.Task.replace`."""

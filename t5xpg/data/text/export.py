@@ -25,7 +25,7 @@ from t5xpg.data.text.manifest import (
     write_manifest,
 )
 from t5xpg.data.text.messages import InstalledMessages
-from t5xpg.data.text.sources import HuggingFace, LocalFiles, OfFiles, Selection
+from t5xpg.data.text.sources import OF_FILES, HuggingFace, LocalFiles, Selection
 from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -154,7 +154,7 @@ def _dataset(
     known = built_in()
     if name not in known:
         close, (whole, _, suffix) = nearest(name, known), name.rpartition("_")
-        if whole in known and isinstance(known[whole].source, OfFiles) and suffix.isalnum():  # the name of a selection
+        if whole in known and isinstance(known[whole].source, OF_FILES) and suffix.isalnum():  # the name of a selection
             close = f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
         raise UserError(
             f"There is no dataset {name!r}.{close} To make one of your own text: "
@@ -164,8 +164,8 @@ def _dataset(
 
 
 def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
-    if not isinstance(dataset.source, OfFiles) or dataset.fields != TEXT:
-        able = [known for known, one in built_in().items() if isinstance(one.source, OfFiles) and one.fields == TEXT]
+    if not isinstance(dataset.source, OF_FILES) or dataset.fields != TEXT:
+        able = [known for known, one in built_in().items() if isinstance(one.source, OF_FILES) and one.fields == TEXT]
         raise UserError(
             f"SELECT={select} chooses files by their names, and the text of {name} is not of files with names. "
             f"It can be of {', '.join(able)}, or of FILES=…"

@@ -27,7 +27,7 @@ def splits(
     number; where there are not all three splits, the train split under the name None. Raises UserError where the
     dataset cannot be had or has other splits or columns, here or at a row.
     """
-    loaded = _load(path, configuration, revision=revision, streaming=streamed)
+    loaded = load(path, configuration, revision=revision, streaming=streamed)
     names: dict[str | None, str] = {split: split for split in SPLITS}
     if streamed and not set(SPLITS) <= set(loaded):
         names = {None: "train"}
@@ -62,15 +62,7 @@ def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[st
             yield text
 
 
-def rows(
-    path: str, configuration: str | None, revision: str | None, split: str, streaming: bool
-) -> Iterator[dict[str, Any]]:
-    """The rows of a split of a dataset (a name on the hub, or a local folder), in order: from its copy in the cache of
-    `datasets`, or as they come, with `streaming`. Raises UserError where the dataset cannot be had."""
-    yield from _load(path, configuration, revision=revision, split=split, streaming=streaming)
-
-
-def _load(path: str, configuration: str | None, **options: Any) -> Any:
+def load(path: str, configuration: str | None, **options: Any) -> Any:
     """What `datasets.load_dataset` gives. Raises UserError where the dataset cannot be had."""
     import datasets
 

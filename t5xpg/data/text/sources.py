@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
@@ -95,15 +95,6 @@ class Source(Protocol):
         """The rows of each split. Raises UserError where the text cannot be had."""
 
 
-@runtime_checkable
-class OfFiles(Protocol):
-    """A source whose text is that of files with names."""
-
-    def select(self, selection: Selection, corpus: str) -> Source:
-        """The text of the chosen files alone. corpus: what the whole is called. Raises UserError, here or where it is
-        read, for patterns that match nothing."""
-
-
 @dataclass(frozen=True)
 class LocalFiles:
     """The user's files, by split (see `local_files.parse_files`). left_out: gets lines that cannot be used; without it
@@ -128,7 +119,7 @@ class LocalFiles:
         return {"kind": "files", **fields, **chosen, "files": files}
 
     def select(self, selection: Selection, corpus: str) -> "LocalFiles":
-        """By the names of the files without their folders."""
+        """The text of some files, by their names without folders. corpus: what the whole is called."""
         selection.require_any("FILES", [path.name for paths in self.files.values() for path in paths])
         chosen = {split: [path for path in paths if selection.takes(path.name)] for split, paths in self.files.items()}
         files = {split: paths for split, paths in chosen.items() if paths}
@@ -163,7 +154,7 @@ class InstalledText:
         yield Rows(None, self.documents(source_files(self.packages, self.site)))
 
     def select(self, selection: Selection, corpus: str) -> "SelectedText":
-        """By the paths of the files inside site-packages: `absl/flags/_flag.py`."""
+        """The text of some files, by their paths inside site-packages, `absl/flags/_flag.py`. corpus: see above."""
         return SelectedText(self, selection, corpus)
 
 
@@ -210,6 +201,9 @@ class SelectedText:
         for split, chosen in texts.items():
             if chosen:
                 yield Rows(split, chosen, len(chosen))
+
+
+OF_FILES = (LocalFiles, InstalledText)  # their text is that of files with names
 
 
 @dataclass(frozen=True)
