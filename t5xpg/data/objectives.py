@@ -1,8 +1,5 @@
-"""The pretraining objectives and their numbers, as an experiment gives them. Standard library only.
-
-An objective makes inputs and targets of tokens of text. What each does with them is in `docs/objectives.md`; how long
-they become, in `tasks.lengths`; the steps themselves, in `tasks.steps`. A class has the arguments of its step.
-"""
+"""The pretraining objectives and their numbers, as an experiment gives them: a class has the arguments of its step.
+What each does is in `docs/objectives.md` and `tasks.steps`; lengths are in `tasks.lengths`. Standard library only."""
 
 import dataclasses
 import math

@@ -13,8 +13,9 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
+from unittest import mock
 
 from apache_beam.io.iobase import _RoundRobinKeyFn
 from apache_beam.runners.common import DoFnContext, DoFnInvoker, DoFnSignature, _OutputHandler
@@ -119,7 +120,7 @@ class DaskRunnerForCaching(DaskRunner):
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:
         """Run it on the cluster that the options name."""
-        with _translated(ParDo, ParDoOnce):
+        with mock.patch.dict(transform_evaluator.TRANSLATIONS, {ParDo: ParDoOnce}):
             result = super().run_pipeline(pipeline, options)
         threading.Thread(target=self._watch, args=(result,), daemon=True).start()
         return result
@@ -137,14 +138,3 @@ def tasks_left(dask_scheduler: Any) -> int:
     """The tasks of a scheduler that are not done, as its own process counts them."""
     done = ("memory", "released", "forgotten", "erred")
     return sum(task.state not in done for task in dask_scheduler.tasks.values())
-
-
-@contextlib.contextmanager
-def _translated(transform: type, operation: type) -> Iterator[None]:
-    translations: dict[Any, Any] = transform_evaluator.TRANSLATIONS
-    before = translations[transform]
-    translations[transform] = operation
-    try:
-        yield
-    finally:
-        translations[transform] = before

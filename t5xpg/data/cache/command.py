@@ -1,8 +1,8 @@
 """Cache tasks, once. Imports no TensorFlow: that is the child process's (`worker`).
 
-A cache is the folder `<cache folder>/<task>` in SeqIO's own format, which any SeqIO user reads with `use_cached=True`.
-Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from, and the digests of its files. A cache
-that was made from something else than the task is now is never used, and never replaced without being told to.
+A cache is the folder `<cache folder>/<task>` in SeqIO's own format, for `use_cached=True`, with `t5xpg_identity.json`:
+what it was made from, and the digests of its files. One that was made from something else than the task is now is never
+used, and never replaced without being told to.
 """
 
 import contextlib
@@ -55,16 +55,13 @@ def cache_task(
     SeqIO, in any of its cache folders, and leaves tasks alone that cannot be cached. compare_only: caches nothing; the
     caches that are there are compared with what their tasks are now.
 
-    Returns the definition of the task whose cache was made or found (`definition`), or several of them by task: of a
-    mixture, and where the task reads the cache of another one.
+    Returns the `definition` of the task whose cache was made or found, or several by task: of a mixture, and where the
+    task reads the cache of another one. A cache appears when it is whole; what the process printed is kept in
+    `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
 
-    A cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one
-    task, the second waits for the first.
-
-    Raises UserError where the task is unknown, its text is missing (MissingTextError where that is an export), it has
-    nothing to cache, the process failed or there is no room; and where a cache is there whose files are not as they
-    were written, or that was made from something else than the task is now. A cache that other versions of the
-    libraries made, or SeqIO by itself, is compared with the source in a sample, and that is said.
+    Raises UserError for an unknown task, missing text (MissingTextError for that of an export), nothing to cache, a
+    process that failed, no room, and for a cache that is damaged or was made from something else than the task is now.
+    One of other versions of the libraries, or SeqIO's own, is compared with the source in a sample, and that is said.
     """
     _check_names(task, cache_dir)
     runner = resolve_runner(runner, beam_options, staging)

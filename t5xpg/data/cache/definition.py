@@ -1,7 +1,5 @@
-"""What determines the cache of a task, as JSON: its source, its settings and features, and the code that defines it.
-
-Imports SeqIO inside its functions. `record.differences` compares a definition with the one that a cache was made from.
-"""
+"""What determines the cache of a task, as JSON: its source, its settings and features, and the code that defines it, as
+`record.differences` compares it. Imports SeqIO inside its functions."""
 
 import functools
 import importlib.metadata

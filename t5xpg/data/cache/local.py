@@ -1,8 +1,7 @@
 """Caches a task on one machine without Beam: what SeqIO's caching script writes, in much less time and memory.
 
-The source of each split streams through the steps before the placeholder with the seeds that SeqIO's script gives them,
-and the examples go to the files in the order of their digests, as `beam` leaves them: both make the same bytes.
-Imports TensorFlow.
+The source of each split streams through the steps before the placeholder with the script's seeds, and the examples go
+to the files in the order of their digests, as `beam` leaves them: both make the same bytes. Imports TensorFlow.
 """
 
 import hashlib

@@ -1,8 +1,5 @@
-"""Many examples at once as serialised `tf.train.Example`s, what SeqIO counts of them, and lines of exports as examples.
-
-Building a protocol buffer in Python for every example costs more than all that TensorFlow does for it. The wire format
-of an Example is plain, so that a batch of them is written with array operations.
-"""
+"""Many examples at once as serialised `tf.train.Example`s (with array operations: a protocol buffer in Python for each
+costs more than all that TensorFlow does for it), what SeqIO counts of them, and lines of exports as examples."""
 
 import functools
 import itertools

@@ -1,7 +1,5 @@
-"""The record of a cache, `t5xpg_identity.json` beside SeqIO's files: what it was made from, and what it holds.
-
-A cache is used only where it was made from what the task is now; `differences` says which part is another.
-"""
+"""The record of a cache, `t5xpg_identity.json` beside SeqIO's files: what it was made from, and what it holds. A cache
+is used only where it was made from what the task is now; `differences` says which part is another."""
 
 import contextlib
 import importlib.metadata

@@ -1,7 +1,6 @@
-"""Whether a cache holds what its task makes now: some documents are made from the source again and looked up in it.
-
-For caches where digests cannot tell: those that other versions of the libraries made, or SeqIO's script by itself.
-Imports TensorFlow and Beam inside its functions.
+"""Whether a cache that other versions of the libraries made, or SeqIO's script by itself, holds what its task makes
+now: some documents are made from the source again and looked up in it. Imports TensorFlow and Beam inside its
+functions.
 """
 
 import hashlib

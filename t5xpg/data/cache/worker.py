@@ -1,8 +1,7 @@
 """The process that caches tasks: imports TensorFlow, compares definitions, caches by itself or with Beam.
 
-Started by `process` with the number of a pipe as its argument. It reads a request (a line of JSON) from the standard
-input and writes reports (lines of JSON) to the pipe: first its plan. Then a second line of the input says which tasks
-to cache. It ends when its standard input closes.
+`process` starts it with the number of a pipe. It reads a request (a line of JSON) from the standard input and reports
+its plan (lines of JSON) to the pipe; a second line says which tasks to cache. It ends when its standard input closes.
 """
 
 import atexit

@@ -1,8 +1,5 @@
-"""The training process's side of a recording: its streams of batches, without TensorFlow and without a data process.
-
-`RecordedData` stands in for `client.DataService` and `RecordedStream` for `client.Stream`. They give the same batches,
-so the run is the same run.
-"""
+"""A recording's streams of batches in the training process, without TensorFlow and a data process: `RecordedData`
+stands in for `client.DataService`, `RecordedStream` for `client.Stream`, with the same batches."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
-"""Streams of NumPy batches for the training process, without TensorFlow.
-
-TensorFlow takes seconds to import, memory and threads: it runs in a data process of its own. `DataService` is that
-process, `DataService.open` starts a stream in it, and iterating over the `Stream` gives the batches:
+"""Streams of NumPy batches for the training process, without TensorFlow, which takes seconds to import, memory and
+threads: it runs in a data process of its own, a `DataService`.
 
     with DataService() as service:
         stream = service.open(config, shards=[0, 1])
@@ -153,7 +151,7 @@ class Stream(BatchStream):
         """
         self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
-        _, arrays = self._process.request({"call": "save", "opened": self._number})
+        _, arrays = self._process.request({"call": "position", "opened": self._number, "method": "save"})
         rows = self.config.rows_per_shard
         for count, batch in enumerate(ahead):
             for name, array in batch.items():
@@ -196,11 +194,11 @@ class Stream(BatchStream):
             }
             for count in range(int(iterators[f"{own[0]}position"][0]) - batches_read)
         ]
-        self._go_to({"call": "restore", "opened": self._number}, iterators, batches_read, ahead)
+        self._go_to("restore", iterators, batches_read, ahead)
 
     def rewind(self) -> None:
         """Go back to the first batch: cheaper than opening the stream again."""
-        self._go_to({"call": "rewind", "opened": self._number}, {}, 0, [])
+        self._go_to("rewind", {}, 0, [])
 
     def close(self) -> None:
         """Stop reading ahead and let the data process forget the stream."""
@@ -208,10 +206,10 @@ class Stream(BatchStream):
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten it
             self._process.request({"call": "close", "opened": self._number})
 
-    def _go_to(self, message: dict[str, Any], arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
-        """Set the position, of which the data process hears by `message`; `ahead` are batches read already."""
+    def _go_to(self, method: str, arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
+        """Set the position, in the data process by `method`; `ahead` are batches read already."""
         self._pause()
-        self._process.request(message, arrays)
+        self._process.request({"call": "position", "opened": self._number, "method": method}, arrays)
         self._ahead.clear()
         self.batches_read = batches_read
         for batch in ahead:

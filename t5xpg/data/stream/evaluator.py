@@ -1,8 +1,5 @@
-"""The metrics of tasks, by `seqio.Evaluator`. Imports TensorFlow.
-
-The model is in another process. So the evaluation has two halves: the rows of a task go out, as batches for the model;
-what it makes of them comes back, and SeqIO decodes, postprocesses and measures it.
-"""
+"""The metrics of tasks, by `seqio.Evaluator`, in the data process: the rows of a task go out as batches for the model;
+what it makes of them comes back, and SeqIO decodes, postprocesses and measures it. Imports TensorFlow."""
 
 import json
 import traceback

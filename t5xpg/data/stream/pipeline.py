@@ -1,22 +1,17 @@
 """Streams of batches out of SeqIO tasks and mixtures, whose position can be saved and put back exactly.
 
-Virtual shards. The data of a stream is split into `num_virtual_shards` shards. Each is a SeqIO pipeline of its own
-(`seqio.ShardInfo`, packing included) and gives the same number of rows of every batch: a batch is the rows of shard 0,
-then of shard 1, and so on. A process that owns some of the shards reads exactly its rows of the global batch, whatever
-the number of processes.
+Virtual shards. The data of a stream is split into `num_virtual_shards` SeqIO pipelines (`seqio.ShardInfo`, packing
+included), each of which gives the same number of rows of every batch: those of shard 0, then of shard 1, and so on. A
+process reads exactly the rows of the shards that it owns, whatever the number of processes.
 
 Determinism. Everything random in a SeqIO pipeline follows from one number: the order of files, the shuffle buffer, the
-sampling of a mixture, and the seeds that `seqio.map_over_dataset` hands to a preprocessor
-(`seqio.utils.map_seed_manager` counts up from it). For shard 0 it is `config.seed`; for the others it is made from
-`config.seed` and the index, so that no two shards mask their texts alike. tf.data runs with `deterministic=True`. What
-a preprocessor draws from the stateful generators (`tf.random.uniform`) is outside of this: it should use the
-seeds of `seqio.map_over_dataset(num_seeds=...)`.
+sampling of a mixture, the seeds of `seqio.map_over_dataset(num_seeds=...)`. For shard 0 it is `config.seed`, for others
+it is made from that and the index. tf.data runs with `deterministic=True`. What a preprocessor draws from stateful
+generators (`tf.random.uniform`) is outside of this.
 
-Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline (shuffle buffer, open files, states
-of generators). It is written in full, not symbolically: a symbolic one replays the stream from its start. Nothing is
-cached in memory (`try_in_mem_cache=False`): the cache would be part of every checkpoint. The names of open files are
-part of it, and what the files were stands beside it, so that it is never put back over others: see
-`t5xpg.data.stream.source_files`.
+Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline, in full: a symbolic one replays the
+stream from its start. Nothing is cached in memory, which would be part of it. It names open files, and what they were
+stands beside it, so that it is never put back over others: see `t5xpg.data.stream.source_files`.
 """
 
 import concurrent.futures

@@ -41,7 +41,7 @@ class RemoteEvaluator:
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
         """The batches of a task, unpacked, and how many rows of each are examples: the rest of the last one is zeros.
         For one task at a time, to its end."""
-        self._process.request({"call": "begin", "opened": self._number, "task": task})
+        self._process.request({"call": "position", "opened": self._number, "method": "begin", "task": task})
         while True:
             reply, found = self._process.request({"call": "next", "opened": self._number})
             if reply["end"]:

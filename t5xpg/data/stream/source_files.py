@@ -1,12 +1,9 @@
 """The files that a stream reads: what they were when it was opened, and whether they still are. Imports TensorFlow.
 
-tf.data says little when a file changes under it. One that is cut short ends early, which a repeated dataset takes for
-the end of an epoch; one that is written over gives other text; one that was deleted while it is open reads on to its
-end; and where there is an error it often lacks the name. So the files are looked at (size, time of modification,
-inode): in passing while batches are read, at every end and error, and whenever a position is saved. A position that was
-given is one before which nothing else was read than what the stream was opened on.
-
-A saved position carries the names, sizes and digests of the files, and is not put back over others.
+tf.data says little when a file changes under it: one that is cut short looks like the end of an epoch, one that is
+written over gives other text, a deleted one reads on. So size, time and inode are looked at in passing, at every end
+and error, and whenever a position is saved: before that, nothing was read but what the stream was opened on. A saved
+position carries names, sizes and digests of the files, and is not put back over others.
 """
 
 import dataclasses
@@ -71,7 +68,7 @@ class SourceFiles:
         self._share = _DIGESTED // max(1, len(listed))  # bytes of one file that are digested
         self._files = [
             dataclasses.replace(file, look=look, digest=_digest(file.path, look.size, self._share)) if look else file
-            for file, look in [(file, _look(file.path)) for file in listed]
+            for file, look in ((file, _look(file.path)) for file in listed)
         ]
         # names in a saved position are relative to these: it must not tell where the data lies
         self._folders = {

@@ -1,8 +1,5 @@
-"""The data process: it holds TensorFlow and the pipelines, and answers the training process over a socket.
-
-Started by `process`, as `python -m t5xpg.data.stream.worker <file descriptor>`. It ends when the other side of the
-socket is closed, however that came about, and ignores Ctrl-C: the training process says when.
-"""
+"""The data process (`python -m t5xpg.data.stream.worker <file descriptor>`): it holds TensorFlow and the pipelines, and
+answers the training process over a socket. It ends when that is closed on the other side, and ignores Ctrl-C."""
 
 import dataclasses
 import faulthandler
@@ -123,29 +120,14 @@ class Answers:
         }
         return {"opened": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
 
-    def begin(self, opened: int, task: str, arrays: Arrays) -> Answer:
-        """Let `next` of an evaluator give the examples of a task from the first on."""
-        self._opened[opened].begin(task)
-        return {}, {}
-
     def next(self, opened: int, arrays: Arrays) -> Answer:
         """The next batch of a stream or of an evaluator's task, or none at the end."""
         batch = self._opened[opened].next()
         return {"end": batch is None}, batch or {}
 
-    def save(self, opened: int, arrays: Arrays) -> Answer:
-        """The position before the batch that `next` would give."""
-        return {}, self._opened[opened].save()
-
-    def restore(self, opened: int, arrays: Arrays) -> Answer:
-        """Put back a saved position."""
-        self._opened[opened].restore(arrays)
-        return {}, {}
-
-    def rewind(self, opened: int, arrays: Arrays) -> Answer:
-        """Go back to the first batch."""
-        self._opened[opened].rewind()
-        return {}, {}
+    def position(self, opened: int, method: str, arrays: Arrays, **values: Any) -> Answer:
+        """What `save`, `restore` or `rewind` of a stream gives, or `begin` of an evaluator."""
+        return {}, getattr(self._opened[opened], method)(*filter(None, [arrays]), **values) or {}
 
     def close(self, opened: int, arrays: Arrays) -> Answer:
         """Forget a stream, or the examples of an evaluator."""

@@ -1,8 +1,5 @@
-"""Supervised tasks, as `text.labelled` describes them. Imports TensorFlow.
-
-Inputs and targets are kept as texts beside their tokens ("inputs_pretokenized"): metrics compare with a target as it
-was, and not as a vocabulary gives it back.
-"""
+"""Supervised tasks, as `text.labelled` describes them. Imports TensorFlow. Inputs and targets are kept as texts, too
+("inputs_pretokenized"): metrics compare with a target as it was, and not as a vocabulary gives it back."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,7 @@
 """How long the inputs and targets of an objective become, and how many sentinels they take; without TensorFlow.
 
 Known before anything is read, so that no run trains on targets that were cut off, or on sentinels that are tokens of
-text. Where chance decides (tokens that are masked one by one), the numbers are those that one example in a thousand
-million exceeds.
+text. Of tokens that are masked by chance, the numbers are those that one example in a thousand million exceeds.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""Tasks of one text that share the cache of its tokens. Imports TensorFlow.
+"""Tasks that share the cache of the tokens of one text. Imports TensorFlow.
 
-SeqIO looks for the cache of a task under the task's name. The objectives of the table differ in what they do behind the
-placeholder alone: what they would cache is the same for all, and is cached once.
+SeqIO looks for a cache under the task's name. The objectives of the table differ only in what they do behind the
+placeholder: what they would cache is the same for all, and is cached once.
 """
 
 import hashlib

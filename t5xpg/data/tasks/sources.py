@@ -1,7 +1,5 @@
 """Sources of tasks: what functions and TensorFlow Datasets must give before they are read, and Hugging Face datasets.
-
-Imports TensorFlow.
-"""
+Imports TensorFlow."""
 
 import functools
 import importlib.resources.abc

@@ -1,7 +1,5 @@
-"""The steps that make inputs and targets of tokens ("targets"), as SeqIO preprocessors. Imports TensorFlow.
-
-Where `t5.data.preprocessors` has an objective, it is t5's, with the numbers that t5 fixes made arguments; the arguments
-of a step are the fields of its class in `objectives`, by which it is known and changed.
+"""The steps that make inputs and targets of tokens ("targets"), as SeqIO preprocessors: t5's where it has them. The
+arguments of a step are the fields of its class in `objectives`, by which it is known and changed. Imports TensorFlow.
 """
 
 import dataclasses

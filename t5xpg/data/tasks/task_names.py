@@ -1,12 +1,8 @@
-"""The table's tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without what it takes to make them.
+"""The table's tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without TensorFlow, with which `table` makes them.
 
 Records have supervised tasks instead, `<dataset>_translate_en_de[_<vocabulary>]` (see `text.labelled`), and so have
-some data sets of TensorFlow Datasets, `squad[_<vocabulary>]`.
-
-A vocabulary that was made for a dataset (`make vocab`) is called `<dataset>_<name>`: every dataset can be read with it,
-as `mine_span_corruption_norwegian_unigram_32000`.
-
-`table` makes the tasks, for which it imports TensorFlow; here is what the rest of the program has to know of them.
+some data sets of TensorFlow Datasets, `squad[_<vocabulary>]`. A vocabulary that was made for a dataset (`make vocab`)
+is called `<dataset>_<name>`: every dataset can be read with it, as `mine_span_corruption_norwegian_unigram_32000`.
 """
 
 import contextlib

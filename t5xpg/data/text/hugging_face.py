@@ -66,7 +66,12 @@ def load(path: str, configuration: str | None, **options: Any) -> Any:
     """What `datasets.load_dataset` gives. Raises UserError where the dataset cannot be had."""
     import datasets
 
-    with _quiet(), _offline_where_unreachable() as reached:
+    # no retries and hints in the log; the library's bars (download, conversion) on a terminal alone
+    for name in ("datasets", "huggingface_hub", "fsspec", "filelock"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    with _offline_where_unreachable() as reached:
         try:
             return datasets.load_dataset(path, configuration, **options)
         except Exception as error:  # connection, hub, file and generation errors share no base class
@@ -110,24 +115,3 @@ def _reachable(endpoint: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No retries and hints in the log; the library's bars (download, conversion) on a terminal alone."""
-    import datasets
-
-    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec", "filelock")]
-    levels = {logger: logger.level for logger in loggers}
-    bars = datasets.utils.are_progress_bars_disabled()
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
-        if not bars:
-            datasets.enable_progress_bars()

@@ -1,8 +1,6 @@
-"""The installed packages whose files the embedded datasets are read from.
-
-Each is a pure-Python wheel (the same files on every platform and Python) that every lock in `requirements/` pins to one
-version. Files are found by the package's record of installation and read as bytes; nothing is imported, and the
-standard library, which differs from one Python to the next, is never read.
+"""The installed packages whose files the embedded datasets are read from: pure-Python wheels, the same on every
+platform, that every lock in `requirements/` pins to one version. Files are read as bytes, by the package's record of
+installation.
 """
 
 import csv

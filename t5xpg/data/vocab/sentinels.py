@@ -1,8 +1,5 @@
 """Tokens that are named, not spelt: one id each, and a text in brackets that stands for it in prompts and decoded text.
-
-Sentinels are the blanks of span corruption; these are the marks of other objectives. A vocabulary has those that its
-`named_tokens` say, as some of its extra ids: see `t5xpg.data.vocab.vocabulary`.
-"""
+Sentinels are the blanks of span corruption; the marks of other objectives are a vocabulary's `named_tokens`."""
 
 import functools
 import itertools

@@ -1,8 +1,5 @@
-"""Tokenizers in files, whichever library reads them: text to ids, ids to text, bytes of an id.
-
-A vocabulary (`t5xpg.data.vocab.vocabulary`) is such a model with ids for sentinels behind its tokens, or none: bytes.
-Each library is imported by the model that needs it: byte vocabularies do without.
-"""
+"""Tokenizers in files, whichever library reads them: text to ids, ids to text, bytes of an id. A `Vocabulary` is such a
+model with ids for sentinels behind its tokens, or none. Each library is imported by the model that needs it."""
 
 import functools
 import json
