@@ -101,6 +101,7 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     """What is known of one task, and of the cache of it that there is; data that is not here yet is fetched, and `log`
     told. Raises UserError where the cache is not that of the task."""
     import seqio
+    import tensorflow as tf
 
     from t5xpg.data.tasks import sources
 
@@ -140,9 +141,9 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     if folder is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
             entry |= {"up_to_date": True, "others": task.cache_dir}
-            return of_others(
-                _remote_sizes(task.cache_dir), "lies on another machine and was not compared", task.cache_dir
-            )
+            names = sorted(tf.io.gfile.listdir(task.cache_dir))
+            sizes = {name: tf.io.gfile.stat(os.path.join(task.cache_dir, name)).length for name in names}
+            return of_others(sizes, "lies on another machine and was not compared", task.cache_dir)
         return entry | {"definition": defined, "package": definition.package_code(task, digest)}
     if found is None:
         what = f"was made by SeqIO itself; {sample.compare(task, folder, command)}"
@@ -171,13 +172,6 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     if not others or not task.cache_dir or task.name in TASKS or _REMOTE in task.cache_dir:
         return None
     return Path(task.cache_dir)
-
-
-def _remote_sizes(folder: str) -> dict[str, int]:
-    import tensorflow as tf
-
-    names = sorted(tf.io.gfile.listdir(folder))
-    return {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}
 
 
 def _check_export(task: Any, data_dir: Path) -> None:

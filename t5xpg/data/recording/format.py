@@ -122,11 +122,12 @@ class StreamReader:
                 raise self._error(str(path), "it is no regular file" if path.exists() else "it is not there")
         self._read_index()
         self._file = self._batches.open("rb", buffering=0)
-        try:
-            self._check_size_and_mark()
-        except BaseException:
-            self.close()
-            raise
+        where, size = str(self._batches), os.fstat(self._file.fileno()).st_size
+        expected = int(self._ends[-1]) if len(self) else len(_BATCHES_MARK)
+        if size != expected:
+            raise self._error(where, f"it has {size:,} bytes instead of {expected:,}")
+        if self._read(0, len(_BATCHES_MARK), where) != _BATCHES_MARK:
+            raise self._error(where, "it holds no batches (it starts otherwise)")
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -179,14 +180,6 @@ class StreamReader:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._error(where, f"it describes no batches ({type(error).__name__}: {error})") from None
         self._ends = len(_BATCHES_MARK) + np.cumsum(self._entries["length"], dtype=np.int64)
-
-    def _check_size_and_mark(self) -> None:
-        where, size = str(self._batches), os.fstat(self._file.fileno()).st_size
-        expected = int(self._ends[-1]) if len(self) else len(_BATCHES_MARK)
-        if size != expected:
-            raise self._error(where, f"it has {size:,} bytes instead of {expected:,}")
-        if self._read(0, len(_BATCHES_MARK), where) != _BATCHES_MARK:
-            raise self._error(where, "it holds no batches (it starts otherwise)")
 
     def _read(self, offset: int, length: int, where: str) -> bytes:
         try:

@@ -29,23 +29,16 @@ class RecordedData:
         self.folder = folder
         self.recording = read_recording(folder)
         self.recording.check_files(folder)
+        # what `experiment.prepare` knew of the data that was recorded: "data", "cache" and "manifest"
+        self.source = dict(self.recording.source)
         self._streams: list[RecordedStream] = []
         self._readers: dict[str, StreamReader] = {}
-        try:
-            for name, record in self.recording.streams.items():
-                reader = StreamReader(folder, name, self.recording.remedy(folder))
-                self._readers[name] = reader
-                if len(reader) != record.batches:
-                    what = f"{index_path(folder, name)} has {len(reader)} batches instead of {record.batches}"
-                    raise self.recording.damaged(folder, what)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def source(self) -> dict[str, Any]:
-        """What `experiment.prepare` knew of the data that was recorded: "data", "cache" and "manifest"."""
-        return dict(self.recording.source)
+        for name, record in self.recording.streams.items():
+            reader = self._readers[name] = StreamReader(folder, name, self.recording.remedy(folder))
+            if len(reader) != record.batches:
+                self.close()
+                what = f"{index_path(folder, name)} has {len(reader)} batches instead of {record.batches}"
+                raise self.recording.damaged(folder, what)
 
     def require(self, steps: int) -> None:
         """Raise UserError where there are fewer training batches than `steps`."""
@@ -184,14 +177,8 @@ class RecordedStream(BatchStream):
                 f"Batch {count:,} of the recording is not the one that the run has read. Continue with the recording "
                 "that the run began with, or start a new run."
             )
-        self._go_to(count)
+        self._go_on_from(count)
 
     def rewind(self) -> None:
         """Go back to the first batch."""
-        self._go_to(0)
-
-    def _go_to(self, number: int) -> None:
-        self._pause()
-        self._ahead.clear()
-        self.batches_read = number
-        self._read_ahead()
+        self._go_on_from(0)

@@ -13,7 +13,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,11 +118,18 @@ class BatchStream(Iterator[Batch]):
         for number in range(self.batches_read + len(self._ahead), self.batches_read + self._prefetch):
             self._ahead.append(self._thread.submit(self._read, number))
 
-    def _pause(self) -> None:
-        """Wait until the thread reads nothing; it goes on with the next `_read_ahead`."""
+    def _go_on_from(self, number: int, ahead: Sequence[Batch] = (), moved: Callable[[], object] = lambda: None) -> None:
+        """Set the position; ahead: batches read already. moved: called while the thread reads nothing."""
         while self._ahead and self._ahead[-1].cancel():
             self._ahead.pop()
         concurrent.futures.wait(self._ahead)
+        moved()
+        self._ahead.clear()
+        self.batches_read = number
+        for batch in ahead:
+            self._ahead.append(Future())
+            self._ahead[-1].set_result(batch)
+        self._read_ahead()
 
 
 class Stream(BatchStream):
@@ -208,14 +215,8 @@ class Stream(BatchStream):
 
     def _go_to(self, method: str, arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
         """Set the position, in the data process by `method`; `ahead` are batches read already."""
-        self._pause()
-        self._process.request({"call": "position", "opened": self._number, "method": method}, arrays)
-        self._ahead.clear()
-        self.batches_read = batches_read
-        for batch in ahead:
-            self._ahead.append(Future())
-            self._ahead[-1].set_result(batch)
-        self._read_ahead()
+        message = {"call": "position", "opened": self._number, "method": method}
+        self._go_on_from(batches_read, ahead, lambda: self._process.request(message, arrays))
 
 
 def what_differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -257,13 +258,9 @@ class DataService:
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
         self._process = process.take_process(_environment(data_dir, cache_dir), log)
+        self.pid = self._process.pid
         self._streams: list[Stream] = []
         self._closed = False
-
-    @property
-    def pid(self) -> int:
-        """Process id of the data process."""
-        return self._process.pid
 
     def describe(self, config: DatasetConfig) -> TaskDescription:
         """What is known of the task. Raises UserError where the stream could not be read: an unknown task or split, no

@@ -108,6 +108,7 @@ def problems(
         return [f"{task} has no room for text in {given}. Set longer TASK_FEATURE_LENGTHS."]
     found = []
     targets = lengths["targets"]
+    span = f" and a mean span of {objective.mean_noise_span_length:g}" if isinstance(objective, SpanCorruption) else ""
     if isinstance(objective, MaskedLM) and targets != lengths["inputs"]:
         found.append(
             f"The targets of {task} stand at the places of its inputs: both have one length. Set TASK_FEATURE_LENGTHS "
@@ -116,7 +117,8 @@ def problems(
     elif targets < needed.targets:
         found.append(
             f"Targets of {targets} tokens are too short for {task}: inputs of {lengths['inputs']} tokens "
-            f"{_numbers(objective)} give targets of {needed.targets}. Set TASK_FEATURE_LENGTHS = "
+            f"with noise density {getattr(objective, 'noise_density', 0):g}{span} give targets of {needed.targets}. "
+            "Set TASK_FEATURE_LENGTHS = "
             f"{{'inputs': {lengths['inputs']}, 'targets': {needed.targets}}}, or more."
         )
     if needed.sentinels > sentinels:
@@ -135,12 +137,6 @@ def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str,
     if not isinstance(first, SpanCorruption) or any(one != first for one in objectives):
         return None
     return span_lengths(lengths["inputs"], first)
-
-
-def _numbers(objective: Objective) -> str:
-    """What decides the length of the targets besides that of the inputs."""
-    span = f" and a mean span of {objective.mean_noise_span_length:g}" if isinstance(objective, SpanCorruption) else ""
-    return f"with noise density {getattr(objective, 'noise_density', 0):g}{span}"
 
 
 @functools.cache

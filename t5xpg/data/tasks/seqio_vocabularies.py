@@ -20,17 +20,14 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
     that the position of a stream that is not cached can be saved all the same.
     """
 
+    bos_id = None  # decoders start with padding, as T5's do
+
     def __init__(self, vocabulary: Vocabulary) -> None:
         if vocabulary.kind != HUGGING_FACE:
             raise UserError(f"A HuggingFaceVocabulary is made of a tokenizer.json, not of {vocabulary.kind}.")
         super().__init__(extra_ids=vocabulary.extra_ids)
         self.vocabulary = vocabulary
         self.tokenizer_file = str(vocabulary.model_file)
-
-    @property
-    def bos_id(self) -> int | None:
-        """None: decoders start with padding, as T5's do."""
-        return None
 
     @property
     def eos_id(self) -> int | None:

@@ -187,7 +187,7 @@ _RESERVED: Mapping[Step, str] = {t5.span_corruption: "reserved_for_packing", pre
 
 def steps(objective: Objective, mode: str | None = None) -> list[Step]:
     """From tokens ("targets") to the examples of an objective, behind the token of a mode where there is one."""
-    step = _step_of(objective)
+    step = _STEPS[_class_of(objective)]
     if isinstance(objective, LanguageModel):
         return [step]  # it puts the ends between documents: an example begins and stops anywhere
     reserved = {} if mode is None else {_RESERVED[step]: 1}
@@ -237,7 +237,7 @@ def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
         if _kind_of(function) is _class_of(objective) and function is not t5.iid_denoising:
             steps[place] = functools.partial(function, **{**arguments, **_numbers(objective)})
     if steps == list(task.preprocessors):
-        wanted = _step_of(objective)
+        wanted = _STEPS[_class_of(objective)]
         raise UserError(
             f"The experiment sets the objective {_class_of(objective).__name__}, and {task.name} has no step "
             f"{wanted.__module__}.{wanted.__name__}: leave the objective out (include 'gin/objectives/none.gin' behind "
@@ -254,10 +254,6 @@ def _kind_of(function: Any) -> type[Objective] | None:
 def _class_of(objective: Objective) -> type[Objective]:
     # not its type: gin makes objects of a subclass
     return next(kind for kind in _STEPS if isinstance(objective, kind))
-
-
-def _step_of(objective: Objective) -> Step:
-    return _STEPS[_class_of(objective)]
 
 
 def _numbers(objective: Objective) -> dict[str, Any]:

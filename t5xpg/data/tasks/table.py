@@ -95,12 +95,6 @@ def _source(folder: Path) -> seqio.TextLineDataSource:
     counts = None
     with contextlib.suppress(UserError):  # not exported yet, or by another version: the commands that need it say so
         counts = {split: record.documents for split, record in read_manifest(folder).splits.items()}
-    return seqio.TextLineDataSource(
-        {split: split_pattern(folder, split) for split in counts or SPLITS}, num_input_examples=counts
-    )
-
-
-def split_pattern(folder: Path, split: str) -> str:
-    """A pattern that matches the split's file alone, whatever the folder's name. It is always a pattern: SeqIO lists a
-    plain path whether or not the file is there."""
-    return f"{glob.escape(str(folder.resolve()))}/{split}.json[l]"
+    # always a pattern, of the split's file alone: SeqIO lists a plain path whether or not the file is there
+    patterns = {split: f"{glob.escape(str(folder.resolve()))}/{split}.json[l]" for split in counts or SPLITS}
+    return seqio.TextLineDataSource(patterns, num_input_examples=counts)

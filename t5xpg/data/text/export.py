@@ -59,7 +59,11 @@ def export_dataset(
     else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
     expected one.
     """
-    left_out = _left_out(name, on_bad_line, files)
+    if on_bad_line not in ON_BAD_LINE:
+        raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
+    if on_bad_line != "error" and files is None:
+        raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
+    left_out = None if on_bad_line == "error" else BadLines()
     dataset = _dataset(name, files, fields, hub, left_out)
     if select is not None:
         dataset = _selected(name, dataset, select)
@@ -111,17 +115,6 @@ def check_source(
     _check_limits(name, dataset, limit, max_bytes)
     if isinstance(dataset.source, InstalledMessages):
         dataset.source.catalogs(name)
-
-
-def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]] | None) -> BadLines | None:
-    """Where bad lines go; None where they are errors."""
-    if on_bad_line not in ON_BAD_LINE:
-        raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
-    if on_bad_line == "error":
-        return None
-    if files is None:
-        raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
-    return BadLines()
 
 
 def exported_name(name: str, select: Selection | None) -> str:

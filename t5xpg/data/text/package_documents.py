@@ -33,7 +33,10 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
     piece: list[str] = []
     size, previous = 0, ""
     for line in lines:
-        if not previous.strip() and size >= _CODE_CHARACTERS and _may_start(line, size):
+        # a piece may start with a line that follows an empty one
+        is_outside = line[:1] not in ("", " ", "\t", ")", "]", "}")
+        is_inner = size >= _LONG_DOCUMENT_CHARACTERS and line.lstrip().startswith(("def ", "async def ", "class ", "@"))
+        if not previous.strip() and size >= _CODE_CHARACTERS and (is_outside or is_inner):
             yield "\n".join(piece).strip("\n")
             piece, size = [], 0
         piece.append(line.rstrip(" \t"))
@@ -42,18 +45,14 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
     yield "\n".join(piece).strip("\n")
 
 
-def _may_start(line: str, size: int) -> bool:
-    """Whether a piece may start with a line that follows an empty one."""
-    if line[:1] not in ("", " ", "\t", ")", "]", "}"):
-        return True
-    return size >= _LONG_DOCUMENT_CHARACTERS and line.lstrip().startswith(("def ", "async def ", "class ", "@"))
-
-
 def _is_code(piece: str) -> bool:
     """Not a table of data: lines of some length at most, and more letters than digits and signs."""
-    visible = sum(1 for character in piece if not character.isspace())
-    letters = sum(1 for character in piece if character.isascii() and character.isalpha())
+    letters, visible = _letters_and_visible(piece)
     return letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
+
+
+def _letters_and_visible(text: str) -> tuple[int, int]:
+    return len(re.findall("[A-Za-z]", text)), sum(not character.isspace() for character in text)
 
 
 _DOCUMENTATION_CHARACTERS = 1500  # texts of one file are joined until a document has as many
@@ -197,8 +196,6 @@ def _is_prose(paragraph: str) -> bool:
     """Mostly letters and spaces, and no interactive example."""
     if ">>>" in paragraph or "\n$ " in f"\n{paragraph}":
         return False
-    visible = sum(1 for character in paragraph if not character.isspace())
-    letters = sum(1 for character in paragraph if character.isascii() and character.isalpha())
-    words = len(paragraph.split())
+    letters, visible = _letters_and_visible(paragraph)
     # tables and arrays have few letters; code has few and long words
-    return letters >= 0.75 * visible and visible <= 9 * words
+    return letters >= 0.75 * visible and visible <= 9 * len(paragraph.split())

@@ -162,9 +162,7 @@ def copy_vocabulary(
 
 def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyRecord | None:
     """The vocabulary of that name, where it is the one that is wanted. Raises UserError where it is another."""
-    _check_name(wanted.name)
-    folder = folder_of(data_dir, wanted.dataset, wanted.name)
-    remove_abandoned(folder.parent)
+    folder = _folder(wanted, data_dir)
     if not (folder / RECORD).exists():
         return None
     record = read_record(folder)
@@ -188,9 +186,12 @@ def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyReco
     return record
 
 
-def _check_name(name: str) -> None:
-    if not NAME.fullmatch(name) or len(name) > 100:
-        raise UserError(f"VOCAB={name[:100]}: a name is at most 100 letters, digits and underscores.")
+def _folder(wanted: VocabularyRecord, data_dir: Path) -> Path:
+    if not NAME.fullmatch(wanted.name) or len(wanted.name) > 100:
+        raise UserError(f"VOCAB={wanted.name[:100]}: a name is at most 100 letters, digits and underscores.")
+    folder = folder_of(data_dir, wanted.dataset, wanted.name)
+    remove_abandoned(folder.parent)
+    return folder
 
 
 def _changes(form: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -205,9 +206,7 @@ def _put(
     wanted: VocabularyRecord, data_dir: Path, model: bytes, vocabulary_of: Callable[[Path], Vocabulary], log: Log
 ) -> VocabularyRecord:
     """Write a vocabulary and its report, whole or not at all."""
-    _check_name(wanted.name)
-    folder = folder_of(data_dir, wanted.dataset, wanted.name)
-    remove_abandoned(folder.parent)
+    folder = _folder(wanted, data_dir)
     with directory_atomically(folder) as new:
         (new / wanted.model_file).write_bytes(model)
         vocabulary = vocabulary_of(new / wanted.model_file)
