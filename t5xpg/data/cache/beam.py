@@ -53,7 +53,10 @@ def cache_tasks(
             _run_script(name, written, runner, options, modules)
             if staging is not None:
                 report(0, "fetching")
-                _fetch(f"{written}/{folder}", output / folder)
+                (output / folder).mkdir(parents=True)
+                for one in tf.io.gfile.listdir(f"{written}/{folder}"):
+                    if not tf.io.gfile.isdir(f"{written}/{folder}/{one.rstrip('/')}"):
+                        tf.io.gfile.copy(f"{written}/{folder}/{one}", str(output / folder / one))
         finally:
             if staging is not None and tf.io.gfile.exists(written):
                 tf.io.gfile.rmtree(written)
@@ -103,14 +106,6 @@ def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
     # Counts where Beam runs the pipeline in this process; elsewhere the metric stays Beam's own.
     beam_utils.PreprocessTask._increment_counter = increment_counter
     return lambda: int(state["count"])
-
-
-def _fetch(folder: str, here: Path) -> None:
-    """Copy the files of a folder, which may be in a bucket."""
-    here.mkdir(parents=True)
-    for name in tf.io.gfile.listdir(folder):
-        if not tf.io.gfile.isdir(f"{folder}/{name.rstrip('/')}"):
-            tf.io.gfile.copy(f"{folder}/{name}", str(here / name))
 
 
 def _put_in_order(shards: Sequence[Path]) -> None:

@@ -109,7 +109,12 @@ def cache_task(
         _lock(stack, plan, cache_dir, force, log)
         names = [entry["task"] for entry in plan if not entry["up_to_date"]]
         if names:
-            _run(process, task, sum(entry["examples"] or 0 for entry in plan if entry["task"] in names), names)
+            total = sum(entry["examples"] or 0 for entry in plan if entry["task"] in names)
+            messages = process.cache(names)
+            first = next(messages, None)  # Beam has built its pipeline
+            with Progress(f"cache {task}", total or None, "documents") as progress:
+                for message in filter(None, itertools.chain([first], messages)):
+                    progress.advance(message["count"], message.get("note", ""))
         if names and seen is not None and (changed := memory.changes(cache_dir, seen, environment)):
             raise UserError(
                 f"While {task} was being cached, this changed: {', '.join(changed)}. The new cache was thrown away. "
@@ -177,15 +182,6 @@ def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[s
             record.check_files(folder, found, command)
     answer: dict[str, Any] = known["answer"]
     return answer
-
-
-def _run(process: CacheProcess, task: str, total: int, names: Sequence[str]) -> None:
-    """Have tasks cached, with a bar that counts their documents."""
-    messages = process.cache(names)
-    first = next(messages, None)  # Beam has built its pipeline
-    with Progress(f"cache {task}", total or None, "documents") as progress:
-        for message in filter(None, itertools.chain([first], messages)):
-            progress.advance(message["count"], message.get("note", ""))
 
 
 def _lock(

@@ -132,14 +132,13 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
             )
         again = f"Type: {cache_command(task.name, modules, force=True)}"
         try:
-            readable = bool(task._get_cached_source(config.split).list_shards(config.split))
+            if not task._get_cached_source(config.split).list_shards(config.split):
+                raise FileNotFoundError("it has no files")
         except Exception as error:  # seqio opens the info and stats files of the split: gone or torn
             raise UserError(
                 f"The cache of {task.name} cannot be read for the split {config.split!r} (splits of the task: "
                 f"{', '.join(sorted(task.source.splits))}): {error}. {again}"
             ) from error
-        if not readable:
-            raise UserError(f"The cache of {task.name} has no files for the split {config.split!r}. {again}")
     elif task.requires_caching:
         raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED_TASKS = True.")
     elif isinstance(task.source, seqio.TfdsDataSource):

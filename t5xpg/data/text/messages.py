@@ -81,7 +81,10 @@ def catalog_documents(paths: Iterable[Path]) -> Iterator[str]:
     def lines(path: Path) -> Iterator[str]:
         for message in translations(path):
             line = " ".join(message.split())
-            if line not in seen and _is_text(line):
+            letters = sum(map(str.isalpha, line))
+            # words for the most part, and not names, options or fields to be filled in
+            is_text = len(message.split()) >= _FEWEST_WORDS and letters >= 0.75 * len(line.replace(" ", ""))
+            if is_text and line not in seen:
                 seen.add(line)
                 yield line
 
@@ -125,10 +128,3 @@ def _pairs(data: bytes) -> Iterator[tuple[bytes, bytes]]:
                 raise ValueError("it is cut off")
             pair.append(data[start : start + length])
         yield pair[0], pair[1]
-
-
-def _is_text(line: str) -> bool:
-    """Words for the most part, and not names, options or fields to be filled in."""
-    letters = sum(1 for character in line if character.isalpha())
-    visible = sum(1 for character in line if not character.isspace())
-    return len(line.split()) >= _FEWEST_WORDS and letters >= 0.75 * visible

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,12 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
     seen = np.zeros(vocabulary.size, bool)
-    with Progress(f"measure on {split}", None, "documents") as progress:
-        for text in _texts(split_path(folder, split)):
+    with (
+        split_path(folder, split).open("rb") as file,
+        Progress(f"measure on {split}", None, "documents") as progress,
+    ):
+        texts = (text for line in file for text in json.loads(line).values())
+        for text in texts:
             ids = vocabulary.encode_plain(text)
             seen[ids] = True
             counts.update(documents=1, characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
@@ -82,12 +86,6 @@ def table(report: dict[str, Any]) -> str:
         ("longest", " ".join(map(printable, report["longest_pieces"]))),
     ]
     return "\n".join(f"  {name:<14} {value}" for name, value in rows)
-
-
-def _texts(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
-        for line in file:
-            yield from json.loads(line).values()
 
 
 def train_vocabulary(
