@@ -216,10 +216,8 @@ def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tupl
     without masks.
     """
     converter = spec.feature_converter
-    if converter == ENC_DEC:
-        return batch["encoder_input_tokens"], batch["decoder_target_tokens"]
-    if converter == MASKED_LM:
-        return batch["encoder_input_tokens"], batch["encoder_target_tokens"]
+    if converter in (ENC_DEC, MASKED_LM):
+        return batch["encoder_input_tokens"], batch[spec.layout.targets]
     tokens, lengths = batch["decoder_target_tokens"], spec.task_feature_lengths
     if converter == LM:
         half = lengths["targets"] // 2

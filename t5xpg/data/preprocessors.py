@@ -61,7 +61,6 @@ def _parse_record(line: tf.Tensor, fields: Sequence[str]) -> dict[str, tf.Tensor
 
 def _unescaped(text: tf.Tensor) -> tf.Tensor:
     for escape, meaning in _ESCAPES:
-        pattern = escape.replace("\\", r"\\")
-        rewrite = meaning.replace("\\", r"\\")
+        pattern, rewrite = (one.replace("\\", r"\\") for one in (escape, meaning))
         text = tf.strings.regex_replace(text, pattern, rewrite)
     return text

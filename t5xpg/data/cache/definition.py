@@ -101,10 +101,8 @@ def vocabulary_files(task: Any) -> list[Path]:
     from t5xpg.data.tasks.seqio_vocabularies import model_file_of
     from t5xpg.data.vocab.record import RECORD
 
-    found = {model_file_of(feature.vocabulary) for feature in task.output_features.values()}
-    models = [model for model in found if model is not None]
-    records = {model.with_name(RECORD) for model in models}
-    return sorted([*models, *(record for record in records if record.is_file())])
+    models = {model for one in task.output_features.values() if (model := model_file_of(one.vocabulary)) is not None}
+    return sorted({*models, *filter(Path.is_file, {model.with_name(RECORD) for model in models})})
 
 
 def _is_of_table(task: Any) -> bool:

@@ -88,19 +88,16 @@ def check_files(folder: Path, record: Record, command: str) -> None:
 def versions() -> dict[str, str]:
     """The versions of the libraries that write and read caches here."""
     found: dict[str, str] = {}
-    for name, packages in PACKAGES.items():
-        for package in packages:
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found.setdefault(name, importlib.metadata.version(package))
+    for name, package in ((name, package) for name, packages in PACKAGES.items() for package in packages):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.setdefault(name, importlib.metadata.version(package))
     return found
 
 
 def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
     """The libraries whose version is another than when the cache was made: "seqio 0.0.19, now 0.0.20"."""
     then = record.versions
-    return [
-        f"{name} {then[name]}, now {version}" for name, version in now.items() if then.get(name, version) != version
-    ]
+    return [f"{name} {then[name]}, now {one}" for name, one in now.items() if then.get(name, one) != one]
 
 
 def differences(record: Record, definition: Mapping[str, Any], package: Mapping[str, str]) -> list[str]:
@@ -108,12 +105,9 @@ def differences(record: Record, definition: Mapping[str, Any], package: Mapping[
     that both sides know: an experiment may name more of them than another."""
     then, now = record.definition["code"], definition["code"]
     shared = then.keys() & now.keys() or {*then, *now}
-    leaves = _leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ())
-    return [
-        *_phrases(leaves),
-        *code_differences({name: then.get(name) for name in shared}, {name: now.get(name) for name in shared}),
-        *code_differences(record.package, package),
-    ]
+    codes = ({name: code.get(name) for name in shared} for code in (then, now))
+    found = _phrases(_leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ()))
+    return [*found, *code_differences(*codes), *code_differences(record.package, package)]
 
 
 def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
@@ -132,12 +126,10 @@ def text_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
 def refuse(folder: Path, found: Sequence[str], command: str) -> UserError:
     """The error for a cache that was made from something else. command: what to type."""
-    more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return UserError(
-        f"The cache in {folder} was made from something else than the task is now:\n"
-        + "\n".join(f"  {phrase}" for phrase in found[:_SHOWN])
-        + f"{more}\nTo make it again from what there is now, type: {command}"
-    )
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    head = f"The cache in {folder} was made from something else than the task is now:"
+    listed = "\n  ".join([head, *found[:_SHOWN], *more])
+    return UserError(f"{listed}\nTo make it again from what there is now, type: {command}")
 
 
 def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

@@ -23,11 +23,7 @@ from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 
 Kind: TypeAlias = seqio.metrics.ModelOutputType
 # What the model can be asked for, by the names of the protocol.
-KINDS: Mapping[str, Kind] = {
-    "prediction": Kind.PREDICTION,
-    "prediction_with_aux": Kind.PREDICTION_WITH_AUX,
-    "score": Kind.SCORE,
-}
+KINDS: Mapping[str, Kind] = {one: Kind[one.upper()] for one in ("prediction", "prediction_with_aux", "score")}
 _NAME = "t5xpg_evaluated"  # of a mixture that is registered while an evaluator is made
 Outputs = Mapping[str, np.ndarray]
 
@@ -38,11 +34,8 @@ class TaskEvaluator:
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self.config = config
-        self.tasks = {
-            task.name: task
-            for task in tasks_of(provider)
-            if config.split in task.splits and (task.metric_fns or task.metric_objs)
-        }
+        tasks = [task for task in tasks_of(provider) if config.split in task.splits]
+        self.tasks = {task.name: task for task in tasks if task.metric_fns or task.metric_objs}
         self.kinds = {name: _kinds(task) for name, task in self.tasks.items()}
         self._rows: Iterator[Any] = iter(())
         self._features = unpacked(config).batch_spec().features()
@@ -107,12 +100,10 @@ class TaskEvaluator:
                 compute_metrics=True, step=step, model_fns={value: model(name) for name, value in KINDS.items()}
             )
         except ValueError as error:
-            if error.__cause__ is None:
+            if (cause := error.__cause__) is None:
                 raise
-            where = traceback.extract_tb(error.__cause__.__traceback__)[-1]
-            raise UserError(
-                f"{error} ({type(error.__cause__).__name__} in {where.filename}, line {where.lineno})"
-            ) from error
+            where = traceback.extract_tb(cause.__traceback__)[-1]
+            raise UserError(f"{error} ({type(cause).__name__} in {where.filename}, line {where.lineno})") from error
         if inferences is not None:
             (found,) = self._evaluator.loggers
             for name, task in self.tasks.items():
@@ -155,8 +146,8 @@ class _Inferences(seqio.loggers.Logger):
 def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
     """A line for every example: {"inputs": …, "target": …, "prediction": …, "score": …}, as far as they are known."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {"target": targets, **{name: inferences[name] for name in ("prediction", "score") if name in inferences}}
-    columns = {name: values for name, values in columns.items() if values is not None}
+    found = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
+    columns = {name: values for name, values in found.items() if values is not None}
     with write_atomically(path) as file:
         for number, example in enumerate(dataset.as_numpy_iterator()):
             line = {"inputs": _text_of(task, example)} | {name: values[number] for name, values in columns.items()}

@@ -199,9 +199,8 @@ def steps(objective: Objective, mode: str | None = None) -> list[Step]:
 def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:
     """What a task with the steps of an objective gives."""
     feature = seqio.Feature(vocabulary, add_eos=True)
-    if isinstance(objective, LanguageModel):
-        return {"targets": feature}
-    features = {"inputs": feature, "targets": feature}
+    features = {} if isinstance(objective, LanguageModel) else {"inputs": feature}
+    features["targets"] = feature
     if isinstance(objective, MaskedLM):
         # the end that is added to the others was not chosen
         flags = seqio.PassThroughVocabulary(size=CHOSEN_VALUE + 1, eos_id=NOT_CHOSEN_VALUE)

@@ -151,13 +151,11 @@ class Row:
 
 def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields: Sequence[str] = TEXT) -> list[Row]:
     """All that the table has of a dataset; the tasks of a mixture before it. fields: see `manifest.Manifest`."""
+    found: list[Row] = []
     if tuple(fields) != TEXT:
-        return [
-            row
-            for ending in endings(fields)
-            for row in _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
-        ]
-    found = []
+        for ending in endings(fields):
+            found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
+        return found
     for entry in entries:
         cached_as = task_name(dataset, SPAN_CORRUPTION, _suffix_of_tokens(entry, entries))
         for objective in entry.objectives:
@@ -271,9 +269,9 @@ def possible_dataset(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIE
 def how_to_get(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str:
     """What to type where there is no such task, as a sentence that starts with a space; "" where nobody knows."""
     for dataset in _possible_datasets(task, entries):
-        supervised = row_of(task, dataset, entries).supervised
-        of_files = supervised is not None and supervised.kind == TRANSLATE  # no such text is known by its name
-        fields = f' FIELDS={supervised.inputs},{supervised.targets} FILES="train=…"' if supervised and of_files else ""
+        one, fields = row_of(task, dataset, entries).supervised, ""
+        if one is not None and one.kind == TRANSLATE:  # no such text is known by its name
+            fields = f' FIELDS={one.inputs},{one.targets} FILES="train=…"'
         return f" To export its text, type: make data DATASET={dataset}{fields}"
     for _, trained in _without_vocabulary(task, entries):
         model = "" if trained["model"] == "unigram" else f" MODEL={trained['model']}"

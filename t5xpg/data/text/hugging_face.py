@@ -28,9 +28,8 @@ def splits(
     dataset cannot be had or has other splits or columns, here or at a row.
     """
     loaded = load(path, configuration, revision=revision, streaming=streamed)
-    names: dict[str | None, str] = {split: split for split in SPLITS}
-    if streamed and not set(SPLITS) <= set(loaded):
-        names = {None: "train"}
+    whole = not streamed or set(SPLITS) <= set(loaded)
+    names: dict[str | None, str] = {split: split for split in SPLITS} if whole else {None: "train"}
     found: dict[str | None, tuple[Iterator[str], int | None]] = {}
     for split, name in names.items():
         if name not in loaded:

@@ -69,12 +69,11 @@ def write_splits(
                 splits[rows.split] = writer.record()
     empty = [split for split, record in splits.items() if not record.documents]
     if empty or "train" not in splits:
-        kind, what = "record", f"a text for {' and '.join(fields)}"
-        if tuple(fields) == TEXT:
-            kind, what = "document", f"a text of more than {MIN_CHARACTERS} characters"
+        is_text = tuple(fields) == TEXT
+        what = f"of more than {MIN_CHARACTERS} characters" if is_text else f"for {' and '.join(fields)}"
         raise UserError(
-            f"{name} would have no {kind} in {' and '.join(empty or ['train'])}: kept are rows with {what}, and "
-            f"{rows_read} rows were read."
+            f"{name} would have no {'document' if is_text else 'record'} in {' and '.join(empty or ['train'])}: kept "
+            f"are rows with a text {what}, and {rows_read} rows were read."
             + (f" Lines left out: {left_out.count}; {left_out.first[0]}" if left_out and left_out.count else "")
         )
     return rows_read, {split: splits[split] for split in SPLITS if split in splits}

@@ -274,8 +274,7 @@ class Vocabulary:
         model_file = value.get("model_file")
         if model_file is not None:
             _check_model_file(value["kind"], model_file, value.get("model_sha256"))
-        names = (*_RECORDED, "named_tokens", *_WHERE_NOT_ZERO)
-        fields = {name: value[name] for name in names if name in value}
+        fields = {name: value[name] for name in (*_RECORDED, "named_tokens", *_WHERE_NOT_ZERO) if name in value}
         if isinstance(fields.get("named_tokens"), list):
             fields["named_tokens"] = tuple(fields["named_tokens"])
         vocabulary = cls(model_file=model_file, **fields)
