@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from t5xpg.data.cache.digest_order import DigestOrder, deal
 from t5xpg.data.cache.record import COMPLETED
-from t5xpg.data.cache.runners import RUNNERS
 
 _REPORT_SECONDS = 0.2
 _RECORDS_AT_ONCE = 1000
@@ -42,10 +41,6 @@ def cache_tasks(
     can write, where they do not share `output`: the cache is fetched from there.
     """
     counted = _count_documents(report)
-    if runner == RUNNERS["DaskRunner"].selector:
-        from t5xpg.data.cache.beam_dask import DaskRunnerForCaching
-
-        DaskRunnerForCaching.progress.append(lambda left: report(0, f"{left:,} tasks left"))
     for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
         folder = seqio.get_task_dir_from_name(name)
         written = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"

@@ -7,14 +7,11 @@ one list of results, read before the bundle is finished: here each has its own. 
 random number on: where a worker is lost, what it did is done again, which has to give the same.
 """
 
-import contextlib
 import functools
 import itertools
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 from unittest import mock
 
 from apache_beam.io.iobase import _RoundRobinKeyFn
@@ -25,8 +22,6 @@ from apache_beam.transforms.core import DoFn, ParDo
 from apache_beam.transforms.sideinputs import SideInputMap
 from dask import bag
 from dask.highlevelgraph import HighLevelGraph
-
-_WATCHED = 2.0  # seconds between two looks at the cluster
 
 
 class DealtFromTheFirst(_RoundRobinKeyFn):
@@ -114,27 +109,9 @@ class ParDoOnce(transform_evaluator.ParDo):
 
 
 class DaskRunnerForCaching(DaskRunner):
-    """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above, and reports of its progress."""
-
-    progress: ClassVar[list[Callable[[int], None]]] = []  # get the number of tasks that the cluster has still to do
+    """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above."""
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:
         """Run it on the cluster that the options name."""
         with mock.patch.dict(transform_evaluator.TRANSLATIONS, {ParDo: ParDoOnce}):
-            result = super().run_pipeline(pipeline, options)
-        threading.Thread(target=self._watch, args=(result,), daemon=True).start()
-        return result
-
-    def _watch(self, result: Any) -> None:
-        while not all(future.done() for future in result.futures):
-            with contextlib.suppress(Exception):  # the cluster may be busy, or gone, which others say
-                left = result.client.run_on_scheduler(tasks_left)
-                for report in self.progress:
-                    report(left)
-            time.sleep(_WATCHED)
-
-
-def tasks_left(dask_scheduler: Any) -> int:
-    """The tasks of a scheduler that are not done, as its own process counts them."""
-    done = ("memory", "released", "forgotten", "erred")
-    return sum(task.state not in done for task in dask_scheduler.tasks.values())
+            return super().run_pipeline(pipeline, options)
