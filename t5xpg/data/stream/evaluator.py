@@ -23,7 +23,11 @@ from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 
 Kind: TypeAlias = seqio.metrics.ModelOutputType
 # What the model can be asked for, by the names of the protocol.
-KINDS: Mapping[str, Kind] = {one: Kind[one.upper()] for one in ("prediction", "prediction_with_aux", "score")}
+KINDS: Mapping[str, Kind] = {
+    "prediction": Kind.PREDICTION,
+    "prediction_with_aux": Kind.PREDICTION_WITH_AUX,
+    "score": Kind.SCORE,
+}
 _NAME = "t5xpg_evaluated"  # of a mixture that is registered while an evaluator is made
 Outputs = Mapping[str, np.ndarray]
 

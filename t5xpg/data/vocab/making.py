@@ -46,8 +46,7 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
         split_path(folder, split).open("rb") as file,
         Progress(f"measure on {split}", None, "documents") as progress,
     ):
-        texts = (text for line in file for text in json.loads(line).values())
-        for text in texts:
+        for text in (text for line in file for text in json.loads(line).values()):
             ids = vocabulary.encode_plain(text)
             seen[ids] = True
             counts.update(documents=1, characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
