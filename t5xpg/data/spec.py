@@ -131,7 +131,6 @@ def unpacked(config: DatasetConfig) -> DatasetConfig:
 
 
 def _module_names(given: Any) -> tuple[str, ...]:
-    """Modules given one by one, or as one text with commas or spaces between them."""
     names = tuple(given.replace(",", " ").split()) if isinstance(given, str) else given
     if not isinstance(names, tuple | list) or not all(
         isinstance(name, str) and all(part.isidentifier() for part in name.split(".")) for name in names

@@ -28,7 +28,6 @@ class DealtFromTheFirst(_RoundRobinKeyFn):
     """Deals a bundle's elements out to the same files each time."""
 
     def start_bundle(self) -> None:
-        """Begin with the first file."""
         self.counter = 0
 
 
@@ -82,7 +81,6 @@ class ParDoOnce(transform_evaluator.ParDo):
     """A ParDo that depends on its side inputs."""
 
     def apply(self, input_bag: Any, side_inputs: Any = None) -> Any:
-        """The bag of its outputs."""
         transform = self.transform
         positional, named = transform.raw_side_inputs
         main = next(iter(self.applied.main_inputs.values()))
@@ -112,6 +110,5 @@ class DaskRunnerForCaching(DaskRunner):
     """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above."""
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:
-        """Run it on the cluster that the options name."""
         with mock.patch.dict(transform_evaluator.TRANSLATIONS, {ParDo: ParDoOnce}):
             return super().run_pipeline(pipeline, options)

@@ -130,7 +130,6 @@ def _column(batch: tf.Tensor | tf.RaggedTensor) -> Column:
 
 
 def _one(example: Mapping[str, Any]) -> tuple[dict[str, Column], list[bytes], dict[str, Any]]:
-    """An example of any kind, with SeqIO's own function."""
     columns = {}
     for name, value in example.items():
         if isinstance(value, tf.Tensor) and value.dtype in (tf.int32, tf.int64):

@@ -59,7 +59,6 @@ def compare(task: Any, folder: Path, command: str) -> str:
 
 
 def _shards(folder: Path, split: str, remedy: str) -> list[Path]:
-    """The files of a split, as many as SeqIO's info file says."""
     shards = sorted(folder.glob(f"{split}.tfrecord-*-of-*"))
     expected = json_object_if_any(folder / f"info.{split}.json").get("num_shards")
     if not shards or (expected is not None and len(shards) != expected):

@@ -215,7 +215,6 @@ def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[[int, str], None]) -> None:
-    """Cache tasks below the request's output, as its runner does it."""
     import seqio
 
     output = Path(request["output"])

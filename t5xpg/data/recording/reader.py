@@ -109,7 +109,6 @@ class RecordedData:
         return nearest
 
     def _all_of(self, name: str) -> str:
-        """How many batches of a stream there are, and how to have more."""
         count = self.recording.streams[name].batches
         command = self.recording.command(self.folder, "n")
         return (
@@ -180,5 +179,4 @@ class RecordedStream(BatchStream):
         self._go_on_from(count)
 
     def rewind(self) -> None:
-        """Go back to the first batch."""
         self._go_on_from(0)

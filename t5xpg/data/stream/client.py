@@ -214,7 +214,6 @@ class Stream(BatchStream):
             self._process.request({"call": "close", "opened": self._number})
 
     def _go_to(self, method: str, arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
-        """Set the position, in the data process by `method`; `ahead` are batches read already."""
         message = {"call": "position", "opened": self._number, "method": method}
         self._go_on_from(batches_read, ahead, lambda: self._process.request(message, arrays))
 

@@ -119,7 +119,6 @@ class TaskEvaluator:
 
 
 def _kinds(task: seqio.Task) -> list[str]:
-    """What the task's metrics need of the model, by the names of `KINDS`."""
     wanted = {metric.model_output_type for metric in task.metric_objs}
     if others := sorted(Kind(kind).name for kind in wanted - set(KINDS.values())):
         raise UserError(
@@ -148,7 +147,6 @@ class _Inferences(seqio.loggers.Logger):
 
 
 def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
-    """A line for every example: {"inputs": …, "target": …, "prediction": …, "score": …}, as far as they are known."""
     path.parent.mkdir(parents=True, exist_ok=True)
     found = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
     columns = {name: values for name, values in found.items() if values is not None}

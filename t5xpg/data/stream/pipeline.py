@@ -283,7 +283,6 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
 
 
 def _save_iterator(iterator: Any) -> dict[str, np.ndarray]:
-    """The files of a tf.train.Checkpoint as uint8 arrays: `index` and `data`."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, "position"))
         names = {"index": f"{prefix}.index", "data": f"{prefix}.data-00000-of-00001"}

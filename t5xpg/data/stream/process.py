@@ -154,7 +154,6 @@ class DataProcess:
             output.close()
 
     def _tell(self, message: dict[str, Any]) -> None:
-        """Send what has no answer."""
         with contextlib.suppress(OSError):  # where it has died already, the first request raises
             send(self._connection, message)
 

@@ -48,7 +48,6 @@ def open_folders() -> None:
 
 
 def _folders() -> list[tuple[int, Path]]:
-    """The descriptors, and the folders that they stand for."""
     return list(enumerate((data_directory().resolve(), cache_directory().resolve()), start=_FIRST_DESCRIPTOR))
 
 

@@ -189,7 +189,6 @@ def _look(path: str) -> _Look | None:
 
 
 def _is_whole(size: int, limit: int) -> bool:
-    """Whether `_digest` is of all bytes of a file."""
     return size <= max(3 * _BLOCK, limit)
 
 

@@ -154,7 +154,6 @@ class Answers:
 
 
 def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
-    """The task or mixture of a config, checked as far as it can be before it is read."""
     from t5xpg.base.paths import data_directory
     from t5xpg.data.tasks import providers
     from t5xpg.data.tasks.table import register_tasks

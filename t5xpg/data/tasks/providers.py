@@ -105,7 +105,6 @@ def check(provider: Provider, config: DatasetConfig) -> None:
 
 
 def _check_rates(mixture: seqio.Mixture) -> None:
-    """Raise UserError where SeqIO cannot mix with the rates of a mixture."""
     rates = []
     for task in mixture.tasks:
         where = f"The rate of {task.name} in the mixture {mixture.name}"
@@ -172,5 +171,4 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
 
 
 def _how_to_get(name: str) -> str:
-    """The command that makes what one of our own tasks lacks."""
     return how_to_get(name, vocabularies(data_directory()))

@@ -31,12 +31,10 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
 
     @property
     def eos_id(self) -> int | None:
-        """The end token."""
         return self.vocabulary.eos_id
 
     @property
     def unk_id(self) -> int | None:
-        """The unknown token; None where every text has tokens."""
         return self.vocabulary.unk_id
 
     @property
@@ -63,7 +61,6 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return ids
 
     def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        """As `decode`, of [tokens] or [texts, tokens]."""
         return self._decode_tf(ids)
 
     def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:

@@ -24,7 +24,6 @@ class SharedCacheTask(seqio.Task):
 
     @property
     def cache_dir(self) -> str | None:
-        """Where the cache lies; None where there is none."""
         return super().cache_dir or seqio.TaskRegistry.get(self.cached_as).cache_dir
 
     def get_dataset(self, *arguments: Any, seed: int | None = None, **options: Any) -> tf.data.Dataset:
@@ -35,7 +34,6 @@ class SharedCacheTask(seqio.Task):
         return super().get_dataset(*arguments, seed=seed, **options)
 
     def replace(self, **changes: Any) -> "SharedCacheTask":
-        """As `seqio.Task.replace`."""
         plain = super().replace(**changes)
         return SharedCacheTask(
             plain.name,

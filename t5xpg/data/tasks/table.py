@@ -91,7 +91,6 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
 
 
 def _source(folder: Path) -> seqio.TextLineDataSource:
-    """The lines of an export, whether it is there already or not."""
     counts = None
     with contextlib.suppress(UserError):  # not exported yet, or by another version: the commands that need it say so
         counts = {split: record.documents for split, record in read_manifest(folder).splits.items()}

@@ -140,7 +140,6 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
 
 
 def _opened(path: Path) -> Any:
-    """The file, unpacked, as a context manager."""
     opener = _OPENERS.get(path.suffix.lower())
     return opener(path) if opener else path.open("rb")
 

@@ -213,7 +213,6 @@ def _files_given(source: Mapping[str, Any]) -> list[str]:
 
 
 def _one_word(text: str) -> str:
-    """A text as one word of a shell's line."""
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
 
 

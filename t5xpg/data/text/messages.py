@@ -36,7 +36,6 @@ class InstalledMessages:
     folders: tuple[Path, ...] = FOLDERS
 
     def describe(self) -> dict[str, Any]:
-        """Languages, and number and digest of the catalogues."""
         digest = hashlib.sha256()
         found = catalogs(self.languages, self.folders)
         for name, path in found:

@@ -77,7 +77,6 @@ def texts_and_packages(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]
 
 
 def _prose(file: SourceFile, seen: set[bytes]) -> Iterator[str]:
-    """The docstrings of a file as far as they are prose, without what was seen."""
     return (prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
 
 

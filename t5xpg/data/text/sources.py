@@ -126,7 +126,6 @@ class LocalFiles:
         return dataclasses.replace(self, files=files, selection=(selection, corpus))
 
     def read(self) -> Iterator[Rows]:
-        """The rows of the files, one file behind the other."""
         names, left_out = tuple(self.fields.values()), self.left_out
         parts = {split: parts_of(paths, names) for split, paths in self.files.items()}
         for split in (None, *SPLITS):
@@ -146,11 +145,9 @@ class InstalledText:
     site: Path = field(default_factory=site_packages)
 
     def describe(self) -> dict[str, Any]:
-        """Packages and versions."""
         return {"kind": "installed packages", "packages": dict(self.packages), "extraction": self.extraction}
 
     def read(self) -> Iterator[Rows]:
-        """One text, from which the splits are to be taken."""
         yield Rows(None, self.documents(source_files(self.packages, self.site)))
 
     def select(self, selection: Selection, corpus: str) -> "SelectedText":
@@ -168,7 +165,6 @@ class SelectedText:
     corpus: str
 
     def describe(self) -> dict[str, Any]:
-        """Packages and versions of the whole, and the selection."""
         return {**self.whole.describe(), **selected(self.selection, self.corpus)}
 
     def read(self) -> Iterator[Rows]:
@@ -217,7 +213,6 @@ class HuggingFace:
     streamed: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """Path, configuration, revision, and whether it is streamed."""
         return {
             "kind": "hugging face",
             "path": self.path,

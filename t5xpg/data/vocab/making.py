@@ -202,7 +202,6 @@ def _changes(form: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list
 def _put(
     wanted: VocabularyRecord, data_dir: Path, model: bytes, vocabulary_of: Callable[[Path], Vocabulary], log: Log
 ) -> VocabularyRecord:
-    """Write a vocabulary and its report, whole or not at all."""
     folder = _folder(wanted, data_dir)
     with directory_atomically(folder) as new:
         (new / wanted.model_file).write_bytes(model)

@@ -78,7 +78,6 @@ def check_model_of(vocabulary: Vocabulary) -> None:
 
 
 def folder_of(data_dir: Path, dataset: str, name: str) -> Path:
-    """Where a vocabulary lies."""
     return data_dir / dataset / FOLDER / name
 
 

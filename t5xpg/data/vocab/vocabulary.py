@@ -117,7 +117,6 @@ class Vocabulary:
 
     @property
     def _tokens(self) -> int:
-        """How many ids stand before the extra ids."""
         return _FIRST_BYTE + _NUM_BYTES if self.kind == BYTES else self._model.size
 
     @property
@@ -177,7 +176,6 @@ class Vocabulary:
 
     @functools.cached_property
     def _marks(self) -> dict[int, str]:
-        """The texts of sentinels and named tokens."""
         sentinels = {token: f"<extra_id_{index}>" for index, token in enumerate(self._sentinel_ids)}
         return {self.named_id(name): name for name in self.named_tokens} | sentinels
 
