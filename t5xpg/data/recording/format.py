@@ -28,7 +28,7 @@ import math
 import os
 import struct
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -56,7 +56,7 @@ def batches_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.batches"
 
 
-class StreamWriter:
+class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
     """Writes a stream, batch by batch: a context manager, after which it is one, unless there was an error. Raises
     UserError for batches larger than MAX_BATCH_BYTES, FileExistsError where there is such a stream."""
 
@@ -95,9 +95,6 @@ class StreamWriter:
         self.bytes_per_batch = self._size / self.count + _ENTRY.itemsize
         return digest
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Write the index, and both files to the disk, unless there was an error."""
         with self._files:
@@ -111,7 +108,7 @@ class StreamWriter:
                 os.fsync(file.fileno())
 
 
-class StreamReader:
+class StreamReader(contextlib.AbstractContextManager["StreamReader"]):
     """Any batch of a stream, by its number from 0, for several threads. remedy: ends the message of every UserError."""
 
     def __init__(self, folder: Path, name: str, remedy: str = "Record it again.") -> None:
@@ -156,9 +153,6 @@ class StreamReader:
     def close(self) -> None:
         """Close the files."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

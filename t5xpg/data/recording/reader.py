@@ -1,10 +1,11 @@
 """A recording's streams of batches in the training process, without TensorFlow and a data process: `RecordedData`
 stands in for `client.DataService`, `RecordedStream` for `client.Stream`, with the same batches."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards,
 from t5xpg.data.vocab.files import vocabulary_of_record
 
 
-class RecordedData:
+class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
     """The streams of a recording. A context manager, with what `client.DataService` offers to training.
 
     Raises UserError for a folder that is no recording, or whose files have other sizes (with T5XPG_VERIFY=1, other
@@ -83,9 +84,6 @@ class RecordedData:
             stream.close()
         for reader in self._readers.values():
             reader.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -248,7 +248,7 @@ def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str
     return {name: str(folder.resolve()) for name, folder in folders.items()}
 
 
-class DataService:
+class DataService(contextlib.AbstractContextManager["DataService"]):
     """The data process and the streams that it feeds. A context manager; leaving it ends the process.
 
     data_dir, cache_dir: if not where `base.paths` says. log: for what the process prints; its end is shown if that
@@ -291,9 +291,6 @@ class DataService:
         for stream in self._streams:
             stream.close()
         self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

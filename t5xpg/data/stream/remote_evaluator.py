@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class EvaluatedTask:
     kinds: tuple[str, ...]
 
 
-class RemoteEvaluator:
+class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
     """The tasks of a dataset that have metrics, by `DataService.evaluator`; a context manager. The examples are read
     once and stay in the data process; they can be gone through and measured any number of times."""
 
@@ -84,9 +84,6 @@ class RemoteEvaluator:
         """Let the data process forget the examples."""
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten them
             self._process.request({"call": "close", "opened": self._number})
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
