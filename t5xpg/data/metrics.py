@@ -9,21 +9,7 @@ examples (BLEU, chrF, the likelihoods: over the whole split) and go from 0 to 10
 likelihoods have units of their own. A target is one reference or a list of several, of which the best one counts.
 Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 
-| function | gives | computed by |
-|---|---|---|
-| `accuracy`, `macro_f1` | `accuracy`; `macro_f1` over the classes of the targets | scikit-learn |
-| `majority` | `majority`, the accuracy of the most frequent class of the targets | |
-| `exact_match` | `exact_match` | |
-| `token_f1` | `token_f1` of words | |
-| `squad` | `em`, `f1` after the normalisation of the official script | |
-| `trivia_qa` | `em`, `f1` after that of TriviaQA's, over all aliases | |
-| `bleu`, `chrf` | `bleu`, `chrf` and the signature as a text | sacrebleu |
-| `rouge` | `rouge1`, `rouge2`, `rougeLsum` | rouge-score |
-| `edit_similarity` | `edit_similarity` of characters, that of code completion | editdistance |
-| `next_line` | both of predicted lines, and of the line before and the most frequent one | as these |
-| `perplexity` | `nats_per_byte`, `bits_per_byte`, `byte_perplexity`, `word_perplexity` (of scores) | |
-
-Importing this package loads none of these libraries: they are imported when a metric is computed.
+docs/metrics.md has a table of them. Importing this module loads no library: that is done when a metric is computed.
 """
 
 import itertools

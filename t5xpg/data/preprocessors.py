@@ -8,8 +8,7 @@ import tensorflow as tf
 # A text in a line of an export, with its escapes: a group.
 _TEXT = r'((?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f])*)'
 
-# The control character 1 cannot stand in a line. With a letter behind it it holds the place of what must not be read
-# again while other escapes are replaced: a backslash (b), and the control character 1 itself (a).
+# No line has the control character 1: it stands for what must not be read again, a backslash (b) or itself (a).
 _BACKSLASH, _ONE = "\x01b", "\x01a"
 
 # Escapes and what they stand for, in the order of replacement. Escaped backslashes first: they come in pairs from the

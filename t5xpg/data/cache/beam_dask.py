@@ -1,10 +1,9 @@
 """Beam's Dask runner, made fit for caching: RUNNER=DaskRunner.
 
 What Beam 2.77 does is undone in three places. A side input (the temporary folder of a write, its results) is computed
-again inside each task that reads it, by a second graph on the same cluster, where keys of the two graphs can be taken
-for each other: here it is what the task depends on, and computed once. All bundles that one worker process runs share
-one list of results, read before the bundle is finished: here each has its own. And documents are dealt to files from a
-random number on: where a worker is lost, what it did is done again, which has to give the same.
+again in each task that reads it, by a second graph whose keys can be taken for those of the first: here the task
+depends on it. All bundles of a worker process share one list of results, read before a bundle is finished: here each
+has its own. Documents are dealt to files from a random number on: here always alike, also when a lost worker's are.
 """
 
 import functools

@@ -52,8 +52,7 @@ class TaskEvaluator:
 
     def _make(self) -> seqio.Evaluator:
         config = self.config
-        # It takes a registered name alone, and these tasks may be others than those of their names: they have the
-        # experiment's objective.
+        # it takes a registered name alone, and these tasks may have the experiment's objective
         mixture = seqio.Mixture(_NAME, [(task, 1.0) for task in self.tasks.values()])
         seqio.MixtureRegistry.remove(_NAME)
         seqio.MixtureRegistry.add_provider(_NAME, mixture)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from t5xpg.data.text.installed import SourceFile
 
-# A file is cut before a top-level statement once a piece has this many characters, and before a method or an inner
-# function once it has the second number.
+# A file is cut before a top-level statement once a piece has so many characters, and later before an inner function.
 _CODE_CHARACTERS = 2000
 _LONG_DOCUMENT_CHARACTERS = 8000
 _MAX_LINE_CHARACTERS = 300  # longer lines are data

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 import subprocess
 import sys
 
@@ -44,8 +43,8 @@ def test_what_cannot_be_measured() -> None:
 
 
 def test_signatures_are_those_that_seqio_tells_metrics_by() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", str(metrics.__doc__), re.MULTILINE)
-    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    functions = {name for name, _ in inspect.getmembers(metrics, inspect.isfunction) if not name.startswith("_")}
+    names = functions - {"check_pairs", "references_of", "mean_of_best"}
     assert len(names) == 13
     for name in names:
         parameters = inspect.signature(getattr(metrics, name)).parameters.values()
