@@ -168,10 +168,8 @@ def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
 
 
 def hash_batch(batch: Mapping[str, np.ndarray], parts: int = 1) -> str:
-    """Hex SHA-256 over the names in order, dtypes, shapes and bytes: equal for equal batches on every machine.
-
-    parts: of how many equal parts of the rows it is made, so that each (a virtual shard) can be hashed where it is.
-    """
+    """Hex SHA-256 over names, dtypes, shapes and bytes, the same on every machine, or of the hashes of equal `parts` of
+    rows."""
     return hash_of_parts(hash_parts(batch, parts))
 
 

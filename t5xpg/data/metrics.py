@@ -76,8 +76,7 @@ def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, fl
 
 
 def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer, normalised as in its script:
-    lower case, punctuation as white space, no articles."""
+    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases, normalised as in its script (no articles)."""
     return _answers(targets, predictions, _TRIVIA_QA_PUNCTUATION, only_with_text=False)
 
 
@@ -233,8 +232,7 @@ def _in_lines(text: str) -> str:
 def bleu(
     targets: Sequence[Target], predictions: Sequence[str], *, tokenize: str = "intl", lowercase: bool = False
 ) -> dict[str, Any]:
-    """Corpus BLEU (Papineni et al. 2002) of sacrebleu and its signature, a `seqio.metrics.Text`. tokenize: sacrebleu's
-    tokeniser; "intl" is that of T5's results, "13a" that of WMT's."""
+    """Corpus BLEU (Papineni et al. 2002) and its signature. tokenize: sacrebleu's; "intl" is T5's, "13a" WMT's."""
     from sacrebleu.metrics.bleu import BLEU
 
     # force: it would warn of text that looks tokenised already

@@ -107,8 +107,7 @@ def name_of(objective: Objective) -> str:
 
 
 def to_json(objective: Objective | None) -> dict[str, Any] | None:
-    """The JSON for `from_json`. That of span corruption is its numbers alone, as in positions and recordings of earlier
-    versions."""
+    """The JSON for `from_json`; of span corruption its numbers alone, as in positions of earlier versions."""
     if objective is None:
         return None
     kind = {} if isinstance(objective, SpanCorruption) else {"kind": name_of(objective)}

@@ -29,14 +29,12 @@ _ESCAPES: tuple[tuple[str, str], ...] = (
 
 
 def parse_jsonl(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Lines of an export (scalar strings) to examples {"text": scalar string}: the inverse of `canonical_line`. Fails
-    with InvalidArgumentError, showing the line, where it is not one that an export writes."""
+    """The inverse of `canonical_line`: lines to {"text": scalar}. InvalidArgumentError, with the line, for others."""
     return parse_records(dataset, ("text",))
 
 
 def parse_records(dataset: tf.data.Dataset, fields: Sequence[str]) -> tf.data.Dataset:
-    """Lines of an export of records to examples {field: scalar string}: the inverse of `manifest.canonical_record`.
-    fields: those of the export, in its order. Fails as `parse_jsonl` does."""
+    """The inverse of `canonical_record`: lines to {field: scalar}, in the order of `fields`. Fails as `parse_jsonl`."""
     return dataset.map(functools.partial(_parse_record, fields=fields), num_parallel_calls=tf.data.AUTOTUNE)
 
 

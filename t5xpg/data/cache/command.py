@@ -191,8 +191,7 @@ def _lock(
     force: bool,
     log: Callable[[str], None],
 ) -> None:
-    """Take the lock of each task that is to be cached, by name; waits for others, and notes in the plan what they
-    cached."""
+    """Take the lock of each task that is to be cached, after those who cache it; what they did is noted in the plan."""
     for entry in sorted(plan, key=lambda one: str(one["task"])):
         if entry["up_to_date"]:
             continue

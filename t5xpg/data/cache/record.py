@@ -38,8 +38,7 @@ class MissingTextError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """What a cache was made from: `definition_of` the task, which identifies it in the records of runs, `package_code`,
-    the versions of the libraries that made it, and the SHA-256 of each file."""
+    """What a cache was made from: `definition_of` the task, `package_code`, versions, and the SHA-256 of each file."""
 
     definition: dict[str, Any]
     package: dict[str, str]
@@ -52,8 +51,7 @@ class Record:
 
 
 def read(folder: Path, command: str | None = None) -> Record | None:
-    """The record in a task's cache; None where there is none, or it was not made by this program. Raises UserError
-    where it cannot be read, or has an older format. command: what to type to make the cache again."""
+    """The record in a cache; None where there is none. UserError where it cannot be read. command: makes it again."""
     if not (folder / COMPLETED).is_file() or not (folder / IDENTITY).is_file():
         return None
     remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"

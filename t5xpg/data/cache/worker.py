@@ -62,8 +62,7 @@ def _read_lines(lines: queue.SimpleQueue[str]) -> None:
 
 
 def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """What is to be done for each task, and what that depends on, where it can be seen again without TensorFlow. Raises
-    one UserError for all caches that are damaged, or were made from something else."""
+    """What is to be done for each task, and `_seen`. One UserError for all caches that are not those of their tasks."""
     if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401

@@ -59,8 +59,7 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
             raise self.recording.damaged(self.folder, what) from None
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> "RecordedStream":
-        """The stream of `config`, as `client.DataService.open`. Raises UserError for one that was not recorded, or with
-        fewer batches."""
+        """The stream of `config`, as `DataService.open`. UserError where it was not recorded, or has fewer batches."""
         name = self._stream_of(config)
         record, reader = self.recording.streams[name], self._readers[name]
         limit = config.max_batches
@@ -116,8 +115,7 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
 
 
 class RecordedStream(BatchStream):
-    """Recorded batches, verified. `__next__` raises UserError behind the last one of an endless stream, and for one
-    that is not as it was recorded."""
+    """Recorded batches, verified. UserError for one that is another now, and behind the end of an endless stream."""
 
     def __init__(
         self,
@@ -157,8 +155,7 @@ class RecordedStream(BatchStream):
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, of this stream or of the live one that was recorded. Raises UserError where
-        it was taken of other settings, files or batches, or behind the last batch."""
+        """Continue where `state` was taken, of this or the live stream. UserError where that was another."""
         saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
         if listed := what_differs(saved, self.identity):
             raise UserError(

@@ -87,8 +87,7 @@ class BatchStream(Iterator[Batch]):
         """Batch `number`, in the thread that reads ahead; None behind the last batch of a finite stream."""
 
     def __next__(self) -> Batch:
-        """The next batch: arrays of `rows_per_shard` rows for each of `shards`. Raises StopIteration at the end of a
-        finite stream, and whatever reading the batch has raised."""
+        """The next batch: `rows_per_shard` rows for each of `shards`. Raises whatever reading it has raised."""
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
@@ -170,8 +169,7 @@ class Stream(BatchStream):
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, here or in another process, on these shards or more. Raises UserError where
-        it was taken of a stream of other settings, other files, or without these shards."""
+        """Continue where `state` was taken, on these shards or more. UserError where it was of another stream."""
         arrays = {name: np.asarray(value) for name, value in state.items()}
         if "last_batch" in arrays:
             raise UserError(

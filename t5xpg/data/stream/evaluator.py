@@ -89,8 +89,7 @@ class TaskEvaluator:
     def measure(
         self, outputs: Mapping[str, Outputs], step: int, inferences: Path | None = None
     ) -> dict[str, dict[str, MetricValue]]:
-        """{task: {metric: value}} of what the model made of each task's examples, in their order: see
-        `RemoteEvaluator.measure`."""
+        """{task: {metric: value}} of the model's outputs for each task's examples: see `RemoteEvaluator.measure`."""
         if not self.tasks:
             return {}
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}

@@ -113,8 +113,7 @@ class DataProcess:
         self._tell({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
-        """The answer to a request: a message and arrays. Raises UserError where it is one, DataProcessError where the
-        process failed or does not answer."""
+        """The answer: a message and arrays. UserError where it is one, DataProcessError where the process failed."""
         with self._lock:
             self._raise_if_closed()
             try:

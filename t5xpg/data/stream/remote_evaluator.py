@@ -26,8 +26,7 @@ class EvaluatedTask:
 
 
 class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
-    """The tasks of a dataset that have metrics, by `DataService.evaluator`; a context manager. The examples are read
-    once and stay in the data process; they can be gone through and measured any number of times."""
+    """The tasks of a dataset that have metrics, by `DataService.evaluator`; their examples stay in the data process."""
 
     def __init__(self, server: DataProcess, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
         self.config = config
@@ -39,8 +38,7 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
         self._number = opened["opened"]
 
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
-        """The batches of a task, unpacked, and how many rows of each are examples: the rest of the last one is zeros.
-        For one task at a time, to its end."""
+        """The batches of a task, to its end, and how many rows of each are examples: the rest of the last is zeros."""
         self._process.request({"call": "position", "opened": self._number, "method": "begin", "task": task})
         while True:
             reply, found = self._process.request({"call": "next", "opened": self._number})

@@ -59,8 +59,7 @@ def main() -> None:
 
 
 class Answers:
-    """The requests, one method each, of a message's values and arrays, to those of the answer. opened: the number of a
-    stream or evaluator, as the answer to `open` or `evaluator` gives it."""
+    """The requests, one method each. opened: the number of a stream or evaluator that `open` or `evaluator` gave."""
 
     def __init__(self) -> None:
         late_imports.import_libraries()

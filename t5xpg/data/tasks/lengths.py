@@ -62,8 +62,7 @@ _LONGEST_COUNTED = 1 << 11  # tokens of text; for longer ones its numbers are sc
 
 @dataclass(frozen=True)
 class ObjectiveLengths:
-    """For lengths of features: tokens of text in an example (fewer at the end of documents), tokens of the longest
-    targets, most sentinels in either."""
+    """For lengths of features: most tokens of text in an example, tokens of the longest targets, most sentinels."""
 
     text: int
     targets: int
@@ -71,8 +70,7 @@ class ObjectiveLengths:
 
 
 def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved: int = 0) -> ObjectiveLengths:
-    """What an objective makes of `lengths` of its features: "inputs" and "targets", of a LanguageModel "targets" alone.
-    reserved: tokens in front of the inputs that are not of the text, such as UL2's mode."""
+    """What an objective makes of `lengths` of its features. reserved: tokens before the text, such as UL2's mode."""
     if isinstance(objective, LanguageModel):
         return ObjectiveLengths(lengths["targets"], lengths["targets"])
     inputs = lengths["inputs"] - reserved

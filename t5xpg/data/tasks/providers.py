@@ -24,8 +24,7 @@ _NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's 
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import the user's modules, which register tasks and mixtures. Raises UserError where one cannot be found, or
-    mixes tasks that there are not."""
+    """Import the user's modules, which register tasks. UserError where one is absent, or mixes tasks that are."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -52,8 +51,7 @@ def is_known(name: str) -> bool:
 
 
 def find_provider(config: DatasetConfig) -> Provider:
-    """The task or mixture of `config`, with its objective where it sets one. Raises UserError, naming the nearest
-    names, where there is none."""
+    """The task or mixture of `config`, with its objective. UserError, naming the nearest names, where there is none."""
     name = config.mixture_or_task_name
     if not is_known(name):
         names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}

@@ -226,8 +226,7 @@ def reserved_of(task: seqio.Task) -> int:
 
 
 def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
-    """The task with the numbers of another objective of its kind. Its cache stays valid: the step comes after it.
-    Raises UserError where the task has none of that kind."""
+    """The task with other numbers of its objective; its cache stays valid. UserError where it has none of that kind."""
     if objective_of(task) == objective:
         return task
     steps = list(task.preprocessors)

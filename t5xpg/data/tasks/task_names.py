@@ -58,8 +58,7 @@ OBJECTIVES = (*PLAIN, *MARKED)
 
 @dataclass(frozen=True)
 class NamedVocabulary:
-    """A vocabulary of the table: what it adds to the names of its tasks, and the numbers that suit its tokens.
-    leaves_out: objectives that it has no tasks of, although its ids suffice."""
+    """A vocabulary of the table: its suffix in names, numbers that suit it, and objectives that it has no tasks of."""
 
     suffix: str
     vocabulary: Vocabulary
@@ -224,8 +223,7 @@ def task_name(dataset: str, objective: str, vocabulary_suffix: str = "") -> str:
 
 
 def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
-    """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`), without
-    any whose record cannot be read: the command that makes it says so."""
+    """The vocabularies of the table: the fixed ones, and readable ones of `make vocab` below `data_dir`."""
     found: list[NamedVocabulary] = []
     for name, folder in find_vocabularies(data_dir).items():
         with contextlib.suppress(UserError):
@@ -253,8 +251,7 @@ def vocabulary_size(task: str) -> int:
 
 
 def dataset_of(task: str, datasets: Iterable[str], entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """Which of `datasets` the task or mixture of this name reads; None for one that is not of the table. entries: here
-    and elsewhere, the vocabularies of the table; all of them are `vocabularies(data_dir)`."""
+    """Which of `datasets` a task of the table reads, or None. entries: all vocabularies, here and elsewhere."""
     known = set(datasets)
     return next((dataset for dataset in _possible_datasets(task, entries) if dataset in known), None)
 

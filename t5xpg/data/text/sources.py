@@ -77,8 +77,7 @@ Row: TypeAlias = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split, in order, and their number where it is known; `split` None: one text from which the splits
-    are to be taken."""
+    """The rows of one split, and their number where known; `split` None: a text from which splits are to be taken."""
 
     split: str | None
     texts: Iterable[Row]
@@ -136,8 +135,7 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class InstalledText:
-    """Text from the files of installed packages. extraction: counts changes to how it is read, so that exports of an
-    earlier way are not taken for up to date."""
+    """Text from the files of installed packages. extraction: counts changes to how it is read."""
 
     packages: Mapping[str, str]
     documents: Callable[[Iterable[SourceFile]], Iterator[Row]]

@@ -10,8 +10,7 @@ _DIGITS = 12  # of an id
 
 
 def listing(vocabulary: Vocabulary, text: str | None, ids: str | None) -> Iterator[str]:
-    """The lines: the special ids, then the tokens of `text`, or of `ids` ("383,105"), where one of them is given.
-    Raises UserError for ids that the vocabulary does not have."""
+    """The special ids, then the tokens of `text`, or of `ids` ("383,105"). UserError for ids that there are not."""
     tokens = _read_ids(ids, vocabulary) if ids is not None else None if text is None else vocabulary.encode(text)
     unknown = "" if vocabulary.unk_id is None else f", unknown {vocabulary.unk_id}"
     yield f"{vocabulary.kind}, {vocabulary.size:,} ids: padding {vocabulary.pad_id}, end {vocabulary.eos_id}{unknown}"
