@@ -103,6 +103,7 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     import tensorflow as tf
 
     from t5xpg.data.tasks import sources
+    from t5xpg.data.tasks.registered import TASKS
 
     sources.check_arguments(task)
     caches = Path(request["caches"])
@@ -128,8 +129,10 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
         note = f"the cache of {task.name} in {folder} {what}"
         return entry | {"definition": {"task": task.name, "files": files}, "note": note}
 
+    exports = find_manifests(Path(request["data_dir"]))
     try:
-        _check_export(task, Path(request["data_dir"]))
+        if task.name in TASKS and (dataset := dataset_of(task.name, exports, vocabularies(Path(request["data_dir"])))):
+            read_manifest(exports[dataset]).check_files(exports[dataset])
         defined = definition.definition_of(task, digest, request["module_import"])
     except UserError:
         if folder is None or found is not None:
@@ -171,16 +174,6 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     if not others or not task.cache_dir or task.name in TASKS or _REMOTE in task.cache_dir:
         return None
     return Path(task.cache_dir)
-
-
-def _check_export(task: Any, data_dir: Path) -> None:
-    """Raise UserError where a task of the table reads an export that is not as it was exported."""
-    from t5xpg.data.tasks.registered import TASKS
-
-    exports = find_manifests(data_dir)
-    dataset = dataset_of(task.name, exports, vocabularies(data_dir)) if task.name in TASKS else None
-    if dataset is not None:
-        read_manifest(exports[dataset]).check_files(exports[dataset])
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -95,7 +95,14 @@ class TaskEvaluator:
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}
 
         def model(kind: str) -> Callable[[tf.data.Dataset], Any]:
-            return lambda dataset: _as_seqio_takes_it(kind, outputs[datasets[id(dataset)]])
+            def made(dataset: tf.data.Dataset) -> Any:
+                arrays = outputs[datasets[id(dataset)]]
+                found = list(enumerate(arrays["score" if kind == "score" else "prediction"].tolist()))
+                # the name that T5X gives them
+                aux = {"scores": arrays["prediction_scores"].tolist()} if kind == "prediction_with_aux" else None
+                return found if aux is None else (found, aux)
+
+            return made
 
         try:
             metrics, _ = self._evaluator.evaluate(
@@ -124,13 +131,6 @@ def _kinds(task: seqio.Task) -> list[str]:
             f"{', '.join(kind.name for kind in KINDS.values())}."
         )
     return [name for name, kind in KINDS.items() if kind in wanted]
-
-
-def _as_seqio_takes_it(kind: str, outputs: Outputs) -> Any:
-    found = list(enumerate(outputs["score" if kind == "score" else "prediction"].tolist()))
-    if kind != "prediction_with_aux":
-        return found
-    return found, {"scores": outputs["prediction_scores"].tolist()}  # the name that T5X gives them
 
 
 class _Inferences(seqio.loggers.Logger):

@@ -101,8 +101,13 @@ class ShardedBatches:
             position = np.array([self._index, self._ended[shard]], np.int64)
             arrays[f"{shard_prefix(shard)}position"] = position
             if not self._ended[shard]:
-                saved = _save_iterator(self._iterators[shard])
-                arrays |= {f"{shard_prefix(shard)}{name}": value for name, value in saved.items()}
+                with tempfile.TemporaryDirectory() as folder:
+                    written = tf.train.Checkpoint(iterator=self._iterators[shard]).write(
+                        os.path.join(folder, "position")
+                    )
+                    for name, end in (("index", "index"), ("data", "data-00000-of-00001")):
+                        content = Path(f"{written}.{end}").read_bytes()
+                        arrays[f"{shard_prefix(shard)}{name}"] = np.frombuffer(content, np.uint8)
         self._files.check()
         return arrays
 
@@ -280,13 +285,6 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
         f"{name}, split {split!r}, has no examples: there is no text, or none that its preprocessors make examples of. "
         "Export other text, or name another split."
     )
-
-
-def _save_iterator(iterator: Any) -> dict[str, np.ndarray]:
-    with tempfile.TemporaryDirectory() as folder:
-        prefix = tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, "position"))
-        names = {"index": f"{prefix}.index", "data": f"{prefix}.data-00000-of-00001"}
-        return {name: np.frombuffer(Path(path).read_bytes(), np.uint8) for name, path in names.items()}
 
 
 def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:

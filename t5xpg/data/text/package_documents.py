@@ -23,7 +23,10 @@ def code_documents(files: Iterable[SourceFile]) -> Iterator[str]:
         lines = itertools.dropwhile(lambda line: not line.strip() or line.startswith("#"), file.text.split("\n"))
         for piece in _pieces(lines):
             key = hashlib.sha256(piece.encode("utf-8", errors="replace")).digest()
-            if key not in seen and _is_code(piece):
+            letters, visible = _letters_and_visible(piece)
+            # no table of data
+            is_code = letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
+            if is_code and key not in seen:
                 seen.add(key)
                 yield piece
 
@@ -42,12 +45,6 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
         size += len(line) + 1
         previous = line
     yield "\n".join(piece).strip("\n")
-
-
-def _is_code(piece: str) -> bool:
-    """Not a table of data: lines of some length at most, and more letters than digits and signs."""
-    letters, visible = _letters_and_visible(piece)
-    return letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
 
 
 def _letters_and_visible(text: str) -> tuple[int, int]:
