@@ -208,11 +208,8 @@ KNOWN = (ENC_DEC, PREFIX_LM, LM, MASKED_LM)
 
 
 def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tuple[np.ndarray, np.ndarray]:
-    """int32 [B, S] and [B, T], each row padded with 0 behind its end. Raises KeyError for converters of the user's own.
-
-    Of a prefix LM, the prefix and the rest; of a language model, the halves of a row; of a masked one, the row with and
-    without masks.
-    """
+    """int32 [B, S] and [B, T], padded with 0: of a prefix LM the prefix and the rest, of a language model the halves of
+    a row, of a masked one the row with and without masks. Raises KeyError for converters of the user's own."""
     converter = spec.feature_converter
     if converter in (ENC_DEC, MASKED_LM):
         return batch["encoder_input_tokens"], batch[spec.layout.targets]

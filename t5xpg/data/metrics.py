@@ -67,10 +67,9 @@ def token_f1(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str,
 
 
 def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """SQuAD's "exact" and "f1" (Rajpurkar et al. 2016, 2018), as evaluate-v2.0.py computes them.
-
-    Lower case, no punctuation, no articles. A question without an answer has "" for its target. Of answers that the
-    normalisation empties ("The"), others count where there are any.
+    """SQuAD's "exact" and "f1" (Rajpurkar et al. 2016, 2018) as in evaluate-v2.0.py: lower case, no punctuation, no
+    articles. The target of a question without an answer is ""; answers that the normalisation empties ("The") count
+    last.
     """
     return _answers(targets, predictions, _SQUAD_PUNCTUATION, only_with_text=True)
 
@@ -124,10 +123,8 @@ def majority(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
 def macro_f1(
     targets: Sequence[Hashable], predictions: Sequence[Hashable], *, labels: Sequence[Hashable] | None = None
 ) -> dict[str, float]:
-    """The mean of the F1 of every class of `labels`, by default those of the targets: each counts the same.
-
-    A prediction of another class is a miss for its target's. A class without targets and predictions counts 0.
-    """
+    """The mean F1 of the classes of `labels`, by default of the targets. A prediction of another class is a miss for
+    its target's; a class without targets and predictions counts 0."""
     from sklearn.metrics import f1_score
 
     check_pairs(targets, predictions)
@@ -143,11 +140,8 @@ def _numbered(*sequences: Sequence[Hashable]) -> list[list[int]]:
 
 
 def edit_similarity(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in code points; two empty texts are
-    alike.
-
-    As Svyatkovskiy et al. 2020. CodeXGLUE's scripts count a replaced character twice.
-    """
+    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in code points (Svyatkovskiy et al.
+    2020); two empty texts are alike. CodeXGLUE's scripts count a replaced character twice."""
     return {"edit_similarity": mean_of_best(_similarity, targets, predictions)}
 
 

@@ -104,11 +104,8 @@ def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
 
 
 def _put_in_order(shards: Sequence[Path]) -> None:
-    """Deal the records of a split out to its shards in the order of their digests, in bounded memory.
-
-    Beam places documents by random numbers and timing; some runners do not shuffle. This order is as good, and always
-    the same: that of `local`.
-    """
+    """Deal a split's records out to its shards in the order of their digests, in bounded memory: as good a shuffle as
+    Beam's by random numbers and timing, and always the same, that of `local`."""
     if not shards:
         return
     scratch = shards[0].parent / ".order"

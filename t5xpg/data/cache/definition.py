@@ -65,10 +65,8 @@ def package_files() -> list[Path]:
 
 
 def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
-    """The modules that define a task, by name: those that MODULE_IMPORT names, those of the preprocessors and of what
-    reads the source, and what these import, unless they are installed; without those of Python, of SeqIO's libraries
-    and of this package. For a task of the table there are none.
-    """
+    """The modules of the user that define a task, by name: those of MODULE_IMPORT, of its steps and of what reads the
+    source, and what these import, unless they are installed. None for a task of the table."""
     if _is_of_table(task):
         return {}
     found: dict[str, ModuleType] = {}

@@ -23,11 +23,8 @@ _SHOWN = 60  # characters of a text in a message
 
 
 def compare(task: Any, folder: Path, command: str) -> str:
-    """Make documents of each split again and look for them in the cache in `folder`; says what was compared.
-
-    Raises UserError where the cache lacks one, cannot be read, or has another number of examples than it says. command:
-    what makes it again.
-    """
+    """Make documents of each split again and look for them in the cache in `folder`; says what was compared. Raises
+    UserError where one is not there, or the cache is damaged. command: what makes it again."""
     remedy = f"To make the cache again, type: {command}"
     compared = []
     for split in sorted(task.splits):

@@ -20,10 +20,8 @@ from t5xpg.data.vocab.files import vocabulary_of_record
 
 
 class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
-    """The streams of a recording. A context manager, with what `client.DataService` offers to training.
-
-    Raises UserError for a folder that is no recording, or whose files have other sizes (with T5XPG_VERIFY=1, other
-    SHA-256) than its manifest says. A batch is verified when it is read.
+    """The streams of a recording: a context manager, with what `client.DataService` offers to training. UserError for a
+    folder that is none, or has files of other sizes (T5XPG_VERIFY=1: SHA-256); batches are verified when they are read.
     """
 
     def __init__(self, folder: Path) -> None:

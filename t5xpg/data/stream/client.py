@@ -150,11 +150,8 @@ class Stream(BatchStream):
         return batch
 
     def state(self) -> Arrays:
-        """The exact position, of the batch that `__next__` would return, at a cost that does not grow with it.
-
-        Arrays `shard_<index>-…` belong to one virtual shard (iterators, rows read ahead): the states that several
-        processes take after the same batch are, together, that of the whole stream.
-        """
+        """The exact position of the next batch. Arrays `shard_<index>-…` belong to one virtual shard: the states that
+        several processes take after the same batch are, together, that of the whole stream."""
         self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
         _, arrays = self._process.request({"call": "position", "opened": self._number, "method": "save"})
@@ -247,11 +244,8 @@ def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str
 
 
 class DataService(contextlib.AbstractContextManager["DataService"]):
-    """The data process and the streams that it feeds. A context manager; leaving it ends the process.
-
-    data_dir, cache_dir: if not where `base.paths` says. log: for what the process prints; its end is shown if that
-    dies.
-    """
+    """The data process and its streams; a context manager, which ends it. data_dir, cache_dir: if not where
+    `base.paths` says. log: for what the process prints; its end is shown if that dies."""
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
         self._process = process.take_process(_environment(data_dir, cache_dir), log)

@@ -44,11 +44,8 @@ THREADS = 2  # of each pipeline; the training process computes on the same cores
 
 
 class ShardedBatches:
-    """The rows that `shards` give to the batches of `config`, in order, from the first batch on.
-
-    Rows of a shard that has ended before others, and the rest of a last partial batch, are zeros. The stream ends when
-    all virtual shards have, also those that are not owned: every process sees as many batches.
-    """
+    """The rows that `shards` give to the batches of `config`, in order. What a shard that has ended or a last partial
+    batch lacks is zeros. All processes see as many batches: the stream ends when all virtual shards have."""
 
     def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
         self.config = config
@@ -258,10 +255,8 @@ def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
-    """The seed of one virtual shard's pipeline. Where the files are several but fewer than the shards, SeqIO deals
-    examples to shards after shuffling files: all shards must shuffle alike, with one seed, or they would share
-    examples.
-    """
+    """The seed of one virtual shard. Where the files are several but fewer than the shards, SeqIO deals out examples
+    after shuffling files: all must shuffle alike, or they would share examples."""
     tasks = [task for task in tasks_of(provider) if config.split in task.splits] if shard and config.shuffle else []
     files = [len(source_of(task, config).list_shards(config.split)) for task in tasks]
     if shard == 0 or any(1 < count < config.num_virtual_shards for count in files):

@@ -14,11 +14,8 @@ from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, HUGGING_FACE, IDS, OWN, SEQ
 
 
 class HuggingFaceVocabulary(seqio.Vocabulary):
-    """A Hugging Face tokenizer for SeqIO: the ids, pieces and sentinels of a `Vocabulary` of that kind.
-
-    Graphs call Python for every text, one at a time in a process: that is for caching. The call counts as stateless, so
-    that the position of a stream that is not cached can be saved all the same.
-    """
+    """A Hugging Face tokenizer for SeqIO. Graphs call Python for every text, one at a time: that is for caching. The
+    call counts as stateless, so that the position of a stream that is not cached can be saved all the same."""
 
     bos_id = None  # decoders start with padding, as T5's do
 

@@ -12,9 +12,8 @@ import tensorflow as tf
 
 
 class SharedCacheTask(seqio.Task):
-    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads that one's cache, if
-    not one of its own. With `own_seed` its name is part of its seed: several such tasks in a mixture, which gives all
-    of them one seed, then read the same text in different orders.
+    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads its cache, if not
+    its own. own_seed: its name is part of its seed, so that such tasks of a mixture read one text in different orders.
     """
 
     def __init__(self, name: str, *, cached_as: str, own_seed: bool = False, **arguments: Any) -> None:

@@ -38,12 +38,8 @@ def completed_line(
 
 
 def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
-    """Register all tasks of known datasets, exports below `data_dir` and TensorFlow Datasets; the names, also of
-    mixtures.
-
-    With every vocabulary, also those made below `data_dir`. `objective` takes the place of the table's numbers in the
-    tasks of its kind. Earlier registrations of the same names are replaced.
-    """
+    """Register all tasks of known datasets, exports and vocabularies below `data_dir`, and of TensorFlow Datasets, in
+    the place of earlier ones; the names. objective: instead of the table's numbers, in the tasks of its kind."""
     known = built_in()
     folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
     entries = vocabularies(data_dir)

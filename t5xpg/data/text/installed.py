@@ -74,10 +74,8 @@ def site_packages() -> Path:
 
 
 def source_files(packages: Mapping[str, str], site: Path) -> Iterator[SourceFile]:
-    """The Python files of the packages (name to version) under `site`, in an order that is the same everywhere, without
-    tests, vendored packages, generated code, and other encodings than UTF-8.
-
-    Raises UserError where a package is missing, has another version, or has no record of its files.
+    """The Python files of the packages (name to version) under `site`, in the same order everywhere, without tests,
+    vendored and generated code. UserError where a package is missing, has another version, or no record of its files.
     """
     for _, paths in sorted(_recorded_files(packages, site).items()):
         for path in paths:

@@ -92,10 +92,8 @@ def catalog_documents(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def translations(path: Path) -> Iterator[str]:
-    """The translated messages of a catalogue (a .mo file) in its order, each form of a plural by itself, as far as they
-    are in its encoding. Raises UserError where the file is none. (Babel and the standard library fail on older
-    catalogues.)
-    """
+    """The translated messages of a catalogue (a .mo file), each form of a plural by itself. UserError where the file is
+    none. (Babel and the standard library fail on older catalogues.)"""
     try:
         pairs = list(_pairs(path.read_bytes()))
         header = next((translated for original, translated in pairs if not original), b"")

@@ -96,10 +96,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files, by split (see `local_files.parse_files`). left_out: gets lines that cannot be used; without it
-    they are errors. fields: what each is called in the export, to what it is called in the files. selection: by which
-    the files were chosen, and of which dataset.
-    """
+    """The user's files, by split. left_out: gets lines that cannot be used; without it they are errors. fields: the
+    name of each in the export and in the files. selection: by which the files were chosen, and of which dataset."""
 
     files: Mapping[str | None, list[Path]]
     left_out: BadLines | None = None

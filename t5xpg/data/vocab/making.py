@@ -96,11 +96,8 @@ def train_vocabulary(
     force: bool = False,
     log: Log = print,
 ) -> VocabularyRecord:
-    """Train a SentencePiece model on the training split of an export, into `data_dir/dataset/vocabularies/name/`,
-    unless it is there.
-
-    Raises UserError where there is one of another text or settings (`force` replaces it: models that were trained with
-    its ids need it), and where the text is too little or not as it was exported.
+    """Train a model on the training split of an export, into `data_dir/dataset/vocabularies/name/`, unless it is there.
+    UserError where there is another (`force` replaces it), and where the text is too little or not as it was exported.
     """
     manifest = read_manifest(data_dir / dataset)
     manifest.check_files(data_dir / dataset)
