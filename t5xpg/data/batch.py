@@ -37,10 +37,8 @@ MASKED_LM = "MaskedLMFeatureConverter"
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The arrays that a feature converter makes of a task's features, with their lengths, in the order of recordings.
-    only_packed: those of packed batches alone. targets, weights: what the loss is computed from. tokens: the arrays of
-    vocabulary ids.
-    """
+    """The arrays that a feature converter makes of a task's features, with their lengths. only_packed: of packed
+    batches alone. targets, weights: of the loss. tokens: those of vocabulary ids."""
 
     arrays: Mapping[str, Length]
     only_packed: tuple[str, ...] = ()

@@ -202,11 +202,8 @@ _KINDS = ("rouge1", "rouge2", "rougeLsum")
 
 
 def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer: bool = False) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-Lsum (Lin 2004): 100 times the mean F measure over the examples.
-
-    Sentences are lines; " . " ends one too, as in T5's evaluation (which gives medians of resampled means). Words are
-    those of rouge-score, runs of a-z and 0-9 after lower-casing.
-    """
+    """ROUGE-1, -2 and -Lsum (Lin 2004): 100 times the mean F measure. Sentences are lines; " . " ends one too, as in
+    T5's evaluation (medians of resampled means). Words are rouge-score's: a-z and 0-9 after lower-casing."""
     from rouge_score.rouge_scorer import RougeScorer
 
     check_pairs(targets, predictions)

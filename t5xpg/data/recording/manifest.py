@@ -29,9 +29,8 @@ _MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """One recorded stream. identity: its settings and "files", as in a live stream's position. limit: its
-    `max_batches`. ended: whether the live stream had no more batches. description: a `client.TaskDescription` as JSON.
-    """
+    """One recorded stream. identity: as in a live stream's position. limit: its `max_batches`. ended: whether the live
+    stream had no more. description: a `client.TaskDescription` as JSON."""
 
     identity: Mapping[str, Any]
     limit: int | None

@@ -136,10 +136,9 @@ class ShardedBatches:
         return arrays
 
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
-        """The next rows of one shard; None at its end.
-
-        SeqIO repeats a source before the steps that make examples: where these leave nothing, the pipeline reads for
-        ever. So a thread reads the first rows, and after PATIENCE one pass over the source says whether there are any.
+        """The next rows of one shard; None at its end. SeqIO repeats a source before the steps that make examples:
+        where these leave nothing, it reads for ever. So a thread reads the first rows, and after PATIENCE one pass says
+        whether any come.
         """
         iterator = self._iterators[shard]
         if self.config.num_epochs is not None or self._index > 0:

@@ -20,12 +20,11 @@ _REACH_SECONDS = 5.0
 def splits(
     path: str, configuration: str | None, revision: str | None, streamed: bool = False
 ) -> dict[str | None, tuple[Iterator[str], int | None]]:
-    """The texts of the train, validation and test splits of a dataset, by its name on the hub or local folder, and
-    their numbers.
+    """The texts of the splits of a dataset (a name on the hub, or a local folder), and their numbers. Without a network
+    the copy in the cache of `datasets` is used.
 
-    Without a network the copy in the cache of `datasets` is used. `streamed`: as they come, without a copy and a
-    number; where there are not all three splits, the train split under the name None. Raises UserError where the
-    dataset cannot be had or has other splits or columns, here or at a row.
+    streamed: as they come, without a copy and a number; the train split under the name None where there are not all
+    three. UserError where the dataset cannot be had, or has other splits or columns, here or at a row.
     """
     loaded = load(path, configuration, revision=revision, streaming=streamed)
     whole = not streamed or set(SPLITS) <= set(loaded)

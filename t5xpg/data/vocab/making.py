@@ -34,11 +34,8 @@ Log = Callable[[str], None]
 
 
 def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
-    """What there is to say of a vocabulary on the held-out text of the export in `folder`: counts of what was measured
-    on, and "coverage" (share of characters that are known), "tokens_per_word" (between white space), "bytes_per_token",
-    "used" (share of pieces that occur), "pieces_by_length" (in characters, without special and byte pieces),
-    "longest_pieces".
-    """
+    """What there is to say of a vocabulary on the held-out text in `folder`: counts of what was measured on, "coverage"
+    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces), lengths and "longest_pieces"."""
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
     seen = np.zeros(vocabulary.size, bool)
