@@ -24,7 +24,7 @@ _NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's 
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import the user's modules, which register tasks. UserError where one is absent, or mixes tasks that are."""
+    """Import the user's modules, which register tasks. UserError where one is absent, or a task that it mixes."""
     for name in names:
         try:
             importlib.import_module(name)
