@@ -37,10 +37,8 @@ MASKED_LM = "MaskedLMFeatureConverter"
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The arrays that a feature converter makes of a task's features, with their lengths, in the order of recordings.
-    only_packed: those of packed batches alone. targets, weights: what the loss is computed from. tokens: the arrays of
-    vocabulary ids.
-    """
+    """The arrays that a feature converter makes of a task's features, with their lengths. only_packed: of packed
+    batches alone. targets, weights: of the loss. tokens: those of vocabulary ids."""
 
     arrays: Mapping[str, Length]
     only_packed: tuple[str, ...] = ()
@@ -168,10 +166,8 @@ def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
 
 
 def hash_batch(batch: Mapping[str, np.ndarray], parts: int = 1) -> str:
-    """Hex SHA-256 over the names in order, dtypes, shapes and bytes: equal for equal batches on every machine.
-
-    parts: of how many equal parts of the rows it is made, so that each (a virtual shard) can be hashed where it is.
-    """
+    """Hex SHA-256 over names, dtypes, shapes and bytes, the same on every machine, or of the hashes of equal `parts` of
+    rows."""
     return hash_of_parts(hash_parts(batch, parts))
 
 
@@ -210,16 +206,11 @@ KNOWN = (ENC_DEC, PREFIX_LM, LM, MASKED_LM)
 
 
 def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tuple[np.ndarray, np.ndarray]:
-    """int32 [B, S] and [B, T], each row padded with 0 behind its end. Raises KeyError for converters of the user's own.
-
-    Of a prefix LM, the prefix and the rest; of a language model, the halves of a row; of a masked one, the row with and
-    without masks.
-    """
+    """int32 [B, S] and [B, T], padded with 0: of a prefix LM the prefix and the rest, of a language model the halves of
+    a row, of a masked one the row with and without masks. Raises KeyError for converters of the user's own."""
     converter = spec.feature_converter
-    if converter == ENC_DEC:
-        return batch["encoder_input_tokens"], batch["decoder_target_tokens"]
-    if converter == MASKED_LM:
-        return batch["encoder_input_tokens"], batch["encoder_target_tokens"]
+    if converter in (ENC_DEC, MASKED_LM):
+        return batch["encoder_input_tokens"], batch[spec.layout.targets]
     tokens, lengths = batch["decoder_target_tokens"], spec.task_feature_lengths
     if converter == LM:
         half = lengths["targets"] // 2

@@ -1,9 +1,8 @@
 """Imports TensorFlow, SeqIO and t5 without three things that they load and a stream of batches does not use.
 
-TensorFlow and TensorFlow Text load Keras; t5 loads scikit-learn, SciPy, NLTK and sacrebleu for its metrics. Left out,
-the import takes 2.7 s of processor time instead of 4.2 s, a third less (medians of five alternating starts). SeqIO
-loads TensorFlow Text, 120 MB that bytes do not need. What is imported later, by a user's module for instance, is the
-real thing; what has kept a stand-in gets the real thing by it.
+TensorFlow and TensorFlow Text load Keras; t5 loads scikit-learn, SciPy, NLTK and sacrebleu for its metrics; SeqIO loads
+TensorFlow Text, 120 MB that bytes do not need. Left out, the import takes a third less processor time. What is imported
+later is the real thing; what has kept a stand-in gets the real thing by it.
 """
 
 import contextlib

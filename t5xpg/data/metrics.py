@@ -9,21 +9,7 @@ examples (BLEU, chrF, the likelihoods: over the whole split) and go from 0 to 10
 likelihoods have units of their own. A target is one reference or a list of several, of which the best one counts.
 Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 
-| function | gives | computed by |
-|---|---|---|
-| `accuracy`, `macro_f1` | `accuracy`; `macro_f1` over the classes of the targets | scikit-learn |
-| `majority` | `majority`, the accuracy of the most frequent class of the targets | |
-| `exact_match` | `exact_match` | |
-| `token_f1` | `token_f1` of words | |
-| `squad` | `em`, `f1` after the normalisation of the official script | |
-| `trivia_qa` | `em`, `f1` after that of TriviaQA's, over all aliases | |
-| `bleu`, `chrf` | `bleu`, `chrf` and the signature as a text | sacrebleu |
-| `rouge` | `rouge1`, `rouge2`, `rougeLsum` | rouge-score |
-| `edit_similarity` | `edit_similarity` of characters, that of code completion | editdistance |
-| `next_line` | both of predicted lines, and of the line before and the most frequent one | as these |
-| `perplexity` | `nats_per_byte`, `bits_per_byte`, `byte_perplexity`, `word_perplexity` (of scores) | |
-
-Importing this package loads none of these libraries: they are imported when a metric is computed.
+docs/metrics.md has a table of them. Importing this module loads no library: that is done when a metric is computed.
 """
 
 import itertools
@@ -81,17 +67,15 @@ def token_f1(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str,
 
 
 def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """SQuAD's "exact" and "f1" (Rajpurkar et al. 2016, 2018), as evaluate-v2.0.py computes them.
-
-    Lower case, no punctuation, no articles. A question without an answer has "" for its target. Of answers that the
-    normalisation empties ("The"), others count where there are any.
+    """SQuAD's "exact" and "f1" (Rajpurkar et al. 2016, 2018) as in evaluate-v2.0.py: lower case, no punctuation, no
+    articles. The target of a question without an answer is ""; answers that the normalisation empties ("The") count
+    last.
     """
     return _answers(targets, predictions, _SQUAD_PUNCTUATION, only_with_text=True)
 
 
 def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases of the answer, normalised as in its script:
-    lower case, punctuation as white space, no articles."""
+    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases, normalised as in its script (no articles)."""
     return _answers(targets, predictions, _TRIVIA_QA_PUNCTUATION, only_with_text=False)
 
 
@@ -139,10 +123,8 @@ def majority(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
 def macro_f1(
     targets: Sequence[Hashable], predictions: Sequence[Hashable], *, labels: Sequence[Hashable] | None = None
 ) -> dict[str, float]:
-    """The mean of the F1 of every class of `labels`, by default those of the targets: each counts the same.
-
-    A prediction of another class is a miss for its target's. A class without targets and predictions counts 0.
-    """
+    """The mean F1 of the classes of `labels`, by default of the targets. A prediction of another class is a miss for
+    its target's; a class without targets and predictions counts 0."""
     from sklearn.metrics import f1_score
 
     check_pairs(targets, predictions)
@@ -158,11 +140,8 @@ def _numbered(*sequences: Sequence[Hashable]) -> list[list[int]]:
 
 
 def edit_similarity(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in code points; two empty texts are
-    alike.
-
-    As Svyatkovskiy et al. 2020. CodeXGLUE's scripts count a replaced character twice.
-    """
+    """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in code points (Svyatkovskiy et al.
+    2020); two empty texts are alike. CodeXGLUE's scripts count a replaced character twice."""
     return {"edit_similarity": mean_of_best(_similarity, targets, predictions)}
 
 
@@ -223,11 +202,8 @@ _KINDS = ("rouge1", "rouge2", "rougeLsum")
 
 
 def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer: bool = False) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-Lsum (Lin 2004): 100 times the mean F measure over the examples.
-
-    Sentences are lines; " . " ends one too, as in T5's evaluation (which gives medians of resampled means). Words are
-    those of rouge-score, runs of a-z and 0-9 after lower-casing.
-    """
+    """ROUGE-1, -2 and -Lsum (Lin 2004): 100 times the mean F measure. Sentences are lines; " . " ends one too, as in
+    T5's evaluation (medians of resampled means). Words are rouge-score's: a-z and 0-9 after lower-casing."""
     from rouge_score.rouge_scorer import RougeScorer
 
     check_pairs(targets, predictions)
@@ -247,8 +223,7 @@ def _in_lines(text: str) -> str:
 def bleu(
     targets: Sequence[Target], predictions: Sequence[str], *, tokenize: str = "intl", lowercase: bool = False
 ) -> dict[str, Any]:
-    """Corpus BLEU (Papineni et al. 2002) of sacrebleu and its signature, a `seqio.metrics.Text`. tokenize: sacrebleu's
-    tokeniser; "intl" is that of T5's results, "13a" that of WMT's."""
+    """Corpus BLEU (Papineni et al. 2002) and its signature. tokenize: sacrebleu's; "intl" is T5's, "13a" WMT's."""
     from sacrebleu.metrics.bleu import BLEU
 
     # force: it would warn of text that looks tokenised already

@@ -1,8 +1,5 @@
-"""The pretraining objectives and their numbers, as an experiment gives them. Standard library only.
-
-An objective makes inputs and targets of tokens of text. What each does with them is in `docs/objectives.md`; how long
-they become, in `tasks.lengths`; the steps themselves, in `tasks.steps`. A class has the arguments of its step.
-"""
+"""The pretraining objectives and their numbers, as an experiment gives them: a class has the arguments of its step.
+What each does is in `docs/objectives.md` and `tasks.steps`; lengths are in `tasks.lengths`. Standard library only."""
 
 import dataclasses
 import math
@@ -110,8 +107,7 @@ def name_of(objective: Objective) -> str:
 
 
 def to_json(objective: Objective | None) -> dict[str, Any] | None:
-    """The JSON for `from_json`. That of span corruption is its numbers alone, as in positions and recordings of earlier
-    versions."""
+    """The JSON for `from_json`; of span corruption its numbers alone, as in positions of earlier versions."""
     if objective is None:
         return None
     kind = {} if isinstance(objective, SpanCorruption) else {"kind": name_of(objective)}

@@ -8,8 +8,7 @@ import tensorflow as tf
 # A text in a line of an export, with its escapes: a group.
 _TEXT = r'((?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f])*)'
 
-# The control character 1 cannot stand in a line. With a letter behind it it holds the place of what must not be read
-# again while other escapes are replaced: a backslash (b), and the control character 1 itself (a).
+# No line has the control character 1: it stands for what must not be read again, a backslash (b) or itself (a).
 _BACKSLASH, _ONE = "\x01b", "\x01a"
 
 # Escapes and what they stand for, in the order of replacement. Escaped backslashes first: they come in pairs from the
@@ -30,14 +29,12 @@ _ESCAPES: tuple[tuple[str, str], ...] = (
 
 
 def parse_jsonl(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Lines of an export (scalar strings) to examples {"text": scalar string}: the inverse of `canonical_line`. Fails
-    with InvalidArgumentError, showing the line, where it is not one that an export writes."""
+    """The inverse of `canonical_line`: lines to {"text": scalar}. InvalidArgumentError, with the line, for others."""
     return parse_records(dataset, ("text",))
 
 
 def parse_records(dataset: tf.data.Dataset, fields: Sequence[str]) -> tf.data.Dataset:
-    """Lines of an export of records to examples {field: scalar string}: the inverse of `manifest.canonical_record`.
-    fields: those of the export, in its order. Fails as `parse_jsonl` does."""
+    """The inverse of `canonical_record`: lines to {field: scalar}, in the order of `fields`. Fails as `parse_jsonl`."""
     return dataset.map(functools.partial(_parse_record, fields=fields), num_parallel_calls=tf.data.AUTOTUNE)
 
 
@@ -61,7 +58,6 @@ def _parse_record(line: tf.Tensor, fields: Sequence[str]) -> dict[str, tf.Tensor
 
 def _unescaped(text: tf.Tensor) -> tf.Tensor:
     for escape, meaning in _ESCAPES:
-        pattern = escape.replace("\\", r"\\")
-        rewrite = meaning.replace("\\", r"\\")
+        pattern, rewrite = (one.replace("\\", r"\\") for one in (escape, meaning))
         text = tf.strings.regex_replace(text, pattern, rewrite)
     return text

@@ -14,7 +14,6 @@ from t5xpg.data.objectives import Objective, SpanCorruption
 # SpanCorruption: gin files know it as `spec.SpanCorruption`
 __all__ = ["DatasetConfig", "SpanCorruption"]
 
-_SEPARATORS = {"/", "\\"}
 _BEYOND = 2**63  # no counter of the data libraries holds it
 _MOST_NUMBERS = 2**31 - 1  # in one array of a batch: what its frameworks can index
 
@@ -47,8 +46,15 @@ class DatasetConfig:
     loss_on_targets_only: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("mixture_or_task_name", "split"):
-            _check_name(name, getattr(self, name))
+        for name in ("mixture_or_task_name", "split"):  # they become names of files: they may not lead out of folders
+            value = getattr(self, name)
+            if (
+                not isinstance(value, str)
+                or not value.strip(" .")
+                or not value.isprintable()
+                or set("/\\") & set(value)
+            ):
+                raise UserError(f"DatasetConfig.{name} is {value!r}: expected a name, without a path.")
         if not isinstance(self.task_feature_lengths, Mapping):
             raise UserError(
                 f"DatasetConfig.task_feature_lengths is {self.task_feature_lengths!r}: expected a length for each "
@@ -124,14 +130,7 @@ def unpacked(config: DatasetConfig) -> DatasetConfig:
     return dataclasses.replace(config, pack=False, loss_on_targets_only=True)
 
 
-def _check_name(name: str, value: Any) -> None:
-    """Names become names of files and folders: they may not lead out of them."""
-    if not isinstance(value, str) or not value.strip(" .") or not value.isprintable() or _SEPARATORS & set(value):
-        raise UserError(f"DatasetConfig.{name} is {value!r}: expected a name, without a path.")
-
-
 def _module_names(given: Any) -> tuple[str, ...]:
-    """Modules given one by one, or as one text with commas or spaces between them."""
     names = tuple(given.replace(",", " ").split()) if isinstance(given, str) else given
     if not isinstance(names, tuple | list) or not all(
         isinstance(name, str) and all(part.isidentifier() for part in name.split(".")) for name in names

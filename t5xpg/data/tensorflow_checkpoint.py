@@ -26,7 +26,12 @@ class TensorFlowCheckpoint:
         index = prefix.with_name(f"{prefix.name}{INDEX}")
         if not index.is_file():
             raise UserError(f"There is no {index}: expected the files of a TensorFlow checkpoint.")
-        if missing := _missing_files(prefix):
+        names = {file.name for file in prefix.parent.iterdir()}
+        # the number of data files stands in the name of each
+        pattern = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-(\d{5})")
+        count = max((int(match[1]) for name in names if (match := pattern.fullmatch(name))), default=1)
+        expected = [f"{prefix.name}.data-{shard:05}-of-{count:05}" for shard in range(count)]
+        if missing := [name for name in expected if name not in names]:
             raise UserError(f"{prefix.parent} lacks {', '.join(missing[:3])}. Copy or download the data files, too.")
         problem = f"{index} is no index of a TensorFlow checkpoint, or not whole"
         self._reader = self._checked(lambda: tf.train.load_checkpoint(str(prefix)), problem)
@@ -48,12 +53,3 @@ class TensorFlowCheckpoint:
         except Exception as error:
             why = " ".join(str(error).replace(str(self._prefix), self._prefix.name).split())
             raise UserError(f"{problem} ({why[:300]}).") from None
-
-
-def _missing_files(prefix: Path) -> list[str]:
-    """Names of data files that are not there; their number stands in the name of each."""
-    names = {file.name for file in prefix.parent.iterdir()}
-    pattern = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-(\d{5})")
-    count = max((int(match[1]) for name in names if (match := pattern.fullmatch(name))), default=1)
-    expected = [f"{prefix.name}.data-{shard:05}-of-{count:05}" for shard in range(count)]
-    return [name for name in expected if name not in names]

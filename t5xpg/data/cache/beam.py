@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from t5xpg.data.cache.digest_order import DigestOrder, deal
 from t5xpg.data.cache.record import COMPLETED
-from t5xpg.data.cache.runners import RUNNERS
 
 _REPORT_SECONDS = 0.2
 _RECORDS_AT_ONCE = 1000
@@ -42,10 +41,6 @@ def cache_tasks(
     can write, where they do not share `output`: the cache is fetched from there.
     """
     counted = _count_documents(report)
-    if runner == RUNNERS["DaskRunner"].selector:
-        from t5xpg.data.cache.beam_dask import DaskRunnerForCaching
-
-        DaskRunnerForCaching.progress.append(lambda left: report(0, f"{left:,} tasks left"))
     for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
         folder = seqio.get_task_dir_from_name(name)
         written = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"
@@ -53,7 +48,10 @@ def cache_tasks(
             _run_script(name, written, runner, options, modules)
             if staging is not None:
                 report(0, "fetching")
-                _fetch(f"{written}/{folder}", output / folder)
+                (output / folder).mkdir(parents=True)
+                for one in tf.io.gfile.listdir(f"{written}/{folder}"):
+                    if not tf.io.gfile.isdir(f"{written}/{folder}/{one.rstrip('/')}"):
+                        tf.io.gfile.copy(f"{written}/{folder}/{one}", str(output / folder / one))
         finally:
             if staging is not None and tf.io.gfile.exists(written):
                 tf.io.gfile.rmtree(written)
@@ -105,20 +103,9 @@ def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
     return lambda: int(state["count"])
 
 
-def _fetch(folder: str, here: Path) -> None:
-    """Copy the files of a folder, which may be in a bucket."""
-    here.mkdir(parents=True)
-    for name in tf.io.gfile.listdir(folder):
-        if not tf.io.gfile.isdir(f"{folder}/{name.rstrip('/')}"):
-            tf.io.gfile.copy(f"{folder}/{name}", str(here / name))
-
-
 def _put_in_order(shards: Sequence[Path]) -> None:
-    """Deal the records of a split out to its shards in the order of their digests, in bounded memory.
-
-    Beam places documents by random numbers and timing; some runners do not shuffle. This order is as good, and always
-    the same: that of `local`.
-    """
+    """Deal a split's records out to its shards in the order of their digests, in bounded memory: as good a shuffle as
+    Beam's by random numbers and timing, and always the same, that of `local`."""
     if not shards:
         return
     scratch = shards[0].parent / ".order"

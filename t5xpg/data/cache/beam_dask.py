@@ -1,20 +1,17 @@
 """Beam's Dask runner, made fit for caching: RUNNER=DaskRunner.
 
 What Beam 2.77 does is undone in three places. A side input (the temporary folder of a write, its results) is computed
-again inside each task that reads it, by a second graph on the same cluster, where keys of the two graphs can be taken
-for each other: here it is what the task depends on, and computed once. All bundles that one worker process runs share
-one list of results, read before the bundle is finished: here each has its own. And documents are dealt to files from a
-random number on: where a worker is lost, what it did is done again, which has to give the same.
+again in each task that reads it, by a second graph whose keys can be taken for those of the first: here the task
+depends on it. All bundles of a worker process share one list of results, read before a bundle is finished: here each
+has its own. Documents are dealt to files from a random number on: here always alike, also when a lost worker's are.
 """
 
-import contextlib
 import functools
 import itertools
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
+from unittest import mock
 
 from apache_beam.io.iobase import _RoundRobinKeyFn
 from apache_beam.runners.common import DoFnContext, DoFnInvoker, DoFnSignature, _OutputHandler
@@ -25,14 +22,11 @@ from apache_beam.transforms.sideinputs import SideInputMap
 from dask import bag
 from dask.highlevelgraph import HighLevelGraph
 
-_WATCHED = 2.0  # seconds between two looks at the cluster
-
 
 class DealtFromTheFirst(_RoundRobinKeyFn):
     """Deals a bundle's elements out to the same files each time."""
 
     def start_bundle(self) -> None:
-        """Begin with the first file."""
         self.counter = 0
 
 
@@ -86,7 +80,6 @@ class ParDoOnce(transform_evaluator.ParDo):
     """A ParDo that depends on its side inputs."""
 
     def apply(self, input_bag: Any, side_inputs: Any = None) -> Any:
-        """The bag of its outputs."""
         transform = self.transform
         positional, named = transform.raw_side_inputs
         main = next(iter(self.applied.main_inputs.values()))
@@ -113,38 +106,8 @@ class ParDoOnce(transform_evaluator.ParDo):
 
 
 class DaskRunnerForCaching(DaskRunner):
-    """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above, and reports of its progress."""
-
-    progress: ClassVar[list[Callable[[int], None]]] = []  # get the number of tasks that the cluster has still to do
+    """`apache_beam.runners.dask.dask_runner.DaskRunner` with the ParDo above."""
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:
-        """Run it on the cluster that the options name."""
-        with _translated(ParDo, ParDoOnce):
-            result = super().run_pipeline(pipeline, options)
-        threading.Thread(target=self._watch, args=(result,), daemon=True).start()
-        return result
-
-    def _watch(self, result: Any) -> None:
-        while not all(future.done() for future in result.futures):
-            with contextlib.suppress(Exception):  # the cluster may be busy, or gone, which others say
-                left = result.client.run_on_scheduler(tasks_left)
-                for report in self.progress:
-                    report(left)
-            time.sleep(_WATCHED)
-
-
-def tasks_left(dask_scheduler: Any) -> int:
-    """The tasks of a scheduler that are not done, as its own process counts them."""
-    done = ("memory", "released", "forgotten", "erred")
-    return sum(task.state not in done for task in dask_scheduler.tasks.values())
-
-
-@contextlib.contextmanager
-def _translated(transform: type, operation: type) -> Iterator[None]:
-    translations: dict[Any, Any] = transform_evaluator.TRANSLATIONS
-    before = translations[transform]
-    translations[transform] = operation
-    try:
-        yield
-    finally:
-        translations[transform] = before
+        with mock.patch.dict(transform_evaluator.TRANSLATIONS, {ParDo: ParDoOnce}):
+            return super().run_pipeline(pipeline, options)

@@ -1,12 +1,13 @@
 """Cache tasks, once. Imports no TensorFlow: that is the child process's (`worker`).
 
-A cache is the folder `<cache folder>/<task>` in SeqIO's own format, which any SeqIO user reads with `use_cached=True`.
-Beside SeqIO's files stands `t5xpg_identity.json`: what the cache was made from, and the digests of its files. A cache
-that was made from something else than the task is now is never used, and never replaced without being told to.
+A cache is the folder `<cache folder>/<task>` in SeqIO's own format, for `use_cached=True`, with `t5xpg_identity.json`:
+what it was made from, and the digests of its files. One that was made from something else than the task is now is never
+used, and never replaced without being told to.
 """
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -54,16 +55,13 @@ def cache_task(
     SeqIO, in any of its cache folders, and leaves tasks alone that cannot be cached. compare_only: caches nothing; the
     caches that are there are compared with what their tasks are now.
 
-    Returns the definition of the task whose cache was made or found (`definition`), or several of them by task: of a
-    mixture, and where the task reads the cache of another one.
+    Returns the `definition` of the task whose cache was made or found, or several by task: of a mixture, and where the
+    task reads the cache of another one. A cache appears when it is whole; what the process printed is kept in
+    `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
 
-    A cache appears when it is whole. What the process printed is kept in `<cache_dir>/<task>.log`. Of two who cache one
-    task, the second waits for the first.
-
-    Raises UserError where the task is unknown, its text is missing (MissingTextError where that is an export), it has
-    nothing to cache, the process failed or there is no room; and where a cache is there whose files are not as they
-    were written, or that was made from something else than the task is now. A cache that other versions of the
-    libraries made, or SeqIO by itself, is compared with the source in a sample, and that is said.
+    Raises UserError for an unknown task, missing text (MissingTextError for that of an export), nothing to cache, a
+    process that failed, no room, and for a cache that is damaged or was made from something else than the task is now.
+    One of other versions of the libraries, or SeqIO's own, is compared with the source in a sample, and that is said.
     """
     _check_names(task, cache_dir)
     runner = resolve_runner(runner, beam_options, staging)
@@ -111,7 +109,12 @@ def cache_task(
         _lock(stack, plan, cache_dir, force, log)
         names = [entry["task"] for entry in plan if not entry["up_to_date"]]
         if names:
-            _run(process, task, sum(entry["examples"] or 0 for entry in plan if entry["task"] in names), names)
+            total = sum(entry["examples"] or 0 for entry in plan if entry["task"] in names)
+            messages = process.cache(names)
+            first = next(messages, None)  # Beam has built its pipeline
+            with Progress(f"cache {task}", total or None, "documents") as progress:
+                for message in filter(None, itertools.chain([first], messages)):
+                    progress.advance(message["count"], message.get("note", ""))
         if names and seen is not None and (changed := memory.changes(cache_dir, seen, environment)):
             raise UserError(
                 f"While {task} was being cached, this changed: {', '.join(changed)}. The new cache was thrown away. "
@@ -181,16 +184,6 @@ def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[s
     return answer
 
 
-def _run(process: CacheProcess, task: str, total: int, names: Sequence[str]) -> None:
-    """Have tasks cached, with a bar that counts their documents."""
-    progress: Progress | None = None
-    with contextlib.ExitStack() as stack:
-        for message in process.cache(names):
-            if progress is None:  # the first document: Beam has built its pipeline
-                progress = stack.enter_context(Progress(f"cache {task}", total or None, "documents"))
-            progress.advance(message["count"], message.get("note", ""))
-
-
 def _lock(
     stack: contextlib.ExitStack,
     plan: Sequence[dict[str, Any]],
@@ -198,8 +191,7 @@ def _lock(
     force: bool,
     log: Callable[[str], None],
 ) -> None:
-    """Take the lock of each task that is to be cached, by name; waits for others, and notes in the plan what they
-    cached."""
+    """Take the lock of each task that is to be cached, after those who cache it; what they did is noted in the plan."""
     for entry in sorted(plan, key=lambda one: str(one["task"])):
         if entry["up_to_date"]:
             continue

@@ -1,7 +1,5 @@
-"""What determines the cache of a task, as JSON: its source, its settings and features, and the code that defines it.
-
-Imports SeqIO inside its functions. `record.differences` compares a definition with the one that a cache was made from.
-"""
+"""What determines the cache of a task, as JSON: its source, its settings and features, and the code that defines it, as
+`record.differences` compares it. Imports SeqIO inside its functions."""
 
 import functools
 import importlib.metadata
@@ -67,10 +65,8 @@ def package_files() -> list[Path]:
 
 
 def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
-    """The modules that define a task, by name: those that MODULE_IMPORT names, those of the preprocessors and of what
-    reads the source, and what these import, unless they are installed; without those of Python, of SeqIO's libraries
-    and of this package. For a task of the table there are none.
-    """
+    """The modules of the user that define a task, by name: those of MODULE_IMPORT, of its steps and of what reads the
+    source, and what these import, unless they are installed. None for a task of the table."""
     if _is_of_table(task):
         return {}
     found: dict[str, ModuleType] = {}
@@ -103,10 +99,8 @@ def vocabulary_files(task: Any) -> list[Path]:
     from t5xpg.data.tasks.seqio_vocabularies import model_file_of
     from t5xpg.data.vocab.record import RECORD
 
-    found = {model_file_of(feature.vocabulary) for feature in task.output_features.values()}
-    models = [model for model in found if model is not None]
-    records = {model.with_name(RECORD) for model in models}
-    return sorted([*models, *(record for record in records if record.is_file())])
+    models = {model for one in task.output_features.values() if (model := model_file_of(one.vocabulary)) is not None}
+    return sorted({*models, *filter(Path.is_file, {model.with_name(RECORD) for model in models})})
 
 
 def _is_of_table(task: Any) -> bool:

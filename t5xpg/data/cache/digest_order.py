@@ -73,8 +73,7 @@ def _records(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def deal(records: Iterator[bytes], paths: Sequence[Path], written: int = WRITTEN) -> None:
-    """Write records to new TFRecord files, one after another to the next, and to the first after the last. Every file
-    is there afterwards; one is open at a time, as there may be thousands."""
+    """Deal records to new TFRecord files in turn. One is open at a time, as there may be thousands."""
     for path in paths:
         path.open("xb").close()
     waiting: list[list[bytes]] = [[] for _ in paths]

@@ -1,8 +1,7 @@
 """Caches a task on one machine without Beam: what SeqIO's caching script writes, in much less time and memory.
 
-The source of each split streams through the steps before the placeholder with the seeds that SeqIO's script gives them,
-and the examples go to the files in the order of their digests, as `beam` leaves them: both make the same bytes.
-Imports TensorFlow.
+The source of each split streams through the steps before the placeholder with the script's seeds, and the examples go
+to the files in the order of their digests, as `beam` leaves them: both make the same bytes. Imports TensorFlow.
 """
 
 import hashlib
@@ -64,7 +63,14 @@ def _cache_split(task: seqio.Task, split: str, folder: Path, command: str, repor
         for columns, records, features in _examples(task, split, index, sources):
             found = {"num_shards": count, "features": features, "seqio_version": seqio.__version__}
             if info and found != info:
-                raise _not_alike(task.name, split, info["features"], features, command)
+                one, other = info["features"], features
+                name = next(name for name in {**one, **other} if one.get(name) != other.get(name))
+                raise UserError(
+                    f"The examples of {task.name}, split {split}, are not all of one form: {name} is "
+                    f"{json.dumps(one.get(name))} in one and {json.dumps(other.get(name))} in another. SeqIO keeps the "
+                    "form of one, drawn by chance, so that this cache cannot be made the same each time. To have it "
+                    f"made by Beam all the same, type: {command}"
+                )
             info = found
             stats.add(columns, len(records))
             order.add(records)
@@ -85,19 +91,13 @@ def _examples(
     """Examples of one file of the source: what is counted, their records, and what SeqIO's info file says of them."""
     placeholder = next(i for i, one in enumerate(task.preprocessors) if isinstance(one, seqio.CacheDatasetPlaceholder))
     if not local_format.applies(task, task.preprocessors[:placeholder], split):
-        yield from _batches(_dataset(task, split, index, sources))
+        seed, shard = shard_seed(task.name, index), seqio.ShardInfo(index=index, num_shards=sources)
+        dataset = task.source.get_dataset(split=split, shard_info=shard, shuffle=False, seed=seed)
+        yield from _batches(task.preprocess_precache(dataset, seed=seed))
         return
     features = {local_format.FEATURE: _described([None], tf.int32)}
     for count, columns in local_format.columns(task, Path(task.source.list_shards(split)[index])):
         yield columns, serialise(columns, count), features
-
-
-def _dataset(task: seqio.Task, split: str, index: int, sources: int) -> tf.data.Dataset:
-    """The examples of one file of the source, up to the placeholder."""
-    seed = shard_seed(task.name, index)
-    shard = seqio.ShardInfo(index=index, num_shards=sources)
-    dataset = task.source.get_dataset(split=split, shard_info=shard, shuffle=False, seed=seed)
-    return task.preprocess_precache(dataset, seed=seed)
 
 
 def _batches(dataset: tf.data.Dataset) -> Iterator[tuple[dict[str, Column], list[bytes], dict[str, Any]]]:
@@ -130,7 +130,6 @@ def _column(batch: tf.Tensor | tf.RaggedTensor) -> Column:
 
 
 def _one(example: Mapping[str, Any]) -> tuple[dict[str, Column], list[bytes], dict[str, Any]]:
-    """An example of any kind, with SeqIO's own function."""
     columns = {}
     for name, value in example.items():
         if isinstance(value, tf.Tensor) and value.dtype in (tf.int32, tf.int64):
@@ -143,12 +142,3 @@ def _one(example: Mapping[str, Any]) -> tuple[dict[str, Column], list[bytes], di
 def _described(shape: list[int | None], dtype: tf.DType) -> dict[str, Any]:
     """A feature as SeqIO's info file describes it: the first of its dimensions is left open."""
     return {"shape": [None, *shape[1:]] if shape else [], "dtype": dtype.name}
-
-
-def _not_alike(task: str, split: str, one: Any, other: Any, command: str) -> UserError:
-    name = next(name for name in {**one, **other} if one.get(name) != other.get(name))
-    return UserError(
-        f"The examples of {task}, split {split}, are not all of one form: {name} is {json.dumps(one.get(name))} in one "
-        f"and {json.dumps(other.get(name))} in another. SeqIO keeps the form of one, drawn by chance, so that this "
-        f"cache cannot be made the same each time. To have it made by Beam all the same, type: {command}"
-    )

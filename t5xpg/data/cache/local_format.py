@@ -1,8 +1,5 @@
-"""Many examples at once as serialised `tf.train.Example`s, what SeqIO counts of them, and lines of exports as examples.
-
-Building a protocol buffer in Python for every example costs more than all that TensorFlow does for it. The wire format
-of an Example is plain, so that a batch of them is written with array operations.
-"""
+"""Many examples at once as serialised `tf.train.Example`s (with array operations: a protocol buffer in Python for each
+costs more than all that TensorFlow does for it), what SeqIO counts of them, and lines of exports as examples."""
 
 import functools
 import itertools
@@ -42,8 +39,7 @@ class Column:
 
 @dataclass
 class Stats:
-    """The numbers of SeqIO's stats file. unused: by feature, the ids that are no tokens (its vocabulary's end and
-    padding)."""
+    """The numbers of SeqIO's stats file. unused: by feature, the ids that are no tokens (end and padding)."""
 
     unused: Mapping[str, Sequence[int]]
     examples: int = 0
@@ -134,8 +130,7 @@ def varint(value: int) -> bytes:
 
 
 def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers [N], int32 or int64, as varints one behind another: uint8, and [N + 1] int64 where each begins and the
-    last ends. Negative numbers have ten bytes, as those of 64 bits have."""
+    """Integers [N] as varints in a row, uint8, and where each begins, int64 [N + 1]; negative ones have ten bytes."""
     negative = len(values) > 0 and int(values.min()) < 0
     bits = (values.astype(np.int64) if negative else values).view(np.uint64 if negative else f"u{values.itemsize}")
     largest = int(bits.max()) if len(bits) else 0

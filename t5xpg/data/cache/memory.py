@@ -1,7 +1,5 @@
-"""What the last check of a cache saw, kept in the cache folder: where nothing changed, no TensorFlow is needed.
-
-Nothing depends on it: the folder `.t5xpg` may be deleted, and the next check starts the process that knows tasks.
-"""
+"""What the last check of a cache saw, kept in the cache folder: where nothing changed, no TensorFlow is needed. Nothing
+depends on it: the folder `.t5xpg` may be deleted, and the next check starts the process that knows tasks."""
 
 import contextlib
 import glob

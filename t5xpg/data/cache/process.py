@@ -20,8 +20,7 @@ _LOG_LINES = 15
 
 
 class CacheProcess:
-    """A running `worker`, which `close` ends, whatever it does. What it prints goes into the request's folder "output",
-    and from there to `log_file` once it caches or fails."""
+    """A running `worker`, which `close` ends. What it prints is in the request's "output", and then in `log_file`."""
 
     def __init__(self, request: Mapping[str, Any], log_file: Path, environment: Mapping[str, str]) -> None:
         self._task, self._log_file, self._output = request["task"], log_file, Path(request["output"]) / ".log"

@@ -1,7 +1,5 @@
-"""The record of a cache, `t5xpg_identity.json` beside SeqIO's files: what it was made from, and what it holds.
-
-A cache is used only where it was made from what the task is now; `differences` says which part is another.
-"""
+"""The record of a cache, `t5xpg_identity.json` beside SeqIO's files: what it was made from, and what it holds. A cache
+is used only where it was made from what the task is now; `differences` says which part is another."""
 
 import contextlib
 import importlib.metadata
@@ -40,8 +38,7 @@ class MissingTextError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """What a cache was made from: `definition_of` the task, which identifies it in the records of runs, `package_code`,
-    the versions of the libraries that made it, and the SHA-256 of each file."""
+    """What a cache was made from: `definition_of` the task, `package_code`, versions, and the SHA-256 of each file."""
 
     definition: dict[str, Any]
     package: dict[str, str]
@@ -54,8 +51,7 @@ class Record:
 
 
 def read(folder: Path, command: str | None = None) -> Record | None:
-    """The record in a task's cache; None where there is none, or it was not made by this program. Raises UserError
-    where it cannot be read, or has an older format. command: what to type to make the cache again."""
+    """The record in a cache; None where there is none. UserError where it cannot be read. command: makes it again."""
     if not (folder / COMPLETED).is_file() or not (folder / IDENTITY).is_file():
         return None
     remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
@@ -90,19 +86,16 @@ def check_files(folder: Path, record: Record, command: str) -> None:
 def versions() -> dict[str, str]:
     """The versions of the libraries that write and read caches here."""
     found: dict[str, str] = {}
-    for name, packages in PACKAGES.items():
-        for package in packages:
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found.setdefault(name, importlib.metadata.version(package))
+    for name, package in ((name, package) for name, packages in PACKAGES.items() for package in packages):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.setdefault(name, importlib.metadata.version(package))
     return found
 
 
 def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
     """The libraries whose version is another than when the cache was made: "seqio 0.0.19, now 0.0.20"."""
     then = record.versions
-    return [
-        f"{name} {then[name]}, now {version}" for name, version in now.items() if then.get(name, version) != version
-    ]
+    return [f"{name} {then[name]}, now {one}" for name, one in now.items() if then.get(name, one) != one]
 
 
 def differences(record: Record, definition: Mapping[str, Any], package: Mapping[str, str]) -> list[str]:
@@ -110,12 +103,9 @@ def differences(record: Record, definition: Mapping[str, Any], package: Mapping[
     that both sides know: an experiment may name more of them than another."""
     then, now = record.definition["code"], definition["code"]
     shared = then.keys() & now.keys() or {*then, *now}
-    leaves = _leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ())
-    return [
-        *_phrases(leaves),
-        *code_differences({name: then.get(name) for name in shared}, {name: now.get(name) for name in shared}),
-        *code_differences(record.package, package),
-    ]
+    codes = ({name: code.get(name) for name in shared} for code in (then, now))
+    found = _phrases(_leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ()))
+    return [*found, *code_differences(*codes), *code_differences(record.package, package)]
 
 
 def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
@@ -134,12 +124,10 @@ def text_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
 def refuse(folder: Path, found: Sequence[str], command: str) -> UserError:
     """The error for a cache that was made from something else. command: what to type."""
-    more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return UserError(
-        f"The cache in {folder} was made from something else than the task is now:\n"
-        + "\n".join(f"  {phrase}" for phrase in found[:_SHOWN])
-        + f"{more}\nTo make it again from what there is now, type: {command}"
-    )
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    head = f"The cache in {folder} was made from something else than the task is now:"
+    listed = "\n  ".join([head, *found[:_SHOWN], *more])
+    return UserError(f"{listed}\nTo make it again from what there is now, type: {command}")
 
 
 def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

@@ -39,8 +39,7 @@ RUNNERS = {
 
 
 def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> str:
-    """LOCAL, or the runner's name for Beam; one with dots is a class of the user's own. Raises UserError for an unknown
-    name, and for what the runner would miss: a package, options, a staging folder."""
+    """LOCAL, or the name for Beam of a runner or class. UserError for an unknown one, and for what it would miss."""
     if name == LOCAL:
         if options or staging:
             given = f"BEAM_OPTIONS ({' '.join(options)}) are" if options else f"STAGING ({staging}) is"

@@ -1,7 +1,6 @@
-"""Whether a cache holds what its task makes now: some documents are made from the source again and looked up in it.
-
-For caches where digests cannot tell: those that other versions of the libraries made, or SeqIO's script by itself.
-Imports TensorFlow and Beam inside its functions.
+"""Whether a cache that other versions of the libraries made, or SeqIO's script by itself, holds what its task makes
+now: some documents are made from the source again and looked up in it. Imports TensorFlow and Beam inside its
+functions.
 """
 
 import hashlib
@@ -24,11 +23,8 @@ _SHOWN = 60  # characters of a text in a message
 
 
 def compare(task: Any, folder: Path, command: str) -> str:
-    """Make documents of each split again and look for them in the cache in `folder`; says what was compared.
-
-    Raises UserError where the cache lacks one, cannot be read, or has another number of examples than it says. command:
-    what makes it again.
-    """
+    """Make documents of each split again and look for them in the cache in `folder`; says what was compared. Raises
+    UserError where one is not there, or the cache is damaged. command: what makes it again."""
     remedy = f"To make the cache again, type: {command}"
     compared = []
     for split in sorted(task.splits):
@@ -60,7 +56,6 @@ def compare(task: Any, folder: Path, command: str) -> str:
 
 
 def _shards(folder: Path, split: str, remedy: str) -> list[Path]:
-    """The files of a split, as many as SeqIO's info file says."""
     shards = sorted(folder.glob(f"{split}.tfrecord-*-of-*"))
     expected = json_object_if_any(folder / f"info.{split}.json").get("num_shards")
     if not shards or (expected is not None and len(shards) != expected):

@@ -1,8 +1,7 @@
 """The process that caches tasks: imports TensorFlow, compares definitions, caches by itself or with Beam.
 
-Started by `process` with the number of a pipe as its argument. It reads a request (a line of JSON) from the standard
-input and writes reports (lines of JSON) to the pipe: first its plan. Then a second line of the input says which tasks
-to cache. It ends when its standard input closes.
+`process` starts it with the number of a pipe. It reads a request (a line of JSON) from the standard input and reports
+its plan (lines of JSON) to the pipe; a second line says which tasks to cache. It ends when its standard input closes.
 """
 
 import atexit
@@ -63,8 +62,7 @@ def _read_lines(lines: queue.SimpleQueue[str]) -> None:
 
 
 def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """What is to be done for each task, and what that depends on, where it can be seen again without TensorFlow. Raises
-    one UserError for all caches that are damaged, or were made from something else."""
+    """What is to be done for each task, and `_seen`. One UserError for all caches that are not those of their tasks."""
     if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401
@@ -102,8 +100,10 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     """What is known of one task, and of the cache of it that there is; data that is not here yet is fetched, and `log`
     told. Raises UserError where the cache is not that of the task."""
     import seqio
+    import tensorflow as tf
 
     from t5xpg.data.tasks import sources
+    from t5xpg.data.tasks.registered import TASKS
 
     sources.check_arguments(task)
     caches = Path(request["caches"])
@@ -129,8 +129,10 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
         note = f"the cache of {task.name} in {folder} {what}"
         return entry | {"definition": {"task": task.name, "files": files}, "note": note}
 
+    exports = find_manifests(Path(request["data_dir"]))
     try:
-        _check_export(task, Path(request["data_dir"]))
+        if task.name in TASKS and (dataset := dataset_of(task.name, exports, vocabularies(Path(request["data_dir"])))):
+            read_manifest(exports[dataset]).check_files(exports[dataset])
         defined = definition.definition_of(task, digest, request["module_import"])
     except UserError:
         if folder is None or found is not None:
@@ -141,9 +143,9 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     if folder is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
             entry |= {"up_to_date": True, "others": task.cache_dir}
-            return of_others(
-                _remote_sizes(task.cache_dir), "lies on another machine and was not compared", task.cache_dir
-            )
+            names = sorted(tf.io.gfile.listdir(task.cache_dir))
+            sizes = {name: tf.io.gfile.stat(os.path.join(task.cache_dir, name)).length for name in names}
+            return of_others(sizes, "lies on another machine and was not compared", task.cache_dir)
         return entry | {"definition": defined, "package": definition.package_code(task, digest)}
     if found is None:
         what = f"was made by SeqIO itself; {sample.compare(task, folder, command)}"
@@ -172,23 +174,6 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     if not others or not task.cache_dir or task.name in TASKS or _REMOTE in task.cache_dir:
         return None
     return Path(task.cache_dir)
-
-
-def _remote_sizes(folder: str) -> dict[str, int]:
-    import tensorflow as tf
-
-    names = sorted(tf.io.gfile.listdir(folder))
-    return {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names}
-
-
-def _check_export(task: Any, data_dir: Path) -> None:
-    """Raise UserError where a task of the table reads an export that is not as it was exported."""
-    from t5xpg.data.tasks.registered import TASKS
-
-    exports = find_manifests(data_dir)
-    dataset = dataset_of(task.name, exports, vocabularies(data_dir)) if task.name in TASKS else None
-    if dataset is not None:
-        read_manifest(exports[dataset]).check_files(exports[dataset])
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -222,7 +207,6 @@ def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[[int, str], None]) -> None:
-    """Cache tasks below the request's output, as its runner does it."""
     import seqio
 
     output = Path(request["output"])

@@ -28,7 +28,7 @@ import math
 import os
 import struct
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -56,7 +56,7 @@ def batches_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.batches"
 
 
-class StreamWriter:
+class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
     """Writes a stream, batch by batch: a context manager, after which it is one, unless there was an error. Raises
     UserError for batches larger than MAX_BATCH_BYTES, FileExistsError where there is such a stream."""
 
@@ -95,9 +95,6 @@ class StreamWriter:
         self.bytes_per_batch = self._size / self.count + _ENTRY.itemsize
         return digest
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Write the index, and both files to the disk, unless there was an error."""
         with self._files:
@@ -111,7 +108,7 @@ class StreamWriter:
                 os.fsync(file.fileno())
 
 
-class StreamReader:
+class StreamReader(contextlib.AbstractContextManager["StreamReader"]):
     """Any batch of a stream, by its number from 0, for several threads. remedy: ends the message of every UserError."""
 
     def __init__(self, folder: Path, name: str, remedy: str = "Record it again.") -> None:
@@ -122,11 +119,12 @@ class StreamReader:
                 raise self._error(str(path), "it is no regular file" if path.exists() else "it is not there")
         self._read_index()
         self._file = self._batches.open("rb", buffering=0)
-        try:
-            self._check_size_and_mark()
-        except BaseException:
-            self.close()
-            raise
+        where, size = str(self._batches), os.fstat(self._file.fileno()).st_size
+        expected = int(self._ends[-1]) if len(self) else len(_BATCHES_MARK)
+        if size != expected:
+            raise self._error(where, f"it has {size:,} bytes instead of {expected:,}")
+        if self._read(0, len(_BATCHES_MARK), where) != _BATCHES_MARK:
+            raise self._error(where, "it holds no batches (it starts otherwise)")
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -156,9 +154,6 @@ class StreamReader:
         """Close the files."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -179,14 +174,6 @@ class StreamReader:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._error(where, f"it describes no batches ({type(error).__name__}: {error})") from None
         self._ends = len(_BATCHES_MARK) + np.cumsum(self._entries["length"], dtype=np.int64)
-
-    def _check_size_and_mark(self) -> None:
-        where, size = str(self._batches), os.fstat(self._file.fileno()).st_size
-        expected = int(self._ends[-1]) if len(self) else len(_BATCHES_MARK)
-        if size != expected:
-            raise self._error(where, f"it has {size:,} bytes instead of {expected:,}")
-        if self._read(0, len(_BATCHES_MARK), where) != _BATCHES_MARK:
-            raise self._error(where, "it holds no batches (it starts otherwise)")
 
     def _read(self, offset: int, length: int, where: str) -> bytes:
         try:

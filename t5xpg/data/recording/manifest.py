@@ -1,8 +1,8 @@
 """The manifest of a recording: what was recorded, from what, and the files that hold it. Without TensorFlow.
 
-A recording is a folder, written by `make record`: manifest.json, and the two files of `t5xpg.data.recording.format` for
-each of its streams, "train" and "validation" (and the models of their vocabularies where they have some). Of a mixture,
-"validation-1" and so on are the validations of its tasks, each by itself.
+A recording is a folder, written by `make record`: manifest.json, the two files of `t5xpg.data.recording.format` for
+each of the streams "train", "validation" and, for each task of a mixture, "validation-1" and so on, and models of
+vocabularies.
 """
 
 import dataclasses
@@ -29,9 +29,8 @@ _MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """One recorded stream. identity: its settings and "files", as in a live stream's position. limit: its
-    `max_batches`. ended: whether the live stream had no more batches. description: a `client.TaskDescription` as JSON.
-    """
+    """One recorded stream. identity: as in a live stream's position. limit: its `max_batches`. ended: whether the live
+    stream had no more. description: a `client.TaskDescription` as JSON."""
 
     identity: Mapping[str, Any]
     limit: int | None
@@ -70,16 +69,13 @@ class Recording:
         streams = {name: StreamRecord(**value["streams"][name]) for name in names}
         for name, stream in streams.items():
             numbers = (stream.batches, 0 if stream.limit is None else stream.limit)
-            if not all(type(number) is int and number >= 0 for number in numbers):
-                raise ValueError(f"numbers of streams.{name}")
-            if not isinstance(stream.identity["mixture_or_task_name"], str) or not isinstance(stream.description, dict):
-                raise TypeError(f"streams.{name}")
+            texts = isinstance(stream.identity["mixture_or_task_name"], str) and isinstance(stream.description, dict)
+            if not texts or not all(type(number) is int and number >= 0 for number in numbers):
+                raise ValueError(f"streams.{name}")
         if set(value["source"]) != {"data", "cache", "manifest"} or not isinstance(value["source"]["data"], dict):
             raise ValueError("source")
-        lacking = {
-            path.name for name in names for path in (index_path(Path(), name), batches_path(Path(), name))
-        } - set(value["files"])
-        if lacking:
+        needed = {path(Path(), name).name for name in names for path in (index_path, batches_path)}
+        if lacking := needed - set(value["files"]):
             raise ValueError(f"files lacks {', '.join(sorted(lacking))}")
         for name, file in value["files"].items():
             if Path(name).name != name or type(file["bytes"]) is not int or not isinstance(file["sha256"], str):

@@ -1,13 +1,11 @@
-"""The training process's side of a recording: its streams of batches, without TensorFlow and without a data process.
+"""A recording's streams of batches in the training process, without TensorFlow and a data process: `RecordedData`
+stands in for `client.DataService`, `RecordedStream` for `client.Stream`, with the same batches."""
 
-`RecordedData` stands in for `client.DataService` and `RecordedStream` for `client.Stream`. They give the same batches,
-so the run is the same run.
-"""
-
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -21,34 +19,25 @@ from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards,
 from t5xpg.data.vocab.files import vocabulary_of_record
 
 
-class RecordedData:
-    """The streams of a recording. A context manager, with what `client.DataService` offers to training.
-
-    Raises UserError for a folder that is no recording, or whose files have other sizes (with T5XPG_VERIFY=1, other
-    SHA-256) than its manifest says. A batch is verified when it is read.
+class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
+    """The streams of a recording: a context manager, with what `client.DataService` offers to training. UserError for a
+    folder that is none, or has files of other sizes (T5XPG_VERIFY=1: SHA-256); batches are verified when they are read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.recording = read_recording(folder)
         self.recording.check_files(folder)
+        # what `experiment.prepare` knew of the data that was recorded: "data", "cache" and "manifest"
+        self.source = dict(self.recording.source)
         self._streams: list[RecordedStream] = []
         self._readers: dict[str, StreamReader] = {}
-        try:
-            for name, record in self.recording.streams.items():
-                reader = StreamReader(folder, name, self.recording.remedy(folder))
-                self._readers[name] = reader
-                if len(reader) != record.batches:
-                    what = f"{index_path(folder, name)} has {len(reader)} batches instead of {record.batches}"
-                    raise self.recording.damaged(folder, what)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def source(self) -> dict[str, Any]:
-        """What `experiment.prepare` knew of the data that was recorded: "data", "cache" and "manifest"."""
-        return dict(self.recording.source)
+        for name, record in self.recording.streams.items():
+            reader = self._readers[name] = StreamReader(folder, name, self.recording.remedy(folder))
+            if len(reader) != record.batches:
+                self.close()
+                what = f"{index_path(folder, name)} has {len(reader)} batches instead of {record.batches}"
+                raise self.recording.damaged(folder, what)
 
     def require(self, steps: int) -> None:
         """Raise UserError where there are fewer training batches than `steps`."""
@@ -68,8 +57,7 @@ class RecordedData:
             raise self.recording.damaged(self.folder, what) from None
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> "RecordedStream":
-        """The stream of `config`, as `client.DataService.open`. Raises UserError for one that was not recorded, or with
-        fewer batches."""
+        """The stream of `config`, as `DataService.open`. UserError where it was not recorded, or has fewer batches."""
         name = self._stream_of(config)
         record, reader = self.recording.streams[name], self._readers[name]
         limit = config.max_batches
@@ -94,9 +82,6 @@ class RecordedData:
         for reader in self._readers.values():
             reader.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -119,7 +104,6 @@ class RecordedData:
         return nearest
 
     def _all_of(self, name: str) -> str:
-        """How many batches of a stream there are, and how to have more."""
         count = self.recording.streams[name].batches
         command = self.recording.command(self.folder, "n")
         return (
@@ -129,8 +113,7 @@ class RecordedData:
 
 
 class RecordedStream(BatchStream):
-    """Recorded batches, verified. `__next__` raises UserError behind the last one of an endless stream, and for one
-    that is not as it was recorded."""
+    """Recorded batches, verified. UserError for one that is another now, and behind the end of an endless stream."""
 
     def __init__(
         self,
@@ -170,8 +153,7 @@ class RecordedStream(BatchStream):
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, of this stream or of the live one that was recorded. Raises UserError where
-        it was taken of other settings, files or batches, or behind the last batch."""
+        """Continue where `state` was taken, of this or the live stream. UserError where that was another."""
         saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
         if listed := what_differs(saved, self.identity):
             raise UserError(
@@ -187,14 +169,7 @@ class RecordedStream(BatchStream):
                 f"Batch {count:,} of the recording is not the one that the run has read. Continue with the recording "
                 "that the run began with, or start a new run."
             )
-        self._go_to(count)
+        self._go_on_from(count)
 
     def rewind(self) -> None:
-        """Go back to the first batch."""
-        self._go_to(0)
-
-    def _go_to(self, number: int) -> None:
-        self._pause()
-        self._ahead.clear()
-        self.batches_read = number
-        self._read_ahead()
+        self._go_on_from(0)

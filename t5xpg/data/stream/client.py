@@ -1,7 +1,5 @@
-"""Streams of NumPy batches for the training process, without TensorFlow.
-
-TensorFlow takes seconds to import, memory and threads: it runs in a data process of its own. `DataService` is that
-process, `DataService.open` starts a stream in it, and iterating over the `Stream` gives the batches:
+"""Streams of NumPy batches for the training process, without TensorFlow, which takes seconds to import, memory and
+threads: it runs in a data process of its own, a `DataService`.
 
     with DataService() as service:
         stream = service.open(config, shards=[0, 1])
@@ -15,11 +13,11 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -90,8 +88,7 @@ class BatchStream(Iterator[Batch]):
         """Batch `number`, in the thread that reads ahead; None behind the last batch of a finite stream."""
 
     def __next__(self) -> Batch:
-        """The next batch: arrays of `rows_per_shard` rows for each of `shards`. Raises StopIteration at the end of a
-        finite stream, and whatever reading the batch has raised."""
+        """The next batch: `rows_per_shard` rows for each of `shards`. Raises whatever reading it has raised."""
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
@@ -121,11 +118,18 @@ class BatchStream(Iterator[Batch]):
         for number in range(self.batches_read + len(self._ahead), self.batches_read + self._prefetch):
             self._ahead.append(self._thread.submit(self._read, number))
 
-    def _pause(self) -> None:
-        """Wait until the thread reads nothing; it goes on with the next `_read_ahead`."""
+    def _go_on_from(self, number: int, ahead: Sequence[Batch] = (), moved: Callable[[], object] = lambda: None) -> None:
+        """Set the position; ahead: batches read already. moved: called while the thread reads nothing."""
         while self._ahead and self._ahead[-1].cancel():
             self._ahead.pop()
         concurrent.futures.wait(self._ahead)
+        moved()
+        self._ahead.clear()
+        self.batches_read = number
+        for batch in ahead:
+            self._ahead.append(Future())
+            self._ahead[-1].set_result(batch)
+        self._read_ahead()
 
 
 class Stream(BatchStream):
@@ -147,14 +151,11 @@ class Stream(BatchStream):
         return batch
 
     def state(self) -> Arrays:
-        """The exact position, of the batch that `__next__` would return, at a cost that does not grow with it.
-
-        Arrays `shard_<index>-…` belong to one virtual shard (iterators, rows read ahead): the states that several
-        processes take after the same batch are, together, that of the whole stream.
-        """
+        """The exact position of the next batch. Arrays `shard_<index>-…` belong to one virtual shard: the states that
+        several processes take after the same batch are, together, that of the whole stream."""
         self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
-        _, arrays = self._process.request({"call": "save", "opened": self._number})
+        _, arrays = self._process.request({"call": "position", "opened": self._number, "method": "save"})
         rows = self.config.rows_per_shard
         for count, batch in enumerate(ahead):
             for name, array in batch.items():
@@ -166,8 +167,7 @@ class Stream(BatchStream):
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, here or in another process, on these shards or more. Raises UserError where
-        it was taken of a stream of other settings, other files, or without these shards."""
+        """Continue where `state` was taken, on these shards or more. UserError where it was of another stream."""
         arrays = {name: np.asarray(value) for name, value in state.items()}
         if "last_batch" in arrays:
             raise UserError(
@@ -197,11 +197,11 @@ class Stream(BatchStream):
             }
             for count in range(int(iterators[f"{own[0]}position"][0]) - batches_read)
         ]
-        self._go_to({"call": "restore", "opened": self._number}, iterators, batches_read, ahead)
+        self._go_to("restore", iterators, batches_read, ahead)
 
     def rewind(self) -> None:
         """Go back to the first batch: cheaper than opening the stream again."""
-        self._go_to({"call": "rewind", "opened": self._number}, {}, 0, [])
+        self._go_to("rewind", {}, 0, [])
 
     def close(self) -> None:
         """Stop reading ahead and let the data process forget the stream."""
@@ -209,16 +209,9 @@ class Stream(BatchStream):
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten it
             self._process.request({"call": "close", "opened": self._number})
 
-    def _go_to(self, message: dict[str, Any], arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
-        """Set the position, of which the data process hears by `message`; `ahead` are batches read already."""
-        self._pause()
-        self._process.request(message, arrays)
-        self._ahead.clear()
-        self.batches_read = batches_read
-        for batch in ahead:
-            self._ahead.append(Future())
-            self._ahead[-1].set_result(batch)
-        self._read_ahead()
+    def _go_to(self, method: str, arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
+        message = {"call": "position", "opened": self._number, "method": method}
+        self._go_on_from(batches_read, ahead, lambda: self._process.request(message, arrays))
 
 
 def what_differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -251,22 +244,15 @@ def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str
     return {name: str(folder.resolve()) for name, folder in folders.items()}
 
 
-class DataService:
-    """The data process and the streams that it feeds. A context manager; leaving it ends the process.
-
-    data_dir, cache_dir: if not where `base.paths` says. log: for what the process prints; its end is shown if that
-    dies.
-    """
+class DataService(contextlib.AbstractContextManager["DataService"]):
+    """The data process and its streams; a context manager, which ends it. data_dir, cache_dir: if not where
+    `base.paths` says. log: for what the process prints; its end is shown if that dies."""
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
         self._process = process.take_process(_environment(data_dir, cache_dir), log)
+        self.pid = self._process.pid
         self._streams: list[Stream] = []
         self._closed = False
-
-    @property
-    def pid(self) -> int:
-        """Process id of the data process."""
-        return self._process.pid
 
     def describe(self, config: DatasetConfig) -> TaskDescription:
         """What is known of the task. Raises UserError where the stream could not be read: an unknown task or split, no
@@ -303,9 +289,6 @@ class DataService:
         for stream in self._streams:
             stream.close()
         self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,8 +1,5 @@
-"""The metrics of tasks, by `seqio.Evaluator`. Imports TensorFlow.
-
-The model is in another process. So the evaluation has two halves: the rows of a task go out, as batches for the model;
-what it makes of them comes back, and SeqIO decodes, postprocesses and measures it.
-"""
+"""The metrics of tasks, by `seqio.Evaluator`, in the data process: the rows of a task go out as batches for the model;
+what it makes of them comes back, and SeqIO decodes, postprocesses and measures it. Imports TensorFlow."""
 
 import json
 import traceback
@@ -41,11 +38,8 @@ class TaskEvaluator:
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self.config = config
-        self.tasks = {
-            task.name: task
-            for task in tasks_of(provider)
-            if config.split in task.splits and (task.metric_fns or task.metric_objs)
-        }
+        tasks = [task for task in tasks_of(provider) if config.split in task.splits]
+        self.tasks = {task.name: task for task in tasks if task.metric_fns or task.metric_objs}
         self.kinds = {name: _kinds(task) for name, task in self.tasks.items()}
         self._rows: Iterator[Any] = iter(())
         self._features = unpacked(config).batch_spec().features()
@@ -58,8 +52,7 @@ class TaskEvaluator:
 
     def _make(self) -> seqio.Evaluator:
         config = self.config
-        # It takes a registered name alone, and these tasks may be others than those of their names: they have the
-        # experiment's objective.
+        # it takes a registered name alone, and these tasks may have the experiment's objective
         mixture = seqio.Mixture(_NAME, [(task, 1.0) for task in self.tasks.values()])
         seqio.MixtureRegistry.remove(_NAME)
         seqio.MixtureRegistry.add_provider(_NAME, mixture)
@@ -96,26 +89,30 @@ class TaskEvaluator:
     def measure(
         self, outputs: Mapping[str, Outputs], step: int, inferences: Path | None = None
     ) -> dict[str, dict[str, MetricValue]]:
-        """{task: {metric: value}} of what the model made of each task's examples, in their order: see
-        `RemoteEvaluator.measure`."""
+        """{task: {metric: value}} of the model's outputs for each task's examples: see `RemoteEvaluator.measure`."""
         if not self.tasks:
             return {}
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}
 
         def model(kind: str) -> Callable[[tf.data.Dataset], Any]:
-            return lambda dataset: _as_seqio_takes_it(kind, outputs[datasets[id(dataset)]])
+            def made(dataset: tf.data.Dataset) -> Any:
+                arrays = outputs[datasets[id(dataset)]]
+                found = list(enumerate(arrays["score" if kind == "score" else "prediction"].tolist()))
+                # the name that T5X gives them
+                aux = {"scores": arrays["prediction_scores"].tolist()} if kind == "prediction_with_aux" else None
+                return found if aux is None else (found, aux)
+
+            return made
 
         try:
             metrics, _ = self._evaluator.evaluate(
                 compute_metrics=True, step=step, model_fns={value: model(name) for name, value in KINDS.items()}
             )
         except ValueError as error:
-            if error.__cause__ is None:
+            if (cause := error.__cause__) is None:
                 raise
-            where = traceback.extract_tb(error.__cause__.__traceback__)[-1]
-            raise UserError(
-                f"{error} ({type(error.__cause__).__name__} in {where.filename}, line {where.lineno})"
-            ) from error
+            where = traceback.extract_tb(cause.__traceback__)[-1]
+            raise UserError(f"{error} ({type(cause).__name__} in {where.filename}, line {where.lineno})") from error
         if inferences is not None:
             (found,) = self._evaluator.loggers
             for name, task in self.tasks.items():
@@ -127,7 +124,6 @@ class TaskEvaluator:
 
 
 def _kinds(task: seqio.Task) -> list[str]:
-    """What the task's metrics need of the model, by the names of `KINDS`."""
     wanted = {metric.model_output_type for metric in task.metric_objs}
     if others := sorted(Kind(kind).name for kind in wanted - set(KINDS.values())):
         raise UserError(
@@ -135,13 +131,6 @@ def _kinds(task: seqio.Task) -> list[str]:
             f"{', '.join(kind.name for kind in KINDS.values())}."
         )
     return [name for name, kind in KINDS.items() if kind in wanted]
-
-
-def _as_seqio_takes_it(kind: str, outputs: Outputs) -> Any:
-    found = list(enumerate(outputs["score" if kind == "score" else "prediction"].tolist()))
-    if kind != "prediction_with_aux":
-        return found
-    return found, {"scores": outputs["prediction_scores"].tolist()}  # the name that T5X gives them
 
 
 class _Inferences(seqio.loggers.Logger):
@@ -156,10 +145,9 @@ class _Inferences(seqio.loggers.Logger):
 
 
 def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
-    """A line for every example: {"inputs": …, "target": …, "prediction": …, "score": …}, as far as they are known."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {"target": targets, **{name: inferences[name] for name in ("prediction", "score") if name in inferences}}
-    columns = {name: values for name, values in columns.items() if values is not None}
+    found = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
+    columns = {name: values for name, values in found.items() if values is not None}
     with write_atomically(path) as file:
         for number, example in enumerate(dataset.as_numpy_iterator()):
             line = {"inputs": _text_of(task, example)} | {name: values[number] for name, values in columns.items()}

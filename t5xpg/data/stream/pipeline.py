@@ -1,22 +1,17 @@
 """Streams of batches out of SeqIO tasks and mixtures, whose position can be saved and put back exactly.
 
-Virtual shards. The data of a stream is split into `num_virtual_shards` shards. Each is a SeqIO pipeline of its own
-(`seqio.ShardInfo`, packing included) and gives the same number of rows of every batch: a batch is the rows of shard 0,
-then of shard 1, and so on. A process that owns some of the shards reads exactly its rows of the global batch, whatever
-the number of processes.
+Virtual shards. The data of a stream is split into `num_virtual_shards` SeqIO pipelines (`seqio.ShardInfo`, packing
+included), each of which gives the same number of rows of every batch: those of shard 0, then of shard 1, and so on. A
+process reads exactly the rows of the shards that it owns, whatever the number of processes.
 
 Determinism. Everything random in a SeqIO pipeline follows from one number: the order of files, the shuffle buffer, the
-sampling of a mixture, and the seeds that `seqio.map_over_dataset` hands to a preprocessor
-(`seqio.utils.map_seed_manager` counts up from it). For shard 0 it is `config.seed`; for the others it is made from
-`config.seed` and the index, so that no two shards mask their texts alike. tf.data runs with `deterministic=True`. What
-a preprocessor draws from the stateful generators (`tf.random.uniform`) is outside of this: it should use the
-seeds of `seqio.map_over_dataset(num_seeds=...)`.
+sampling of a mixture, the seeds of `seqio.map_over_dataset(num_seeds=...)`. For shard 0 it is `config.seed`, for others
+it is made from that and the index. tf.data runs with `deterministic=True`. What a preprocessor draws from stateful
+generators (`tf.random.uniform`) is outside of this.
 
-Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline (shuffle buffer, open files, states
-of generators). It is written in full, not symbolically: a symbolic one replays the stream from its start. Nothing is
-cached in memory (`try_in_mem_cache=False`): the cache would be part of every checkpoint. The names of open files are
-part of it, and what the files were stands beside it, so that it is never put back over others: see
-`t5xpg.data.stream.source_files`.
+Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline, in full: a symbolic one replays the
+stream from its start. Nothing is cached in memory, which would be part of it. It names open files, and what they were
+stands beside it, so that it is never put back over others: see `t5xpg.data.stream.source_files`.
 """
 
 import concurrent.futures
@@ -49,11 +44,8 @@ THREADS = 2  # of each pipeline; the training process computes on the same cores
 
 
 class ShardedBatches:
-    """The rows that `shards` give to the batches of `config`, in order, from the first batch on.
-
-    Rows of a shard that has ended before others, and the rest of a last partial batch, are zeros. The stream ends when
-    all virtual shards have, also those that are not owned: every process sees as many batches.
-    """
+    """The rows that `shards` give to the batches of `config`, in order. What a shard that has ended or a last partial
+    batch lacks is zeros. All processes see as many batches: the stream ends when all virtual shards have."""
 
     def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
         self.config = config
@@ -106,8 +98,13 @@ class ShardedBatches:
             position = np.array([self._index, self._ended[shard]], np.int64)
             arrays[f"{shard_prefix(shard)}position"] = position
             if not self._ended[shard]:
-                saved = _save_iterator(self._iterators[shard])
-                arrays |= {f"{shard_prefix(shard)}{name}": value for name, value in saved.items()}
+                with tempfile.TemporaryDirectory() as folder:
+                    written = tf.train.Checkpoint(iterator=self._iterators[shard]).write(
+                        os.path.join(folder, "position")
+                    )
+                    for name, end in (("index", "index"), ("data", "data-00000-of-00001")):
+                        content = Path(f"{written}.{end}").read_bytes()
+                        arrays[f"{shard_prefix(shard)}{name}"] = np.frombuffer(content, np.uint8)
         self._files.check()
         return arrays
 
@@ -139,10 +136,9 @@ class ShardedBatches:
         return arrays
 
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
-        """The next rows of one shard; None at its end.
-
-        SeqIO repeats a source before the steps that make examples: where these leave nothing, the pipeline reads for
-        ever. So a thread reads the first rows, and after PATIENCE one pass over the source says whether there are any.
+        """The next rows of one shard; None at its end. SeqIO repeats a source before the steps that make examples:
+        where these leave nothing, it reads for ever. So a thread reads the first rows, and after PATIENCE one pass says
+        whether any come.
         """
         iterator = self._iterators[shard]
         if self.config.num_epochs is not None or self._index > 0:
@@ -258,10 +254,8 @@ def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
-    """The seed of one virtual shard's pipeline. Where the files are several but fewer than the shards, SeqIO deals
-    examples to shards after shuffling files: all shards must shuffle alike, with one seed, or they would share
-    examples.
-    """
+    """The seed of one virtual shard. Where the files are several but fewer than the shards, SeqIO deals out examples
+    after shuffling files: all must shuffle alike, or they would share examples."""
     tasks = [task for task in tasks_of(provider) if config.split in task.splits] if shard and config.shuffle else []
     files = [len(source_of(task, config).list_shards(config.split)) for task in tasks]
     if shard == 0 or any(1 < count < config.num_virtual_shards for count in files):
@@ -285,14 +279,6 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
         f"{name}, split {split!r}, has no examples: there is no text, or none that its preprocessors make examples of. "
         "Export other text, or name another split."
     )
-
-
-def _save_iterator(iterator: Any) -> dict[str, np.ndarray]:
-    """The files of a tf.train.Checkpoint as uint8 arrays: `index` and `data`."""
-    with tempfile.TemporaryDirectory() as folder:
-        prefix = tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, "position"))
-        names = {"index": f"{prefix}.index", "data": f"{prefix}.data-00000-of-00001"}
-        return {name: np.frombuffer(Path(path).read_bytes(), np.uint8) for name, path in names.items()}
 
 
 def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:

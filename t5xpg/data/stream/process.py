@@ -51,14 +51,14 @@ def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], Arrays]:
     """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame."""
-    length, mark = _PREFIX.unpack(_read(connection, _PREFIX.size))
+    length, mark = _PREFIX.unpack(_read(connection, memoryview(bytearray(_PREFIX.size))))
     if mark != _MARK:
         raise ValueError("not a frame: the two processes have lost step with each other")
-    header = json.loads(_read(connection, length).decode("utf-8"))
+    header = json.loads(bytes(_read(connection, memoryview(bytearray(length)))))
     arrays = {name: np.empty(shape, np.dtype(dtype)) for name, dtype, shape in header["arrays"]}
     for array in arrays.values():
         if array.nbytes:
-            _read_into(connection, _bytes_of(array))
+            _read(connection, _bytes_of(array))
     return header["message"], arrays
 
 
@@ -66,21 +66,16 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _read(connection: socket.socket, count: int) -> bytearray:
-    data = bytearray(count)
-    _read_into(connection, memoryview(data))
-    return data
-
-
-def _read_into(connection: socket.socket, view: memoryview) -> None:
+def _read(connection: socket.socket, whole: memoryview) -> memoryview:
+    view = whole
     while view:
-        try:
+        count = 0
+        with contextlib.suppress(ConnectionResetError):
             count = connection.recv_into(view)
-        except ConnectionResetError:
-            count = 0
         if count == 0:
             raise EOFError("the connection was closed")
         view = view[count:]
+    return whole
 
 
 class DataProcessError(UserError):
@@ -118,8 +113,7 @@ class DataProcess:
         self._tell({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
-        """The answer to a request: a message and arrays. Raises UserError where it is one, DataProcessError where the
-        process failed or does not answer."""
+        """The answer: a message and arrays. UserError where it is one, DataProcessError where the process failed."""
         with self._lock:
             self._raise_if_closed()
             try:
@@ -159,7 +153,6 @@ class DataProcess:
             output.close()
 
     def _tell(self, message: dict[str, Any]) -> None:
-        """Send what has no answer."""
         with contextlib.suppress(OSError):  # where it has died already, the first request raises
             send(self._connection, message)
 

@@ -1,8 +1,8 @@
 """Names of files that do not depend on where the data and cache folders lie. Without TensorFlow.
 
-A saved position holds the names of the files that are open. A run goes on after its data has been moved, on this
-machine or another, because files below the data and cache folders are opened by names relative to a descriptor of the
-folder: `/proc/self/fd/900/…`. Where the system has no such names (it is not Linux) the files have their own.
+A saved position holds the names of open files. So that a run can go on after its data has been moved, files below the
+two folders are opened by names relative to a descriptor of the folder, `/proc/self/fd/900/…`, where the system (Linux)
+has such.
 """
 
 import os
@@ -48,7 +48,6 @@ def open_folders() -> None:
 
 
 def _folders() -> list[tuple[int, Path]]:
-    """The descriptors, and the folders that they stand for."""
     return list(enumerate((data_directory().resolve(), cache_directory().resolve()), start=_FIRST_DESCRIPTOR))
 
 

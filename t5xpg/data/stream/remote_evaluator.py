@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,8 @@ class EvaluatedTask:
     kinds: tuple[str, ...]
 
 
-class RemoteEvaluator:
-    """The tasks of a dataset that have metrics, by `DataService.evaluator`; a context manager. The examples are read
-    once and stay in the data process; they can be gone through and measured any number of times."""
+class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
+    """The tasks of a dataset that have metrics, by `DataService.evaluator`; their examples stay in the data process."""
 
     def __init__(self, server: DataProcess, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
         self.config = config
@@ -39,9 +38,8 @@ class RemoteEvaluator:
         self._number = opened["opened"]
 
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
-        """The batches of a task, unpacked, and how many rows of each are examples: the rest of the last one is zeros.
-        For one task at a time, to its end."""
-        self._process.request({"call": "begin", "opened": self._number, "task": task})
+        """The batches of a task, to its end, and how many rows of each are examples: the rest of the last is zeros."""
+        self._process.request({"call": "position", "opened": self._number, "method": "begin", "task": task})
         while True:
             reply, found = self._process.request({"call": "next", "opened": self._number})
             if reply["end"]:
@@ -84,9 +82,6 @@ class RemoteEvaluator:
         """Let the data process forget the examples."""
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten them
             self._process.request({"call": "close", "opened": self._number})
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

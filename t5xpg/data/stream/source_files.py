@@ -1,12 +1,9 @@
 """The files that a stream reads: what they were when it was opened, and whether they still are. Imports TensorFlow.
 
-tf.data says little when a file changes under it. One that is cut short ends early, which a repeated dataset takes for
-the end of an epoch; one that is written over gives other text; one that was deleted while it is open reads on to its
-end; and where there is an error it often lacks the name. So the files are looked at (size, time of modification,
-inode): in passing while batches are read, at every end and error, and whenever a position is saved. A position that was
-given is one before which nothing else was read than what the stream was opened on.
-
-A saved position carries the names, sizes and digests of the files, and is not put back over others.
+tf.data says little when a file changes under it: one that is cut short looks like the end of an epoch, one that is
+written over gives other text, a deleted one reads on. So size, time and inode are looked at in passing, at every end
+and error, and whenever a position is saved: before that, nothing was read but what the stream was opened on. A saved
+position carries names, sizes and digests of the files, and is not put back over others.
 """
 
 import dataclasses
@@ -71,12 +68,14 @@ class SourceFiles:
         self._share = _DIGESTED // max(1, len(listed))  # bytes of one file that are digested
         self._files = [
             dataclasses.replace(file, look=look, digest=_digest(file.path, look.size, self._share)) if look else file
-            for file, look in [(file, _look(file.path)) for file in listed]
+            for file, look in ((file, _look(file.path)) for file in listed)
         ]
         # names in a saved position are relative to these: it must not tell where the data lies
-        self._folders = {
-            file.task: _common_folder([other.path for other in listed if other.task == file.task]) for file in listed
-        }
+        self._folders: dict[str, str] = {}
+        for task in dict.fromkeys(file.task for file in listed):
+            # characters, then up to a slash: commonpath would make gs:/ of gs://
+            folders = [os.path.dirname(file.path) + "/" for file in listed if file.task == task]
+            self._folders[task] = os.path.commonprefix(folders).rpartition("/")[0] + "/"  # noqa: RUF071
         self._next_look = time.monotonic() + _PERIOD
 
     def names_and_sizes(self) -> str:
@@ -165,23 +164,14 @@ class SourceFiles:
         shown = [f"{file.path} {change}" for file, change in found[:_SHOWN]]
         if len(found) > _SHOWN:
             shown.append(f"{len(found) - _SHOWN} more files differ")
-        commands = {command for file, _ in found if (command := self._command(file)) is not None}
+        commands = set()
+        for file, _ in found:
+            if file.cached:
+                commands.add(cache_command(file.task, self._config.module_import, force=True))
+            elif dataset := possible_dataset(file.task, vocabularies(data_directory())):
+                commands.add(f"make data DATASET={dataset} FORCE=1")
         again = f", or make the same again ({', '.join(sorted(commands))})" if commands else ""
         raise UserError(f"{what}: {'; '.join(shown)}. Put back what was there{again}, and give the command once more.")
-
-    def _command(self, file: _File) -> str | None:
-        """What to type to make a file again; None for those of the user's own tasks."""
-        if file.cached:
-            return cache_command(file.task, self._config.module_import, force=True)
-        dataset = possible_dataset(file.task, vocabularies(data_directory()))
-        return f"make data DATASET={dataset} FORCE=1" if dataset else None
-
-
-def _common_folder(paths: Sequence[str]) -> str:
-    """The folder, with its slash, that all of the paths lie in."""
-    # characters, then up to a slash: commonpath would make gs:/ of gs://
-    common = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])  # noqa: RUF071
-    return common.rpartition("/")[0] + "/"
 
 
 def _look(path: str) -> _Look | None:
@@ -199,7 +189,6 @@ def _look(path: str) -> _Look | None:
 
 
 def _is_whole(size: int, limit: int) -> bool:
-    """Whether `_digest` is of all bytes of a file."""
     return size <= max(3 * _BLOCK, limit)
 
 

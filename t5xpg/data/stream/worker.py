@@ -1,8 +1,5 @@
-"""The data process: it holds TensorFlow and the pipelines, and answers the training process over a socket.
-
-Started by `process`, as `python -m t5xpg.data.stream.worker <file descriptor>`. It ends when the other side of the
-socket is closed, however that came about, and ignores Ctrl-C: the training process says when.
-"""
+"""The data process (`python -m t5xpg.data.stream.worker <file descriptor>`): it holds TensorFlow and the pipelines, and
+answers the training process over a socket. It ends when that is closed on the other side, and ignores Ctrl-C."""
 
 import dataclasses
 import faulthandler
@@ -62,8 +59,7 @@ def main() -> None:
 
 
 class Answers:
-    """The requests, one method each, of a message's values and arrays, to those of the answer. opened: the number of a
-    stream or evaluator, as the answer to `open` or `evaluator` gives it."""
+    """The requests, one method each. opened: the number of a stream or evaluator that `open` or `evaluator` gave."""
 
     def __init__(self) -> None:
         late_imports.import_libraries()
@@ -130,29 +126,14 @@ class Answers:
         }
         return {"opened": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
 
-    def begin(self, opened: int, task: str, arrays: Arrays) -> Answer:
-        """Let `next` of an evaluator give the examples of a task from the first on."""
-        self._opened[opened].begin(task)
-        return {}, {}
-
     def next(self, opened: int, arrays: Arrays) -> Answer:
         """The next batch of a stream or of an evaluator's task, or none at the end."""
         batch = self._opened[opened].next()
         return {"end": batch is None}, batch or {}
 
-    def save(self, opened: int, arrays: Arrays) -> Answer:
-        """The position before the batch that `next` would give."""
-        return {}, self._opened[opened].save()
-
-    def restore(self, opened: int, arrays: Arrays) -> Answer:
-        """Put back a saved position."""
-        self._opened[opened].restore(arrays)
-        return {}, {}
-
-    def rewind(self, opened: int, arrays: Arrays) -> Answer:
-        """Go back to the first batch."""
-        self._opened[opened].rewind()
-        return {}, {}
+    def position(self, opened: int, method: str, arrays: Arrays, **values: Any) -> Answer:
+        """What `save`, `restore` or `rewind` of a stream gives, or `begin` of an evaluator."""
+        return {}, getattr(self._opened[opened], method)(*filter(None, [arrays]), **values) or {}
 
     def close(self, opened: int, arrays: Arrays) -> Answer:
         """Forget a stream, or the examples of an evaluator."""
@@ -179,7 +160,6 @@ class Answers:
 
 
 def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
-    """The task or mixture of a config, checked as far as it can be before it is read."""
     from t5xpg.base.paths import data_directory
     from t5xpg.data.tasks import providers
     from t5xpg.data.tasks.table import register_tasks

@@ -1,8 +1,5 @@
-"""Supervised tasks, as `text.labelled` describes them. Imports TensorFlow.
-
-Inputs and targets are kept as texts beside their tokens ("inputs_pretokenized"): metrics compare with a target as it
-was, and not as a vocabulary gives it back.
-"""
+"""Supervised tasks, as `text.labelled` describes them. Imports TensorFlow. Inputs and targets are kept as texts, too
+("inputs_pretokenized"): metrics compare with a target as it was, and not as a vocabulary gives it back."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +15,7 @@ from t5xpg.data.preprocessors import parse_records
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.task_names import Row
-from t5xpg.data.text.labelled import CLASSIFY, TFDS_TASKS, TRANSLATE, Supervised
+from t5xpg.data.text.labelled import CLASSIFY, TFDS_TASKS, TRANSLATE
 
 Step = Callable[..., tf.data.Dataset]
 
@@ -27,7 +24,13 @@ def register_records(row: Row, dataset: str, source: seqio.DataSource, fields: S
     """Register a supervised task of an export of records with such fields."""
     assert row.supervised is not None
     parse = functools.partial(parse_records, fields=tuple(fields))
-    _register(row, source, [parse, _of_record(row.supervised, dataset)])
+    inputs, targets, kind = row.supervised.inputs, row.supervised.targets, row.supervised.kind
+    # as T5 writes classification: the name of the task in front, so that tasks can be mixed
+    prompt = f"{CLASSIFY} {dataset}: " if kind == CLASSIFY else ""
+    step = functools.partial(text_to_text, inputs=inputs, targets=targets, prompt=prompt)
+    if kind == TRANSLATE:
+        step = functools.partial(t5.translate, source_language=inputs, target_language=targets)
+    _register(row, source, [parse, step])
 
 
 def register_tfds(rows: Sequence[Row]) -> list[str]:
@@ -60,16 +63,6 @@ def _register(
         metric_fns=[getattr(metrics, name) for name in row.supervised.metrics],
         output_features={"inputs": feature, "targets": feature},
     )
-
-
-def _of_record(supervised: Supervised, dataset: str) -> Step:
-    """From the fields of a record to inputs and targets."""
-    source, target = supervised.inputs, supervised.targets
-    if supervised.kind == TRANSLATE:
-        return functools.partial(t5.translate, source_language=source, target_language=target)
-    # as T5 writes classification: the name of the task in front, so that tasks can be mixed
-    prompt = f"{CLASSIFY} {dataset}: " if supervised.kind == CLASSIFY else ""
-    return functools.partial(text_to_text, inputs=source, targets=target, prompt=prompt)
 
 
 @seqio.map_over_dataset

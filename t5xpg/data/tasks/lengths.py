@@ -1,8 +1,7 @@
 """How long the inputs and targets of an objective become, and how many sentinels they take; without TensorFlow.
 
 Known before anything is read, so that no run trains on targets that were cut off, or on sentinels that are tokens of
-text. Where chance decides (tokens that are masked one by one), the numbers are those that one example in a thousand
-million exceeds.
+text. Of tokens that are masked by chance, the numbers are those that one example in a thousand million exceeds.
 """
 
 import functools
@@ -63,8 +62,7 @@ _LONGEST_COUNTED = 1 << 11  # tokens of text; for longer ones its numbers are sc
 
 @dataclass(frozen=True)
 class ObjectiveLengths:
-    """For lengths of features: tokens of text in an example (fewer at the end of documents), tokens of the longest
-    targets, most sentinels in either."""
+    """For lengths of features: most tokens of text in an example, tokens of the longest targets, most sentinels."""
 
     text: int
     targets: int
@@ -72,8 +70,7 @@ class ObjectiveLengths:
 
 
 def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved: int = 0) -> ObjectiveLengths:
-    """What an objective makes of `lengths` of its features: "inputs" and "targets", of a LanguageModel "targets" alone.
-    reserved: tokens in front of the inputs that are not of the text, such as UL2's mode."""
+    """What an objective makes of `lengths` of its features. reserved: tokens before the text, such as UL2's mode."""
     if isinstance(objective, LanguageModel):
         return ObjectiveLengths(lengths["targets"], lengths["targets"])
     inputs = lengths["inputs"] - reserved
@@ -109,6 +106,7 @@ def problems(
         return [f"{task} has no room for text in {given}. Set longer TASK_FEATURE_LENGTHS."]
     found = []
     targets = lengths["targets"]
+    span = f" and a mean span of {objective.mean_noise_span_length:g}" if isinstance(objective, SpanCorruption) else ""
     if isinstance(objective, MaskedLM) and targets != lengths["inputs"]:
         found.append(
             f"The targets of {task} stand at the places of its inputs: both have one length. Set TASK_FEATURE_LENGTHS "
@@ -117,7 +115,8 @@ def problems(
     elif targets < needed.targets:
         found.append(
             f"Targets of {targets} tokens are too short for {task}: inputs of {lengths['inputs']} tokens "
-            f"{_numbers(objective)} give targets of {needed.targets}. Set TASK_FEATURE_LENGTHS = "
+            f"with noise density {getattr(objective, 'noise_density', 0):g}{span} give targets of {needed.targets}. "
+            "Set TASK_FEATURE_LENGTHS = "
             f"{{'inputs': {lengths['inputs']}, 'targets': {needed.targets}}}, or more."
         )
     if needed.sentinels > sentinels:
@@ -136,12 +135,6 @@ def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str,
     if not isinstance(first, SpanCorruption) or any(one != first for one in objectives):
         return None
     return span_lengths(lengths["inputs"], first)
-
-
-def _numbers(objective: Objective) -> str:
-    """What decides the length of the targets besides that of the inputs."""
-    span = f" and a mean span of {objective.mean_noise_span_length:g}" if isinstance(objective, SpanCorruption) else ""
-    return f"with noise density {getattr(objective, 'noise_density', 0):g}{span}"
 
 
 @functools.cache

@@ -24,8 +24,7 @@ _NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's 
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import the user's modules, which register tasks and mixtures. Raises UserError where one cannot be found, or
-    mixes tasks that there are not."""
+    """Import the user's modules, which register tasks. UserError where one is absent, or a task that it mixes."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -52,8 +51,7 @@ def is_known(name: str) -> bool:
 
 
 def find_provider(config: DatasetConfig) -> Provider:
-    """The task or mixture of `config`, with its objective where it sets one. Raises UserError, naming the nearest
-    names, where there is none."""
+    """The task or mixture of `config`, with its objective. UserError, naming the nearest names, where there is none."""
     name = config.mixture_or_task_name
     if not is_known(name):
         names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
@@ -105,22 +103,20 @@ def check(provider: Provider, config: DatasetConfig) -> None:
 
 
 def _check_rates(mixture: seqio.Mixture) -> None:
-    """Raise UserError where SeqIO cannot mix with the rates of a mixture."""
-    total = 0.0
+    rates = []
     for task in mixture.tasks:
         where = f"The rate of {task.name} in the mixture {mixture.name}"
         try:
-            rate = mixture.get_rate(task)
+            rates.append(mixture.get_rate(task))
         except (ValueError, TypeError, ZeroDivisionError) as error:  # of a function, or of a mixture inside it
             raise UserError(
                 f"{where} cannot be computed ({error}). A function gets the task, whose examples may not be counted "
                 "before it is cached; the rate of a mixture inside another one is a number."
             ) from error
-        if not 0.0 <= rate < float("inf"):
-            raise UserError(f"{where} is {rate}: expected a number that is not negative.")
-        total += rate
-    if total <= 0.0:
-        raise UserError(f"All rates of the mixture {mixture.name} are 0: nothing would be mixed.")
+    if not all(0.0 <= rate < float("inf") for rate in rates) or not any(rates):
+        raise UserError(
+            f"The rates of the mixture {mixture.name} are {rates}: expected positive numbers, or 0 for some."
+        )
 
 
 def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
@@ -133,14 +129,13 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
             )
         again = f"Type: {cache_command(task.name, modules, force=True)}"
         try:
-            readable = bool(task._get_cached_source(config.split).list_shards(config.split))
+            if not task._get_cached_source(config.split).list_shards(config.split):
+                raise FileNotFoundError("it has no files")
         except Exception as error:  # seqio opens the info and stats files of the split: gone or torn
             raise UserError(
                 f"The cache of {task.name} cannot be read for the split {config.split!r} (splits of the task: "
                 f"{', '.join(sorted(task.source.splits))}): {error}. {again}"
             ) from error
-        if not readable:
-            raise UserError(f"The cache of {task.name} has no files for the split {config.split!r}. {again}")
     elif task.requires_caching:
         raise UserError(f"{task.name} can only be read from a cache: set USE_CACHED_TASKS = True.")
     elif isinstance(task.source, seqio.TfdsDataSource):
@@ -174,5 +169,4 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
 
 
 def _how_to_get(name: str) -> str:
-    """The command that makes what one of our own tasks lacks."""
     return how_to_get(name, vocabularies(data_directory()))

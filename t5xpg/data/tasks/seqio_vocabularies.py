@@ -14,11 +14,10 @@ from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, HUGGING_FACE, IDS, OWN, SEQ
 
 
 class HuggingFaceVocabulary(seqio.Vocabulary):
-    """A Hugging Face tokenizer for SeqIO: the ids, pieces and sentinels of a `Vocabulary` of that kind.
+    """A Hugging Face tokenizer for SeqIO. Graphs call Python for every text, one at a time: that is for caching. The
+    call counts as stateless, so that the position of a stream that is not cached can be saved all the same."""
 
-    Graphs call Python for every text, one at a time in a process: that is for caching. The call counts as stateless, so
-    that the position of a stream that is not cached can be saved all the same.
-    """
+    bos_id = None  # decoders start with padding, as T5's do
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         if vocabulary.kind != HUGGING_FACE:
@@ -28,18 +27,11 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         self.tokenizer_file = str(vocabulary.model_file)
 
     @property
-    def bos_id(self) -> int | None:
-        """None: decoders start with padding, as T5's do."""
-        return None
-
-    @property
     def eos_id(self) -> int | None:
-        """The end token."""
         return self.vocabulary.eos_id
 
     @property
     def unk_id(self) -> int | None:
-        """The unknown token; None where every text has tokens."""
         return self.vocabulary.unk_id
 
     @property
@@ -66,7 +58,6 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return ids
 
     def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        """As `decode`, of [tokens] or [texts, tokens]."""
         return self._decode_tf(ids)
 
     def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:

@@ -1,11 +1,10 @@
-"""Tasks of one text that share the cache of its tokens. Imports TensorFlow.
+"""Tasks that share the cache of the tokens of one text. Imports TensorFlow.
 
-SeqIO looks for the cache of a task under the task's name. The objectives of the table differ in what they do behind the
-placeholder alone: what they would cache is the same for all, and is cached once.
+SeqIO looks for a cache under the task's name. The objectives of the table differ only in what they do behind the
+placeholder: what they would cache is the same for all, and is cached once.
 """
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import seqio
@@ -13,9 +12,8 @@ import tensorflow as tf
 
 
 class SharedCacheTask(seqio.Task):
-    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads that one's cache, if
-    not one of its own. With `own_seed` its name is part of its seed: several such tasks in a mixture, which gives all
-    of them one seed, then read the same text in different orders.
+    """A task that makes the same examples up to its placeholder as the task `cached_as`, and reads its cache, if not
+    its own. own_seed: its name is part of its seed, so that such tasks of a mixture read one text in different orders.
     """
 
     def __init__(self, name: str, *, cached_as: str, own_seed: bool = False, **arguments: Any) -> None:
@@ -25,27 +23,16 @@ class SharedCacheTask(seqio.Task):
 
     @property
     def cache_dir(self) -> str | None:
-        """Where the cache lies; None where there is none."""
         return super().cache_dir or seqio.TaskRegistry.get(self.cached_as).cache_dir
 
-    def get_dataset(
-        self,
-        sequence_length: Mapping[str, int] | None = None,
-        split: str = "train",
-        use_cached: bool = False,
-        shuffle: bool = True,
-        shuffle_buffer_size: int | None = None,
-        seed: int | None = None,
-        **arguments: Any,
-    ) -> tf.data.Dataset:
-        """As `seqio.Task.get_dataset`."""
+    def get_dataset(self, *arguments: Any, seed: int | None = None, **options: Any) -> tf.data.Dataset:
+        """As `seqio.Task.get_dataset`, with `seed` by its name."""
         if self._own_seed and seed is not None:
             digest = hashlib.sha256(f"{seed} {self.name}".encode()).digest()
             seed = int.from_bytes(digest[:4], "little") % 2**31
-        return super().get_dataset(sequence_length, split, use_cached, shuffle, shuffle_buffer_size, seed, **arguments)
+        return super().get_dataset(*arguments, seed=seed, **options)
 
     def replace(self, **changes: Any) -> "SharedCacheTask":
-        """As `seqio.Task.replace`."""
         plain = super().replace(**changes)
         return SharedCacheTask(
             plain.name,

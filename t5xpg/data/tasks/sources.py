@@ -1,7 +1,5 @@
 """Sources of tasks: what functions and TensorFlow Datasets must give before they are read, and Hugging Face datasets.
-
-Imports TensorFlow.
-"""
+Imports TensorFlow."""
 
 import functools
 import importlib.resources.abc
@@ -155,7 +153,7 @@ def read_split(
     """The rows of a split in their order: what caches them mixes them."""
 
     def examples() -> Iterator[dict[str, str]]:
-        rows = hugging_face.rows(path, configuration, revision, names[split], streaming)
+        rows = hugging_face.load(path, configuration, revision=revision, split=names[split], streaming=streaming)
         for number, row in enumerate(rows, start=1):
             for column in columns:
                 if not isinstance(row.get(column), str):

@@ -1,7 +1,5 @@
-"""The steps that make inputs and targets of tokens ("targets"), as SeqIO preprocessors. Imports TensorFlow.
-
-Where `t5.data.preprocessors` has an objective, it is t5's, with the numbers that t5 fixes made arguments; the arguments
-of a step are the fields of its class in `objectives`, by which it is known and changed.
+"""The steps that make inputs and targets of tokens ("targets"), as SeqIO preprocessors: t5's where it has them. The
+arguments of a step are the fields of its class in `objectives`, by which it is known and changed. Imports TensorFlow.
 """
 
 import dataclasses
@@ -189,7 +187,7 @@ _RESERVED: Mapping[Step, str] = {t5.span_corruption: "reserved_for_packing", pre
 
 def steps(objective: Objective, mode: str | None = None) -> list[Step]:
     """From tokens ("targets") to the examples of an objective, behind the token of a mode where there is one."""
-    step = _step_of(objective)
+    step = _STEPS[_class_of(objective)]
     if isinstance(objective, LanguageModel):
         return [step]  # it puts the ends between documents: an example begins and stops anywhere
     reserved = {} if mode is None else {_RESERVED[step]: 1}
@@ -201,9 +199,8 @@ def steps(objective: Objective, mode: str | None = None) -> list[Step]:
 def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:
     """What a task with the steps of an objective gives."""
     feature = seqio.Feature(vocabulary, add_eos=True)
-    if isinstance(objective, LanguageModel):
-        return {"targets": feature}
-    features = {"inputs": feature, "targets": feature}
+    features = {} if isinstance(objective, LanguageModel) else {"inputs": feature}
+    features["targets"] = feature
     if isinstance(objective, MaskedLM):
         # the end that is added to the others was not chosen
         flags = seqio.PassThroughVocabulary(size=CHOSEN_VALUE + 1, eos_id=NOT_CHOSEN_VALUE)
@@ -229,8 +226,7 @@ def reserved_of(task: seqio.Task) -> int:
 
 
 def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
-    """The task with the numbers of another objective of its kind. Its cache stays valid: the step comes after it.
-    Raises UserError where the task has none of that kind."""
+    """The task with other numbers of its objective; its cache stays valid. UserError where it has none of that kind."""
     if objective_of(task) == objective:
         return task
     steps = list(task.preprocessors)
@@ -239,7 +235,7 @@ def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
         if _kind_of(function) is _class_of(objective) and function is not t5.iid_denoising:
             steps[place] = functools.partial(function, **{**arguments, **_numbers(objective)})
     if steps == list(task.preprocessors):
-        wanted = _step_of(objective)
+        wanted = _STEPS[_class_of(objective)]
         raise UserError(
             f"The experiment sets the objective {_class_of(objective).__name__}, and {task.name} has no step "
             f"{wanted.__module__}.{wanted.__name__}: leave the objective out (include 'gin/objectives/none.gin' behind "
@@ -256,10 +252,6 @@ def _kind_of(function: Any) -> type[Objective] | None:
 def _class_of(objective: Objective) -> type[Objective]:
     # not its type: gin makes objects of a subclass
     return next(kind for kind in _STEPS if isinstance(objective, kind))
-
-
-def _step_of(objective: Objective) -> Step:
-    return _STEPS[_class_of(objective)]
 
 
 def _numbers(objective: Objective) -> dict[str, Any]:

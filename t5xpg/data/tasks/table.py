@@ -38,12 +38,8 @@ def completed_line(
 
 
 def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
-    """Register all tasks of known datasets, exports below `data_dir` and TensorFlow Datasets; the names, also of
-    mixtures.
-
-    With every vocabulary, also those made below `data_dir`. `objective` takes the place of the table's numbers in the
-    tasks of its kind. Earlier registrations of the same names are replaced.
-    """
+    """Register all tasks of known datasets, exports and vocabularies below `data_dir`, and of TensorFlow Datasets, in
+    the place of earlier ones; the names. objective: instead of the table's numbers, in the tasks of its kind."""
     known = built_in()
     folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
     entries = vocabularies(data_dir)
@@ -91,16 +87,9 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
 
 
 def _source(folder: Path) -> seqio.TextLineDataSource:
-    """The lines of an export, whether it is there already or not."""
     counts = None
     with contextlib.suppress(UserError):  # not exported yet, or by another version: the commands that need it say so
         counts = {split: record.documents for split, record in read_manifest(folder).splits.items()}
-    return seqio.TextLineDataSource(
-        {split: split_pattern(folder, split) for split in counts or SPLITS}, num_input_examples=counts
-    )
-
-
-def split_pattern(folder: Path, split: str) -> str:
-    """A pattern that matches the split's file alone, whatever the folder's name. It is always a pattern: SeqIO lists a
-    plain path whether or not the file is there."""
-    return f"{glob.escape(str(folder.resolve()))}/{split}.json[l]"
+    # always a pattern, of the split's file alone: SeqIO lists a plain path whether or not the file is there
+    patterns = {split: f"{glob.escape(str(folder.resolve()))}/{split}.json[l]" for split in counts or SPLITS}
+    return seqio.TextLineDataSource(patterns, num_input_examples=counts)

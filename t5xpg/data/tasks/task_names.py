@@ -1,12 +1,8 @@
-"""The table's tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without what it takes to make them.
+"""The table's tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without TensorFlow, with which `table` makes them.
 
 Records have supervised tasks instead, `<dataset>_translate_en_de[_<vocabulary>]` (see `text.labelled`), and so have
-some data sets of TensorFlow Datasets, `squad[_<vocabulary>]`.
-
-A vocabulary that was made for a dataset (`make vocab`) is called `<dataset>_<name>`: every dataset can be read with it,
-as `mine_span_corruption_norwegian_unigram_32000`.
-
-`table` makes the tasks, for which it imports TensorFlow; here is what the rest of the program has to know of them.
+some data sets of TensorFlow Datasets, `squad[_<vocabulary>]`. A vocabulary that was made for a dataset (`make vocab`)
+is called `<dataset>_<name>`: every dataset can be read with it, as `mine_span_corruption_norwegian_unigram_32000`.
 """
 
 import contextlib
@@ -62,8 +58,7 @@ OBJECTIVES = (*PLAIN, *MARKED)
 
 @dataclass(frozen=True)
 class NamedVocabulary:
-    """A vocabulary of the table: what it adds to the names of its tasks, and the numbers that suit its tokens.
-    leaves_out: objectives that it has no tasks of, although its ids suffice."""
+    """A vocabulary of the table: its suffix in names, numbers that suit it, and objectives that it has no tasks of."""
 
     suffix: str
     vocabulary: Vocabulary
@@ -155,13 +150,11 @@ class Row:
 
 def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields: Sequence[str] = TEXT) -> list[Row]:
     """All that the table has of a dataset; the tasks of a mixture before it. fields: see `manifest.Manifest`."""
+    found: list[Row] = []
     if tuple(fields) != TEXT:
-        return [
-            row
-            for ending in endings(fields)
-            for row in _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
-        ]
-    found = []
+        for ending in endings(fields):
+            found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
+        return found
     for entry in entries:
         cached_as = task_name(dataset, SPAN_CORRUPTION, _suffix_of_tokens(entry, entries))
         for objective in entry.objectives:
@@ -230,8 +223,7 @@ def task_name(dataset: str, objective: str, vocabulary_suffix: str = "") -> str:
 
 
 def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
-    """The vocabularies of the table: the fixed ones, and those that were made below `data_dir` (`make vocab`), without
-    any whose record cannot be read: the command that makes it says so."""
+    """The vocabularies of the table: the fixed ones, and readable ones of `make vocab` below `data_dir`."""
     found: list[NamedVocabulary] = []
     for name, folder in find_vocabularies(data_dir).items():
         with contextlib.suppress(UserError):
@@ -259,8 +251,7 @@ def vocabulary_size(task: str) -> int:
 
 
 def dataset_of(task: str, datasets: Iterable[str], entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """Which of `datasets` the task or mixture of this name reads; None for one that is not of the table. entries: here
-    and elsewhere, the vocabularies of the table; all of them are `vocabularies(data_dir)`."""
+    """Which of `datasets` a task of the table reads, or None. entries: all vocabularies, here and elsewhere."""
     known = set(datasets)
     return next((dataset for dataset in _possible_datasets(task, entries) if dataset in known), None)
 
@@ -275,9 +266,9 @@ def possible_dataset(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIE
 def how_to_get(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str:
     """What to type where there is no such task, as a sentence that starts with a space; "" where nobody knows."""
     for dataset in _possible_datasets(task, entries):
-        supervised = row_of(task, dataset, entries).supervised
-        of_files = supervised is not None and supervised.kind == TRANSLATE  # no such text is known by its name
-        fields = f' FIELDS={supervised.inputs},{supervised.targets} FILES="train=…"' if supervised and of_files else ""
+        one, fields = row_of(task, dataset, entries).supervised, ""
+        if one is not None and one.kind == TRANSLATE:  # no such text is known by its name
+            fields = f' FIELDS={one.inputs},{one.targets} FILES="train=…"'
         return f" To export its text, type: make data DATASET={dataset}{fields}"
     for _, trained in _without_vocabulary(task, entries):
         model = "" if trained["model"] == "unigram" else f" MODEL={trained['model']}"

@@ -54,8 +54,7 @@ def built_in() -> dict[str, Dataset]:
         "wikitext": Dataset(
             HuggingFace("Salesforce/wikitext", "wikitext-103-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
         ),
-        # FineWeb2's Bokmål (ODC-By 1.0): OSCAR, which T5s of single languages were trained on, was a script that
-        # `datasets` runs no more
+        # FineWeb2's Bokmål (ODC-By 1.0), as `datasets` runs the script of OSCAR no more
         "norwegian": Dataset(
             HuggingFace(
                 "HuggingFaceFW/fineweb-2", "nob_Latn", "af9c13333eb981300149d5ca60a8e9d659b276b9", streamed=True

@@ -24,7 +24,7 @@ from t5xpg.data.text.manifest import (
     write_manifest,
 )
 from t5xpg.data.text.messages import InstalledMessages
-from t5xpg.data.text.sources import HuggingFace, LocalFiles, OfFiles, Selection
+from t5xpg.data.text.sources import OF_FILES, HuggingFace, LocalFiles, Selection
 from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -52,8 +52,8 @@ def export_dataset(
     files (of `local_files.parse_files`), hub: replace the known source of `name`. fields (of `labelled.parse_fields`):
     of records. Rows without text are left out. min_characters: of texts in the user's files and on the hub, what
     shorter ones are left out (None: none; datasets that are known by name have a rule of their own). select: the text
-    of some files, for `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source without
-    splits.
+    of some files, for `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source
+    without splits.
     on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out. What is left out is
     counted by reason, in the manifest and for the user. force: export again what is up to date, and replace an export
     of another text. log: gets lines for the user.
@@ -62,7 +62,11 @@ def export_dataset(
     else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
     expected one.
     """
-    left_out = _left_out(name, on_bad_line, files)
+    if on_bad_line not in ON_BAD_LINE:
+        raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
+    if on_bad_line != "error" and files is None:
+        raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
+    left_out = LeftOut(skip_malformed=on_bad_line == "skip")
     dataset = _dataset(name, files, fields, hub, left_out, min_characters)
     if select is not None:
         dataset = _selected(name, dataset, select)
@@ -154,15 +158,6 @@ def check_source(
         dataset.source.catalogs(name)
 
 
-def _left_out(name: str, on_bad_line: str, files: Mapping[str | None, list[Path]] | None) -> LeftOut:
-    """What counts the rows that are left out."""
-    if on_bad_line not in ON_BAD_LINE:
-        raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
-    if on_bad_line != "error" and files is None:
-        raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
-    return LeftOut(skip_malformed=on_bad_line == "skip")
-
-
 def exported_name(name: str, select: Selection | None) -> str:
     """What the export of a selection of a dataset is called: `pycode_a` for `a*` of `pycode`."""
     return name if select is None else f"{name}_{select.suffix}"
@@ -195,7 +190,7 @@ def _dataset(
     known = built_in()
     if name not in known:
         close, (whole, _, suffix) = nearest(name, known), name.rpartition("_")
-        if whole in known and isinstance(known[whole].source, OfFiles) and suffix.isalnum():  # the name of a selection
+        if whole in known and isinstance(known[whole].source, OF_FILES) and suffix.isalnum():  # the name of a selection
             close = f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
         raise UserError(
             f"There is no dataset {name!r}.{close} To make one of your own text: "
@@ -205,8 +200,8 @@ def _dataset(
 
 
 def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
-    if not isinstance(dataset.source, OfFiles) or dataset.fields != TEXT:
-        able = [known for known, one in built_in().items() if isinstance(one.source, OfFiles) and one.fields == TEXT]
+    if not isinstance(dataset.source, OF_FILES) or dataset.fields != TEXT:
+        able = [known for known, one in built_in().items() if isinstance(one.source, OF_FILES) and one.fields == TEXT]
         raise UserError(
             f"SELECT={select} chooses files by their names, and the text of {name} is not of files with names. "
             f"It can be of {', '.join(able)}, or of FILES=…"

@@ -20,17 +20,15 @@ _REACH_SECONDS = 5.0
 def splits(
     path: str, configuration: str | None, revision: str | None, streamed: bool = False
 ) -> dict[str | None, tuple[Iterator[str], int | None]]:
-    """The texts of the train, validation and test splits of a dataset, by its name on the hub or local folder, and
-    their numbers.
+    """The texts of the splits of a dataset (a name on the hub, or a local folder), and their numbers. Without a network
+    the copy in the cache of `datasets` is used.
 
-    Without a network the copy in the cache of `datasets` is used. `streamed`: as they come, without a copy and a
-    number; where there are not all three splits, the train split under the name None. Raises UserError where the
-    dataset cannot be had or has other splits or columns, here or at a row.
+    streamed: as they come, without a copy and a number; the train split under the name None where there are not all
+    three. UserError where the dataset cannot be had, or has other splits or columns, here or at a row.
     """
-    loaded = _load(path, configuration, revision=revision, streaming=streamed)
-    names: dict[str | None, str] = {split: split for split in SPLITS}
-    if streamed and not set(SPLITS) <= set(loaded):
-        names = {None: "train"}
+    loaded = load(path, configuration, revision=revision, streaming=streamed)
+    whole = not streamed or set(SPLITS) <= set(loaded)
+    names: dict[str | None, str] = {split: split for split in SPLITS} if whole else {None: "train"}
     found: dict[str | None, tuple[Iterator[str], int | None]] = {}
     for split, name in names.items():
         if name not in loaded:
@@ -62,19 +60,16 @@ def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[st
             yield text
 
 
-def rows(
-    path: str, configuration: str | None, revision: str | None, split: str, streaming: bool
-) -> Iterator[dict[str, Any]]:
-    """The rows of a split of a dataset (a name on the hub, or a local folder), in order: from its copy in the cache of
-    `datasets`, or as they come, with `streaming`. Raises UserError where the dataset cannot be had."""
-    yield from _load(path, configuration, revision=revision, split=split, streaming=streaming)
-
-
-def _load(path: str, configuration: str | None, **options: Any) -> Any:
+def load(path: str, configuration: str | None, **options: Any) -> Any:
     """What `datasets.load_dataset` gives. Raises UserError where the dataset cannot be had."""
     import datasets
 
-    with _quiet(), _offline_where_unreachable() as reached:
+    # no retries and hints in the log; the library's bars (download, conversion) on a terminal alone
+    for name in ("datasets", "huggingface_hub", "fsspec", "filelock"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    with _offline_where_unreachable() as reached:
         try:
             return datasets.load_dataset(path, configuration, **options)
         except Exception as error:  # connection, hub, file and generation errors share no base class
@@ -118,24 +113,3 @@ def _reachable(endpoint: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No retries and hints in the log; the library's bars (download, conversion) on a terminal alone."""
-    import datasets
-
-    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub", "fsspec", "filelock")]
-    levels = {logger: logger.level for logger in loggers}
-    bars = datasets.utils.are_progress_bars_disabled()
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
-        if not bars:
-            datasets.enable_progress_bars()

@@ -1,8 +1,6 @@
-"""The installed packages whose files the embedded datasets are read from.
-
-Each is a pure-Python wheel (the same files on every platform and Python) that every lock in `requirements/` pins to one
-version. Files are found by the package's record of installation and read as bytes; nothing is imported, and the
-standard library, which differs from one Python to the next, is never read.
+"""The installed packages whose files the embedded datasets are read from: pure-Python wheels, the same on every
+platform, that every lock in `requirements/` pins to one version. Files are read as bytes, by the package's record of
+installation.
 """
 
 import csv
@@ -76,10 +74,8 @@ def site_packages() -> Path:
 
 
 def source_files(packages: Mapping[str, str], site: Path) -> Iterator[SourceFile]:
-    """The Python files of the packages (name to version) under `site`, in an order that is the same everywhere, without
-    tests, vendored packages, generated code, and other encodings than UTF-8.
-
-    Raises UserError where a package is missing, has another version, or has no record of its files.
+    """The Python files of the packages (name to version) under `site`, in the same order everywhere, without tests,
+    vendored and generated code. UserError where a package is missing, has another version, or no record of its files.
     """
     for _, paths in sorted(_recorded_files(packages, site).items()):
         for path in paths:

@@ -40,8 +40,7 @@ class Supervised:
 
 @dataclass(frozen=True)
 class TfdsTask:
-    """A task over a data set of TensorFlow Datasets, by its name there with configuration and version. splits: those of
-    the task, as slices of its splits."""
+    """A task over TensorFlow Datasets: a name with configuration and version, and splits as slices of its splits."""
 
     dataset: str
     splits: Mapping[str, str]
@@ -71,8 +70,7 @@ TFDS_TASKS: Mapping[str, TfdsTask] = {
 
 
 def parse_fields(given: str) -> dict[str, str]:
-    """The fields of `FIELDS=`: what each is called in the export, to what it is called in the files, in order. Raises
-    UserError for fields that have no task."""
+    """`FIELDS=`: what each is called in the export, to its name in the files. UserError for fields without task."""
     fields: dict[str, str] = {}
     for word in given.replace(",", " ").split():
         name, _, called = word.partition("=")

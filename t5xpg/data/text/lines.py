@@ -63,8 +63,7 @@ def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[byte
 
 
 def text_of_line(line: bytes | None, where: str) -> str:
-    """A line of `bounded_lines` as text, without its line end and a byte order mark. Raises BadLineError for one that
-    is too long, not UTF-8, or holds a zero byte."""
+    """A line as text, without its end and mark. BadLineError where it is too long, not UTF-8, or has a zero byte."""
     if line is None:
         raise BadLineError(
             f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a line: is this a text file?"

@@ -103,8 +103,7 @@ def form_of(path: Path) -> str:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
-    """The lines of a file, unpacked (see `bounded_lines`), and where each stands: "a.txt.gz:3". Raises UserError where
-    it cannot be read on."""
+    """The lines of a file, unpacked, and where each stands: "a.txt.gz:3". UserError where it cannot be read on."""
     line_number = 0
     try:
         with _opened(path) as file:
@@ -115,8 +114,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Some columns of a file of parquet, row by row, and where each stands. Raises UserError for columns that are not
-    there, and where it cannot be read on."""
+    """Columns of a parquet file by rows, and where each stands. UserError for missing columns and damage."""
     # imported here: Arrow takes a while to load, and most exports do without
     import pyarrow
     import pyarrow.parquet
@@ -140,7 +138,6 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
 
 
 def _opened(path: Path) -> Any:
-    """The file, unpacked, as a context manager."""
     opener = _OPENERS.get(path.suffix.lower())
     return opener(path) if opener else path.open("rb")
 

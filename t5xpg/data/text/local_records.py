@@ -100,7 +100,6 @@ def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
 
 
 def _column_lines(path: Path, fields: Sequence[str]) -> Iterator[tuple[bytes | None, str, Sequence[str]]]:
-    """The lines of a file of columns, and what the columns are called."""
     columns = list(fields)
     for number, (line, where) in enumerate(numbered_lines(path)):
         if number == 0 and line is not None:

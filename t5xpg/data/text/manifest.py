@@ -41,10 +41,8 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record of an export. source: where the text came from (kind, revision or versions or digests). filter: which
-    rows were kept. limit, max_bytes: what a split was cut to, in rows and bytes of text. rows_read: how many rows were
-    looked at. fields: what a line holds.
-    """
+    """The record of an export: where the text came from, which rows were kept (`filter`), what a split was cut to
+    (`limit` rows, `max_bytes` of text), how many rows were looked at, and what a line holds (`fields`)."""
 
     name: str
     source: Mapping[str, Any]
@@ -217,7 +215,6 @@ def _files_given(source: Mapping[str, Any]) -> list[str]:
 
 
 def _one_word(text: str) -> str:
-    """A text as one word of a shell's line."""
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
 
 

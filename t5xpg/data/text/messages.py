@@ -36,7 +36,6 @@ class InstalledMessages:
     folders: tuple[Path, ...] = FOLDERS
 
     def describe(self) -> dict[str, Any]:
-        """Languages, and number and digest of the catalogues."""
         digest = hashlib.sha256()
         found = catalogs(self.languages, self.folders)
         for name, path in found:
@@ -81,7 +80,10 @@ def catalog_documents(paths: Iterable[Path]) -> Iterator[str]:
     def lines(path: Path) -> Iterator[str]:
         for message in translations(path):
             line = " ".join(message.split())
-            if line not in seen and _is_text(line):
+            letters = sum(map(str.isalpha, line))
+            # words for the most part, and not names, options or fields to be filled in
+            is_text = len(message.split()) >= _FEWEST_WORDS and letters >= 0.75 * len(line.replace(" ", ""))
+            if is_text and line not in seen:
                 seen.add(line)
                 yield line
 
@@ -90,10 +92,8 @@ def catalog_documents(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def translations(path: Path) -> Iterator[str]:
-    """The translated messages of a catalogue (a .mo file) in its order, each form of a plural by itself, as far as they
-    are in its encoding. Raises UserError where the file is none. (Babel and the standard library fail on older
-    catalogues.)
-    """
+    """The translated messages of a catalogue (a .mo file), each form of a plural by itself. UserError where the file is
+    none. (Babel and the standard library fail on older catalogues.)"""
     try:
         pairs = list(_pairs(path.read_bytes()))
         header = next((translated for original, translated in pairs if not original), b"")
@@ -125,10 +125,3 @@ def _pairs(data: bytes) -> Iterator[tuple[bytes, bytes]]:
                 raise ValueError("it is cut off")
             pair.append(data[start : start + length])
         yield pair[0], pair[1]
-
-
-def _is_text(line: str) -> bool:
-    """Words for the most part, and not names, options or fields to be filled in."""
-    letters = sum(1 for character in line if character.isalpha())
-    visible = sum(1 for character in line if not character.isspace())
-    return len(line.split()) >= _FEWEST_WORDS and letters >= 0.75 * visible

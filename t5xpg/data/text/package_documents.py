@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from t5xpg.data.text.installed import SourceFile
 
-# A file is cut before a top-level statement once a piece has this many characters, and before a method or an inner
-# function once it has the second number.
+# A file is cut before a top-level statement once a piece has so many characters, and later before an inner function.
 _CODE_CHARACTERS = 2000
 _LONG_DOCUMENT_CHARACTERS = 8000
 _MAX_LINE_CHARACTERS = 300  # longer lines are data
@@ -24,7 +23,10 @@ def code_documents(files: Iterable[SourceFile]) -> Iterator[str]:
         lines = itertools.dropwhile(lambda line: not line.strip() or line.startswith("#"), file.text.split("\n"))
         for piece in _pieces(lines):
             key = hashlib.sha256(piece.encode("utf-8", errors="replace")).digest()
-            if key not in seen and _is_code(piece):
+            letters, visible = _letters_and_visible(piece)
+            # no table of data
+            is_code = letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
+            if is_code and key not in seen:
                 seen.add(key)
                 yield piece
 
@@ -33,7 +35,10 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
     piece: list[str] = []
     size, previous = 0, ""
     for line in lines:
-        if not previous.strip() and size >= _CODE_CHARACTERS and _may_start(line, size):
+        # a piece may start with a line that follows an empty one
+        is_outside = line[:1] not in ("", " ", "\t", ")", "]", "}")
+        is_inner = size >= _LONG_DOCUMENT_CHARACTERS and line.lstrip().startswith(("def ", "async def ", "class ", "@"))
+        if not previous.strip() and size >= _CODE_CHARACTERS and (is_outside or is_inner):
             yield "\n".join(piece).strip("\n")
             piece, size = [], 0
         piece.append(line.rstrip(" \t"))
@@ -42,18 +47,8 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
     yield "\n".join(piece).strip("\n")
 
 
-def _may_start(line: str, size: int) -> bool:
-    """Whether a piece may start with a line that follows an empty one."""
-    if line[:1] not in ("", " ", "\t", ")", "]", "}"):
-        return True
-    return size >= _LONG_DOCUMENT_CHARACTERS and line.lstrip().startswith(("def ", "async def ", "class ", "@"))
-
-
-def _is_code(piece: str) -> bool:
-    """Not a table of data: lines of some length at most, and more letters than digits and signs."""
-    visible = sum(1 for character in piece if not character.isspace())
-    letters = sum(1 for character in piece if character.isascii() and character.isalpha())
-    return letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
+def _letters_and_visible(text: str) -> tuple[int, int]:
+    return len(re.findall("[A-Za-z]", text)), sum(not character.isspace() for character in text)
 
 
 _DOCUMENTATION_CHARACTERS = 1500  # texts of one file are joined until a document has as many
@@ -78,7 +73,6 @@ def texts_and_packages(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]
 
 
 def _prose(file: SourceFile, seen: set[bytes]) -> Iterator[str]:
-    """The docstrings of a file as far as they are prose, without what was seen."""
     return (prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
 
 
@@ -197,8 +191,6 @@ def _is_prose(paragraph: str) -> bool:
     """Mostly letters and spaces, and no interactive example."""
     if ">>>" in paragraph or "\n$ " in f"\n{paragraph}":
         return False
-    visible = sum(1 for character in paragraph if not character.isspace())
-    letters = sum(1 for character in paragraph if character.isascii() and character.isalpha())
-    words = len(paragraph.split())
+    letters, visible = _letters_and_visible(paragraph)
     # tables and arrays have few letters; code has few and long words
-    return letters >= 0.75 * visible and visible <= 9 * words
+    return letters >= 0.75 * visible and visible <= 9 * len(paragraph.split())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
@@ -77,8 +77,7 @@ Row: TypeAlias = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split, in order, and their number where it is known; `split` None: one text from which the splits
-    are to be taken."""
+    """The rows of one split, and their number where known; `split` None: a text from which splits are to be taken."""
 
     split: str | None
     texts: Iterable[Row]
@@ -95,21 +94,11 @@ class Source(Protocol):
         """The rows of each split. Raises UserError where the text cannot be had."""
 
 
-@runtime_checkable
-class OfFiles(Protocol):
-    """A source whose text is that of files with names."""
-
-    def select(self, selection: Selection, corpus: str) -> Source:
-        """The text of the chosen files alone. corpus: what the whole is called. Raises UserError, here or where it is
-        read, for patterns that match nothing."""
-
-
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files, by split (see `local_files.parse_files`). left_out: says what becomes of malformed lines, and
-    counts them; without it they are errors. fields: what each is called in the export, to what it is called in the
-    files. selection: by which the files were chosen, and of which dataset.
-    """
+    """The user's files, by split. left_out: says what becomes of malformed lines, and counts them; without it they are
+    errors. fields: the name of each in the export and in the files. selection: by which the files were chosen, and of
+    which dataset."""
 
     files: Mapping[str | None, list[Path]]
     left_out: LeftOut | None = None
@@ -128,14 +117,13 @@ class LocalFiles:
         return {"kind": "files", **fields, **chosen, "files": files}
 
     def select(self, selection: Selection, corpus: str) -> "LocalFiles":
-        """By the names of the files without their folders."""
+        """The text of some files, by their names without folders. corpus: what the whole is called."""
         selection.require_any("FILES", [path.name for paths in self.files.values() for path in paths])
         chosen = {split: [path for path in paths if selection.takes(path.name)] for split, paths in self.files.items()}
         files = {split: paths for split, paths in chosen.items() if paths}
         return dataclasses.replace(self, files=files, selection=(selection, corpus))
 
     def read(self) -> Iterator[Rows]:
-        """The rows of the files, one file behind the other."""
         names, left_out = tuple(self.fields.values()), self.left_out
         parts = {split: parts_of(paths, names) for split, paths in self.files.items()}
         for split in (None, *SPLITS):
@@ -146,8 +134,7 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class InstalledText:
-    """Text from the files of installed packages. extraction: counts changes to how it is read, so that exports of an
-    earlier way are not taken for up to date."""
+    """Text from the files of installed packages. extraction: counts changes to how it is read."""
 
     packages: Mapping[str, str]
     documents: Callable[[Iterable[SourceFile]], Iterator[Row]]
@@ -155,15 +142,13 @@ class InstalledText:
     site: Path = field(default_factory=site_packages)
 
     def describe(self) -> dict[str, Any]:
-        """Packages and versions."""
         return {"kind": "installed packages", "packages": dict(self.packages), "extraction": self.extraction}
 
     def read(self) -> Iterator[Rows]:
-        """One text, from which the splits are to be taken."""
         yield Rows(None, self.documents(source_files(self.packages, self.site)))
 
     def select(self, selection: Selection, corpus: str) -> "SelectedText":
-        """By the paths of the files inside site-packages: `absl/flags/_flag.py`."""
+        """The text of some files, by their paths inside site-packages, `absl/flags/_flag.py`. corpus: see above."""
         return SelectedText(self, selection, corpus)
 
 
@@ -177,7 +162,6 @@ class SelectedText:
     corpus: str
 
     def describe(self) -> dict[str, Any]:
-        """Packages and versions of the whole, and the selection."""
         return {**self.whole.describe(), **selected(self.selection, self.corpus)}
 
     def read(self) -> Iterator[Rows]:
@@ -212,6 +196,9 @@ class SelectedText:
                 yield Rows(split, chosen, len(chosen))
 
 
+OF_FILES = (LocalFiles, InstalledText)  # their text is that of files with names
+
+
 @dataclass(frozen=True)
 class HuggingFace:
     """A dataset of the Hugging Face hub at one revision, or of a local folder laid out like one, with a column "text"
@@ -223,7 +210,6 @@ class HuggingFace:
     streamed: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """Path, configuration, revision, and whether it is streamed."""
         return {
             "kind": "hugging face",
             "path": self.path,

@@ -28,7 +28,10 @@ def vocabulary_of_file(
     gets a new id behind all others. Raises UserError where there is no such file, or no end token, or text would be
     taken for padding.
     """
-    file = _file(Path(path))
+    file = next((path / name for name in FILES if (path / name).is_file()), path).resolve()
+    if not file.is_file():
+        what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "is not there"
+        raise UserError(f"{path} {what}. Expected a SentencePiece model, or a tokenizer.json of Hugging Face.")
     kind = HUGGING_FACE if file.suffix == ".json" else SENTENCEPIECE
     model = load(kind, str(file))
     special = dict(model.special_ids)
@@ -65,14 +68,6 @@ def vocabulary_of_record(value: Mapping[str, Any], copy: Path) -> Vocabulary:
     if model is None or (Path(model).is_file() and sha256_of_file(Path(model)) == value["model_sha256"]):
         return Vocabulary.from_json(value)
     return Vocabulary.from_json({**value, "model_file": str(copy)} if copy.is_file() else value)
-
-
-def _file(path: Path) -> Path:
-    found = next((path / name for name in FILES if (path / name).is_file()), path)
-    if not found.is_file():
-        what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "is not there"
-        raise UserError(f"{path} {what}. Expected a SentencePiece model, or a tokenizer.json of Hugging Face.")
-    return found.resolve()
 
 
 def _padding(kind: str, model: TokenModel, special: dict[str, int | None], file: Path) -> int:

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,16 @@ Log = Callable[[str], None]
 
 
 def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
-    """What there is to say of a vocabulary on the held-out text of the export in `folder`: counts of what was measured
-    on, and "coverage" (share of characters that are known), "tokens_per_word" (between white space), "bytes_per_token",
-    "used" (share of pieces that occur), "pieces_by_length" (in characters, without special and byte pieces),
-    "longest_pieces".
-    """
+    """What there is to say of a vocabulary on the held-out text in `folder`: counts of what was measured on, "coverage"
+    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces), lengths and "longest_pieces"."""
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
     seen = np.zeros(vocabulary.size, bool)
-    with Progress(f"measure on {split}", None, "documents") as progress:
-        for text in _texts(split_path(folder, split)):
+    with (
+        split_path(folder, split).open("rb") as file,
+        Progress(f"measure on {split}", None, "documents") as progress,
+    ):
+        for text in (text for line in file for text in json.loads(line).values()):
             ids = vocabulary.encode_plain(text)
             seen[ids] = True
             counts.update(documents=1, characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
@@ -84,12 +84,6 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(f"  {name:<14} {value}" for name, value in rows)
 
 
-def _texts(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
-        for line in file:
-            yield from json.loads(line).values()
-
-
 def train_vocabulary(
     dataset: str,
     settings: VocabularySettings,
@@ -99,11 +93,8 @@ def train_vocabulary(
     force: bool = False,
     log: Log = print,
 ) -> VocabularyRecord:
-    """Train a SentencePiece model on the training split of an export, into `data_dir/dataset/vocabularies/name/`,
-    unless it is there.
-
-    Raises UserError where there is one of another text or settings (`force` replaces it: models that were trained with
-    its ids need it), and where the text is too little or not as it was exported.
+    """Train a model on the training split of an export, into `data_dir/dataset/vocabularies/name/`, unless it is there.
+    UserError where there is another (`force` replaces it), and where the text is too little or not as it was exported.
     """
     manifest = read_manifest(data_dir / dataset)
     manifest.check_files(data_dir / dataset)
@@ -162,9 +153,7 @@ def copy_vocabulary(
 
 def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyRecord | None:
     """The vocabulary of that name, where it is the one that is wanted. Raises UserError where it is another."""
-    _check_name(wanted.name)
-    folder = folder_of(data_dir, wanted.dataset, wanted.name)
-    remove_abandoned(folder.parent)
+    folder = _folder(wanted, data_dir)
     if not (folder / RECORD).exists():
         return None
     record = read_record(folder)
@@ -188,9 +177,12 @@ def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyReco
     return record
 
 
-def _check_name(name: str) -> None:
-    if not NAME.fullmatch(name) or len(name) > 100:
-        raise UserError(f"VOCAB={name[:100]}: a name is at most 100 letters, digits and underscores.")
+def _folder(wanted: VocabularyRecord, data_dir: Path) -> Path:
+    if not NAME.fullmatch(wanted.name) or len(wanted.name) > 100:
+        raise UserError(f"VOCAB={wanted.name[:100]}: a name is at most 100 letters, digits and underscores.")
+    folder = folder_of(data_dir, wanted.dataset, wanted.name)
+    remove_abandoned(folder.parent)
+    return folder
 
 
 def _changes(form: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -204,10 +196,7 @@ def _changes(form: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list
 def _put(
     wanted: VocabularyRecord, data_dir: Path, model: bytes, vocabulary_of: Callable[[Path], Vocabulary], log: Log
 ) -> VocabularyRecord:
-    """Write a vocabulary and its report, whole or not at all."""
-    _check_name(wanted.name)
-    folder = folder_of(data_dir, wanted.dataset, wanted.name)
-    remove_abandoned(folder.parent)
+    folder = _folder(wanted, data_dir)
     with directory_atomically(folder) as new:
         (new / wanted.model_file).write_bytes(model)
         vocabulary = vocabulary_of(new / wanted.model_file)

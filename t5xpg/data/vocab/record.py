@@ -1,7 +1,7 @@
 """Vocabularies that were made for the exports: where they lie, and the record of what they were made from.
 
 A vocabulary is a folder `<data folder>/<dataset>/vocabularies/<name>/` with the model (`sentencepiece.model` or
-`tokenizer.json`), its record `vocabulary.json` and its report `report.json`. Tasks call it `<dataset>_<name>`.
+`tokenizer.json`), `vocabulary.json` and `report.json`. Tasks call it `<dataset>_<name>`.
 """
 
 import re
@@ -78,7 +78,6 @@ def check_model_of(vocabulary: Vocabulary) -> None:
 
 
 def folder_of(data_dir: Path, dataset: str, name: str) -> Path:
-    """Where a vocabulary lies."""
     return data_dir / dataset / FOLDER / name
 
 

@@ -1,8 +1,5 @@
 """Tokens that are named, not spelt: one id each, and a text in brackets that stands for it in prompts and decoded text.
-
-Sentinels are the blanks of span corruption; these are the marks of other objectives. A vocabulary has those that its
-`named_tokens` say, as some of its extra ids: see `t5xpg.data.vocab.vocabulary`.
-"""
+Sentinels are the blanks of span corruption; the marks of other objectives are a vocabulary's `named_tokens`."""
 
 import functools
 import itertools
@@ -58,8 +55,7 @@ def excerpt(text: str, context: int) -> str:
     return before + " … ".join(parts) + after
 
 
-# UL2's modes, which begin the inputs (Tay et al. 2022, section 3.1.3, calls them [R], [X] and [S]; the names here are
-# those of its released models)
+# UL2's modes, which begin the inputs, as in its released models (Tay et al. 2022, section 3.1.3: [R], [X], [S])
 NLU = "[NLU]"  # R: spans that are short and few
 NLG = "[NLG]"  # X: spans that are long, or many
 S2S = "[S2S]"  # S: the end of the text

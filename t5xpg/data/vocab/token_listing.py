@@ -10,9 +10,15 @@ _DIGITS = 12  # of an id
 
 
 def listing(vocabulary: Vocabulary, text: str | None, ids: str | None) -> Iterator[str]:
-    """The lines: the special ids, then the tokens of `text`, or of `ids` ("383,105"), where one of them is given.
-    Raises UserError for ids that the vocabulary does not have."""
-    tokens = _read_ids(ids, vocabulary) if ids is not None else None if text is None else vocabulary.encode(text)
+    """The special ids, then the tokens of `text`, or of `ids` ("383,105"). UserError for ids that there are not."""
+    tokens = None if text is None else vocabulary.encode(text)
+    if ids is not None:
+        words = ids.replace(",", " ").split()
+        if not all(word.isascii() and word.isdecimal() and len(word) <= _DIGITS for word in words):
+            raise UserError(f"IDS={ids}: expected whole numbers, 383,105,1.")
+        tokens = [int(word) for word in words]
+        if max(tokens, default=0) >= vocabulary.size:
+            raise UserError(f"IDS={ids}: the vocabulary has ids below {vocabulary.size:,}.")
     unknown = "" if vocabulary.unk_id is None else f", unknown {vocabulary.unk_id}"
     yield f"{vocabulary.kind}, {vocabulary.size:,} ids: padding {vocabulary.pad_id}, end {vocabulary.eos_id}{unknown}"
     last = vocabulary.num_sentinels - 1
@@ -22,16 +28,6 @@ def listing(vocabulary: Vocabulary, text: str | None, ids: str | None) -> Iterat
         yield f"sentinels, {named}: {ends}"
     if tokens is not None:
         yield from _token_lines(vocabulary, tokens)
-
-
-def _read_ids(text: str, vocabulary: Vocabulary) -> list[int]:
-    words = text.replace(",", " ").split()
-    if not all(word.isascii() and word.isdecimal() and len(word) <= _DIGITS for word in words):
-        raise UserError(f"IDS={text}: expected whole numbers, 383,105,1.")
-    ids = [int(word) for word in words]
-    if ids and max(ids) >= vocabulary.size:
-        raise UserError(f"IDS={text}: the vocabulary has ids below {vocabulary.size:,}.")
-    return ids
 
 
 def _token_lines(vocabulary: Vocabulary, tokens: Sequence[int]) -> Iterator[str]:

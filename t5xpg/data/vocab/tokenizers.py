@@ -1,15 +1,12 @@
-"""Tokenizers in files, whichever library reads them: text to ids, ids to text, bytes of an id.
-
-A vocabulary (`t5xpg.data.vocab.vocabulary`) is such a model with ids for sentinels behind its tokens, or none: bytes.
-Each library is imported by the model that needs it: byte vocabularies do without.
-"""
+"""Tokenizers in files, whichever library reads them: text to ids, ids to text, bytes of an id. A `Vocabulary` is such a
+model with ids for sentinels behind its tokens, or none. Each library is imported by the model that needs it."""
 
 import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,32 +31,6 @@ _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _MOST_IDS = 10_000_000
 # A token that every tokenizer has something for: what is decoded behind it stands inside of a text.
 _ANCHOR = "a"
-
-
-class TokenModel(Protocol):
-    """A loaded model, with ids below `size`. num_bytes: int32[size], see `Vocabulary.token_bytes`. own_sentinels: the
-    ids of its tokens `<extra_id_0>`, `<extra_id_1>` …, up to the first gap. special_ids: its own padding, end and
-    unknown token, or None. covers_all_text: no text has unknown tokens.
-    """
-
-    size: int
-    num_bytes: np.ndarray
-    own_sentinels: tuple[int, ...]
-    special_ids: dict[str, int | None]
-    covers_all_text: bool
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, without an end token."""
-
-    def decode(self, ids: Sequence[int], follows: bool) -> str:
-        """The text of ids; ids that stand for no text are left out. follows: something stands before it."""
-
-    def piece(self, token: int) -> str:
-        """The token as the model writes it; "" for an id that it does not use."""
-        ...
-
-    def unknown_characters(self, text: str) -> int:
-        """How many characters of a text become the unknown token."""
 
 
 class HuggingFaceTokenizer:
@@ -226,7 +197,7 @@ class SentencePieceModel:
 
 
 @functools.cache
-def load(kind: str, file: str, tokenizer_pad_id: int = 0) -> TokenModel:
+def load(kind: str, file: str, tokenizer_pad_id: int = 0) -> HuggingFaceTokenizer | SentencePieceModel:
     """The model in a file, which stays loaded until `load.cache_clear()`. tokenizer_pad_id: see `Vocabulary`. Raises
     UserError where there is none that can be read."""
     if not Path(file).is_file():
@@ -276,3 +247,8 @@ class PlainIds:
 
 
 plain_ids = functools.cache(PlainIds)
+# A loaded model, with ids below `size`. num_bytes: int32[size], see `Vocabulary.token_bytes`. own_sentinels: the ids of
+# its tokens `<extra_id_0>`, `<extra_id_1>` …, up to the first gap. special_ids: its own padding, end and unknown token,
+# or None. covers_all_text: no text has unknown tokens. `encode` adds no end token; `decode` leaves out ids that stand
+# for no text (follows: something stands before it); `piece` is "" for an id that is not used.
+TokenModel: TypeAlias = HuggingFaceTokenizer | SentencePieceModel | PlainIds

@@ -41,7 +41,6 @@ class SampleSize:
         return cls(bytes=int(match[1]) * unit) if unit else cls(sentences=int(match[1]))
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
         return str(self.sentences) if self.sentences is not None else f"{self.bytes}B"
 
 

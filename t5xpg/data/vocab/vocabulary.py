@@ -1,20 +1,17 @@
 """Vocabularies without TensorFlow: text to token ids and back, and the numbering of sentinels.
 
-A sentinel stands for a blank in an input and for the head of its filling in a target; its text is `<extra_id_3>`.
-Three numberings of the same sentinels are in use for bytes, and a model trained with one reads nonsense in another, so
-the convention is a property of the vocabulary:
+A sentinel, `<extra_id_3>`, stands for a blank in an input and for the head of its filling in a target. A model that was
+trained with one numbering of them reads nonsense in another, so the convention is a property of the vocabulary:
 
 - `seqio`: the last id, counting down. What `t5.data.preprocessors.span_corruption` writes. With 125 extra ids the
   first sentinel of the byte vocabulary is 383; with T5's SentencePiece model and 100 extra ids it is 32099.
 - `byt5_google`: 258 counting down, as Google's ByT5 checkpoints were trained (a byte vocabulary without extra ids).
   These are the ids of the bytes 0xFF downwards; 0xFF to 0xF5 never occur in UTF-8: eleven sentinels are unambiguous.
-- `transformers`: 259 counting up, as the ByT5 tokenizer of `transformers` numbers them. For SentencePiece it counts
-  down from the last id, the same as `seqio`.
+- `transformers`: 259 counting up, as its ByT5 tokenizer numbers them; for SentencePiece the same as `seqio`.
 - `own`: the tokens of a model that are named `<extra_id_0>` and so on, where it has some.
 
-Other ids behind the tokens may have names, such as `[NLU]`: `named_tokens`, in order. They take the extra ids at the
-end that the sentinels do not start from, so that both conventions number sentinels as if there were no names: the first
-extra id and those behind it in `seqio`, the last one and those before it in `transformers`.
+Other extra ids may have names, such as `[NLU]`: `named_tokens`, in order. They take those that sentinels do not start
+from: the first extra id and those behind it in `seqio`, the last one and those before it in `transformers`.
 """
 
 import functools
@@ -117,7 +114,6 @@ class Vocabulary:
 
     @property
     def _tokens(self) -> int:
-        """How many ids stand before the extra ids."""
         return _FIRST_BYTE + _NUM_BYTES if self.kind == BYTES else self._model.size
 
     @property
@@ -177,7 +173,6 @@ class Vocabulary:
 
     @functools.cached_property
     def _marks(self) -> dict[int, str]:
-        """The texts of sentinels and named tokens."""
         sentinels = {token: f"<extra_id_{index}>" for index, token in enumerate(self._sentinel_ids)}
         return {self.named_id(name): name for name in self.named_tokens} | sentinels
 
@@ -274,8 +269,7 @@ class Vocabulary:
         model_file = value.get("model_file")
         if model_file is not None:
             _check_model_file(value["kind"], model_file, value.get("model_sha256"))
-        names = (*_RECORDED, "named_tokens", *_WHERE_NOT_ZERO)
-        fields = {name: value[name] for name in names if name in value}
+        fields = {name: value[name] for name in (*_RECORDED, "named_tokens", *_WHERE_NOT_ZERO) if name in value}
         if isinstance(fields.get("named_tokens"), list):
             fields["named_tokens"] = tuple(fields["named_tokens"])
         vocabulary = cls(model_file=model_file, **fields)
