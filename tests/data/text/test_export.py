@@ -19,8 +19,7 @@ from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
 from t5xpg.data.text.sources import Rows
 
-# Some 17 s each: all that the packages of the lock have of documentation.
-LONG = pytest.mark.process
+LONG = pytest.mark.process  # all that the packages of the lock have of documentation: some 17 s
 
 
 def row(i: int, length: int = 150) -> str:

@@ -75,7 +75,7 @@ def test_without_a_network_it_says_so_in_one_line_with_two_ways_on(tmp_path: Pat
         export_dataset("wikitext", data_dir=tmp_path / "data")
     assert re.fullmatch(
         r"Cannot load Salesforce/wikitext \(wikitext-103-raw-v1\): there is no network\. Two ways on:.* "
-        r'FILES="train=.* HF_HOME.*',
+        r'FILES="train=.*HF_HOME.*',
         str(raised.value),
     )
     assert list((tmp_path / "data").iterdir()) == []

@@ -28,6 +28,7 @@ from t5xpg.data.text.labelled import (
 )
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
+SUFFIXES = ("", "_bytes640", "_byt5", "_mine_unigram_90")
 PIECES = NamedVocabulary("mine_unigram_90", Vocabulary("bytes", extra_ids=7), SpanCorruption())
 
 
@@ -71,11 +72,7 @@ def test_fields_without_a_task_are_refused(given: str, message: str) -> None:
 def test_names_of_tasks_of_records() -> None:
     entries = (*VOCABULARIES, PIECES)
     names = [row.name for row in rows("mine", entries, ("en", "de"))]
-    assert names == [
-        f"mine_translate_{pair}{suffix}"
-        for pair in ("en_de", "de_en")
-        for suffix in ("", "_bytes640", "_byt5", "_mine_unigram_90")
-    ]
+    assert names == [f"mine_translate_{pair}{suffix}" for pair in ("en_de", "de_en") for suffix in SUFFIXES]
     for name in names:
         assert dataset_of(name, ["mine", "yours"], entries) == possible_dataset(name, entries) == "mine"
         row = row_of(name, "mine", entries)
@@ -99,9 +96,7 @@ def test_what_to_type_for_a_task_that_is_not_there() -> None:
 
 def test_names_of_tasks_of_tensorflow_datasets() -> None:
     found = {row.name: row for row in tfds_rows((*VOCABULARIES, PIECES))}
-    assert set(found) == {
-        f"{name}{suffix}" for name in TFDS_TASKS for suffix in ("", "_bytes640", "_byt5", "_mine_unigram_90")
-    }
+    assert set(found) == {f"{name}{suffix}" for name in TFDS_TASKS for suffix in SUFFIXES}
     assert (found["squad_bytes640"].cached_as, found["squad_bytes640"].vocabulary.size) == ("squad", 640)
     # the numbers of Lee et al. 2019 (ORQA), which T5's closed-book work takes
     splits = {"train": "train[:78785]", "validation": "train[78785:]", "test": "validation"}

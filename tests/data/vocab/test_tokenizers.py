@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
@@ -259,13 +258,3 @@ def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.model is not the SentencePiece model that was recorded"):
         vocabulary_of_record(record, run.vocabulary_model)
     assert vocabulary_of_record(Vocabulary().to_json(), run.vocabulary_model) == Vocabulary()
-
-
-def test_a_tokenizer_needs_nothing_beside_it_once_it_is_known(tmp_path: Path) -> None:
-    file = byte_level(tmp_path / "there", special=("<stop>",), eos_token="<stop>")
-    record = vocabulary_of_file(file).to_json()
-    copy = tmp_path / "vocabulary.model"
-    shutil.copy(file, copy)
-    shutil.rmtree(file.parent)
-    vocabulary = vocabulary_of_record(record, copy)
-    assert vocabulary.decode([*vocabulary.encode("bag dem"), vocabulary.eos_id, 5]) == "bag dem"
