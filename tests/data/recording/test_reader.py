@@ -86,10 +86,6 @@ def test_positions(folder: Path) -> None:
             assert other.batches_read == count
             assert [hash_batch(next(other)) for _ in range(7 - count)] == expected[count:]
         assert len({sum(array.nbytes for array in state.values()) for state in states[1:]}) == 1
-        other.restore(states[2])
-        assert {name: array.tobytes() for name, array in other.state().items()} == {
-            name: array.tobytes() for name, array in states[2].items()
-        }
 
 
 def live_position(count: int, **changes: Any) -> dict[str, np.ndarray]:
@@ -108,14 +104,13 @@ def test_a_position_of_the_live_stream(folder: Path) -> None:
         stream = data.open(TRAIN)
         stream.restore(live_position(4))
         assert [hash_batch(next(stream)) for _ in range(3)] == hashes(TRAIN, 7)[4:]
-        with pytest.raises(UserError, match="belongs to other batches than were recorded: seed was 9, is 5"):
-            stream.restore(live_position(4, seed=9))
-        with pytest.raises(UserError, match="files was 2 files, is 1 files, abc"):
-            stream.restore(live_position(4, files="2 files"))
-        with pytest.raises(UserError, match=r"The run has read 8 batches\. .* holds 7 batches of train\. Record more"):
-            stream.restore(live_position(8))
-        with pytest.raises(UserError, match="has read -1"):
-            stream.restore(live_position(-1))
+        for position, message in (
+            (live_position(4, seed=9), "belongs to other batches than were recorded: seed was 9, is 5"),
+            (live_position(4, files="2 files"), "files was 2 files, is 1 files, abc"),
+            (live_position(8), r"The run has read 8 batches\. .* holds 7 batches of train\. Record more"),
+        ):
+            with pytest.raises(UserError, match=message):
+                stream.restore(position)
 
 
 def test_a_longer_recording_of_the_same_goes_on_and_another_does_not(folder: Path, tmp_path: Path) -> None:

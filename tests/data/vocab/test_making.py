@@ -38,6 +38,7 @@ class Making:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
+        self.place = folder_of(self.data_dir, "mine", "unigram_90")
         self.said: list[str] = []
         self.export(0)
 
@@ -61,10 +62,6 @@ class Making:
     @property
     def entries(self) -> tuple[NamedVocabulary, ...]:
         return vocabularies_of(self.data_dir)
-
-    @property
-    def place(self) -> Path:
-        return folder_of(self.data_dir, "mine", "unigram_90")
 
 
 @pytest.fixture
@@ -140,8 +137,6 @@ def test_names_that_cannot_be_are_refused(making: Making) -> None:
     for name in ("", "../up", "x" * 101):
         with pytest.raises(UserError, match="at most 100 letters"):
             making.train(name=name)
-    with pytest.raises(UserError, match="no exported dataset"):
-        vocabulary_making.train_vocabulary("yours", SETTINGS, data_dir=making.data_dir)
 
 
 def test_tasks_have_their_names(making: Making) -> None:

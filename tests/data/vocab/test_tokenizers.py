@@ -246,7 +246,6 @@ def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:
     vocabulary = vocabulary_of_file(model)
     record = vocabulary.to_json()
     run.keep_model(vocabulary.model_file)
-    run.keep_model(None)
     run.check("any", {})  # it is one of a run's own files
     assert vocabulary_of_record(record, run.vocabulary_model) == vocabulary
     model.write_bytes(b"another model")
@@ -257,4 +256,3 @@ def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:
     run.vocabulary_model.unlink()
     with pytest.raises(UserError, match=r"a\.model is not the SentencePiece model that was recorded"):
         vocabulary_of_record(record, run.vocabulary_model)
-    assert vocabulary_of_record(Vocabulary().to_json(), run.vocabulary_model) == Vocabulary()
