@@ -19,19 +19,10 @@ from t5xpg.data.recording.manifest import MANIFEST, files_of
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from tests.data.recording_samples import (
-    DESCRIPTION,
-    LENGTHS,
-    NAMES,
-    SOURCE,
-    TRAIN,
-    VALIDATION,
-    batches,
-    hashes,
-    identity,
-    make,
-)
+from tests.data.recording_samples import DESCRIPTION, SOURCE, TRAIN, VALIDATION, batches, hashes, identity, make
 from tests.small_tokenizers import sentencepiece_model
+
+FILES = ("train.index", "train.batches", "validation.index", "validation.batches", "../x")
 
 
 @pytest.fixture
@@ -44,7 +35,7 @@ def test_it_gives_what_was_recorded(folder: Path) -> None:
         assert data.source == SOURCE
         assert data.describe(TRAIN) == data.describe(VALIDATION) == DESCRIPTION
         train, validation = data.open(TRAIN), data.open(VALIDATION, prefetch=1)
-        assert train.spec == BatchSpec(6, LENGTHS, False, 384)
+        assert train.spec == BatchSpec(6, TRAIN.task_feature_lengths, False, 384)
         assert (train.config, train.shards, train.batches_read) == (TRAIN, (0, 1, 2), 0)
         assert [hash_batch(next(train)) for _ in range(7)] == hashes(TRAIN, 7)
         assert [hash_batch(batch) for batch in validation] == hashes(VALIDATION, 3)
@@ -260,7 +251,7 @@ def test_files_of_another_recording(folder: Path, tmp_path: Path) -> None:
         ("streams/train/identity", ["x"]),
         ("source", {}),
         ("files/train.batches", ...),
-        ("files", {name: {"bytes": 1, "sha256": "x"} for name in [*NAMES, "../x"]}),
+        ("files", {name: {"bytes": 1, "sha256": "x"} for name in FILES}),
     ],
 )
 def test_manifests_of_another_form(folder: Path, where: str, new: Any) -> None:

@@ -11,15 +11,8 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.spec import SpanCorruption
-from t5xpg.data.tasks.task_names import (
-    NamedVocabulary,
-    dataset_of,
-    how_to_get,
-    possible_dataset,
-    row_of,
-    vocabulary_size,
-)
-from t5xpg.data.tasks.task_names import vocabularies as vocabularies_of
+from t5xpg.data.tasks import task_names
+from t5xpg.data.tasks.task_names import dataset_of, how_to_get, possible_dataset, row_of, vocabulary_size
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab import making as vocabulary_making
 from t5xpg.data.vocab.files import vocabulary_of_file
@@ -60,8 +53,8 @@ class Making:
         return vocabulary_making.copy_vocabulary("mine", file, **options)
 
     @property
-    def entries(self) -> tuple[NamedVocabulary, ...]:
-        return vocabularies_of(self.data_dir)
+    def entries(self) -> tuple[task_names.NamedVocabulary, ...]:
+        return task_names.vocabularies(self.data_dir)
 
 
 @pytest.fixture

@@ -13,22 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.vocab.training import (
-    LONGEST_SENTENCE,
-    MODELS,
-    Sample,
-    SampleSize,
-    VocabularySettings,
-    draw_sample,
-    sentences_of,
-    train_model,
-)
+from t5xpg.data.vocab import training
+from t5xpg.data.vocab.training import Sample, SampleSize, VocabularySettings, draw_sample, sentences_of, train_model
 from tests.small_tokenizers import LINES
 
 SMALL = VocabularySettings(size=120)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", training.MODELS)
 def test_models(model: str) -> None:
     """The same lines give the same bytes, with T5's special ids."""
     settings = dataclasses.replace(SMALL, model=model)
@@ -129,4 +121,4 @@ def test_long_lines_are_cut_between_words() -> None:
     line = " ".join(["word"] * 3000)
     pieces = list(sentences_of(line, keep_spaces=True))
     assert "".join(pieces) == line
-    assert all(len(piece) <= LONGEST_SENTENCE and piece.strip().startswith("word") for piece in pieces)
+    assert all(len(piece) <= training.LONGEST_SENTENCE and piece.strip().startswith("word") for piece in pieces)
