@@ -270,13 +270,6 @@ def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[
     assert visible(tmp_path / "cache") == ["t"]
 
 
-@pytest.mark.parametrize("name", ["..", "", "t\n", "a:", "a\0"])
-def test_names_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="There is no task or mixture named"):
-        cache_task(name, cache_dir=tmp_path / "cache", data_dir=tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("name", ["a[b", "a*"])
 def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"has .* in its name, which SeqIO takes for a pattern\. .*T5XPG_CACHE_DIR"):

@@ -33,13 +33,6 @@ QUESTIONS = ["Where was Tom Baker born?", "Where did he move?", "When did he mov
 ALIASES = ["Big Smoke", "London (U.K.)", "London"]
 
 
-def prepare_data_sets(folder: Path) -> None:
-    """Prepare all data sets below `folder`."""
-    _prepare_squad(folder)
-    _prepare_trivia_qa(folder)
-    _prepare_wmt(folder)
-
-
 def sentence(split: str, number: int) -> dict[str, str]:
     """A pair of the small WMT."""
     return {"en": f"The {split} has sentence {number}.", "de": f"Das ist Satz {number} für {split}."}
@@ -108,7 +101,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Exports of records in data/, data sets of TFDS in tfds/, and their tasks."""
     folder = tmp_path_factory.mktemp("supervised")
     (folder / "tfds").mkdir()
-    prepare_data_sets(folder / "tfds")
+    for prepare in (_prepare_squad, _prepare_trivia_qa, _prepare_wmt):
+        prepare(folder / "tfds")
     rows = {
         "pairs": ({"en": "en", "de": "de"}, "A \\ dog {n}.\tEin Hund {n} ßo."),
         "classes": ({"label": "label", "text": "text"}, "{kind}\tThis is text number {n}."),

@@ -31,9 +31,8 @@ def test_fields_as_they_are_typed() -> None:
     assert labelled.parse_fields("de en") == {"de": "de", "en": "en"}
     # in the order of the columns
     assert list(labelled.parse_fields("label=class, text=body").items()) == [("label", "class"), ("text", "body")]
-    assert labelled.question_of(("label", "text")) == "text"
-    assert labelled.question_of(("targets", "inputs")) == "inputs"
-    assert labelled.question_of(("de", "en")) == "de"
+    fields = [("label", "text"), ("targets", "inputs"), ("de", "en")]
+    assert list(map(labelled.question_of, fields)) == ["text", "inputs", "de"]
 
 
 @pytest.mark.parametrize(

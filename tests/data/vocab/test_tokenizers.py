@@ -132,7 +132,6 @@ def test_ids_are_the_same_in_graphs(folder: Path) -> None:
     assert theirs.decode_tf(rows[0]).numpy().decode() == theirs.decode(ids) == "bag <extra_id_0> dem"
     # tasks compare the vocabularies of their features, and Beam sends them to other processes
     assert pickle.loads(pickle.dumps(theirs)) == theirs == to_seqio(vocabulary)
-    assert len({theirs, to_seqio(vocabulary)}) == 1
     assert theirs != seqio.ByteVocabulary()
     assert model_file_of(theirs) == Path(str(vocabulary.model_file))
     with pytest.raises(UserError, match="not of bytes"):
