@@ -1,7 +1,4 @@
-"""Batches, positions and one update of every objective and every vocabulary, each with its architecture.
-
-What supervised tasks give is in test_labelled.py, what the denoisers of UL2 give in test_steps.py.
-"""
+"""Batches, positions and one update of every objective and kind of vocabulary, each with its architecture."""
 
 from __future__ import annotations
 
