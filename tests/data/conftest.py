@@ -21,28 +21,26 @@ import seqio
 import t5.data
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-FEATURES = {
-    name: seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True) for name in ("inputs", "targets")
-}
+FEATURES = dict.fromkeys(("inputs", "targets"), seqio.Feature(seqio.ByteVocabulary(extra_ids=125), add_eos=True))
 
 
-def parse(dataset):
-    return dataset.map(lambda line: {"targets": line})
+def targets_of(lines):
+    return lines.map(lambda line: {"targets": line})
 
 
-def add(name, pattern):
+def both_of(lines):
+    return lines.map(lambda line: {"inputs": line, "targets": line})
+
+
+CORRUPTION = functools.partial(t5.data.preprocessors.span_corruption, mean_noise_span_length=5.0)
+
+
+def add(name, pattern, first=targets_of, then=(seqio.CacheDatasetPlaceholder(), CORRUPTION)):
+    files = {split: os.path.join(FOLDER, "text", f"{split}-{pattern}.txt") for split in ("train", "validation")}
     seqio.TaskRegistry.add(
         name,
-        source=seqio.TextLineDataSource(
-            {split: os.path.join(FOLDER, "text", f"{split}-{pattern}.txt") for split in ("train", "validation")}
-        ),
-        preprocessors=[
-            parse,
-            seqio.preprocessors.tokenize,
-            seqio.CacheDatasetPlaceholder(),
-            functools.partial(t5.data.preprocessors.span_corruption, mean_noise_span_length=5.0),
-            seqio.preprocessors.append_eos_after_trim,
-        ],
+        source=seqio.TextLineDataSource(files),
+        preprocessors=[first, seqio.preprocessors.tokenize, *then, seqio.preprocessors.append_eos_after_trim],
         output_features=FEATURES,
         shuffle_buffer_size=50,
     )
@@ -54,19 +52,7 @@ if "sample_one" not in seqio.TaskRegistry.names():
     add("sample_three", "*")  # three files
     add("sample_cached", "*")
     add("sample_absent", "absent")
-    seqio.TaskRegistry.add(
-        "sample_plain",  # no span corruption, no placeholder
-        source=seqio.TextLineDataSource(
-            {split: os.path.join(FOLDER, "text", f"{split}-0.txt") for split in ("train", "validation")}
-        ),
-        preprocessors=[
-            lambda dataset: dataset.map(lambda line: {"inputs": line, "targets": line}),
-            seqio.preprocessors.tokenize,
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features=FEATURES,
-        shuffle_buffer_size=50,
-    )
+    add("sample_plain", "0", both_of, ())  # no span corruption, no placeholder
     seqio.MixtureRegistry.add("sample_mixture", [("sample_one", 1.0), ("sample_cached", 2.0)])
 """
 

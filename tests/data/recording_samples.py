@@ -32,7 +32,6 @@ DESCRIPTION = TaskDescription(
     has_metrics=False,
 )
 SOURCE = {"data": {"task": "some_task", "sha256": {"train": "ab"}}, "cache": {"task": "some_task"}, "manifest": None}
-NAMES = ("train.index", "train.batches", "validation.index", "validation.batches")
 
 
 def batches(config: DatasetConfig, count: int) -> list[Batch]:

@@ -24,14 +24,11 @@ import tensorflow_text
 from t5.evaluation import metrics
 
 assert metrics.bleu(["a b c d"], ["a b c d"])["bleu"] > 99
-assert metrics.rouge(["a b"], ["a b"])["rouge1"] > 99
 assert metrics.mean_multiclass_f1(2)([0, 1], [0, 1]) == {"mean_2class_f1": 100.0}
 assert tf.keras.layers.Dense(2)(tf.zeros([1, 3])).shape == (1, 2)
 from tensorflow.keras import layers
 assert layers.Dense is tf.keras.layers.Dense
 assert issubclass(tensorflow_text.keras.layers.ToDense, tf.keras.layers.Layer)
-import sklearn.metrics
-assert sklearn.metrics.f1_score([1], [1]) == 1
 """
 
 

@@ -30,12 +30,8 @@ def config(**values: Any) -> DatasetConfig:
         seed=st.integers(0, 2**31 - 1),
         num_epochs=st.none() | st.integers(1, 2**63 - 1),
         max_batches=st.none() | st.integers(1, 2**63 - 1),
-        objective=st.none()
-        | st.builds(SpanCorruption, st.floats(0.01, 0.99), st.floats(1.0, 1e6) | st.integers(1, 10**6))
-        | st.builds(IidDenoising, st.floats(0.01, 0.99))
-        | st.builds(PrefixLM, st.floats(0.01, 0.5))
-        | st.builds(LanguageModel)
-        | st.builds(MaskedLM, st.floats(0.01, 0.99), st.floats(0.0, 0.5), st.floats(0.0, 0.5)),
+        objective=st.sampled_from([None, IidDenoising(0.3), PrefixLM(0.25), LanguageModel(), MaskedLM(0.2, 0.7, 0.1)])
+        | st.builds(SpanCorruption, st.floats(0.01, 0.99), st.floats(1.0, 1e6) | st.integers(1, 10**6)),
         module_import=st.lists(st.sampled_from(["my_tasks", "a.b_c"])),
     )
 )
@@ -54,13 +50,11 @@ def test_modules_are_names_or_one_text() -> None:
         ({"mixture_or_task_name": ""}, "without a path"),
         ({"mixture_or_task_name": "a\0b"}, r"'a\\x00b'"),
         ({"split": "a/../../b"}, "split is 'a/../../b'"),
-        ({"task_feature_lengths": "inputs"}, "task_feature_lengths is 'inputs': expected a length for each"),
         ({"task_feature_lengths": {"inputs": 64.0}}, r"is 64\.0: it must be a whole number"),
         ({"batch_size": "8"}, "batch_size is '8': it must be a whole number"),
         ({"num_epochs": 0}, "num_epochs is 0"),
         ({"shuffle": "no"}, "shuffle is 'no': it must be True or False"),
         ({"objective": "span_corruption"}, "objective is 'span_corruption': expected one of SpanCorruption, IidDeno"),
-        ({"module_import": 3}, "MODULE_IMPORT is 3"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:

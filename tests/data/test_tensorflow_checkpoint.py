@@ -20,9 +20,8 @@ def prefix(tmp_path: Path) -> Path:
 
 
 def change(file: Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 0xFF
-    file.write_bytes(bytes(data))
+    data = file.read_bytes()
+    file.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
 
 
 def test_variables_have_their_shapes(prefix: Path) -> None:

@@ -59,8 +59,6 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
          "the text of the split train: 111111111111…, now 222222222222…"),
         (("source", "splits", "test", 1, "sha256"), ONE,
          "the text of the split test, file 2: 222222222222…, now 111111111111…"),
-        (("source", "splits", "test", 1), None,
-         "the text of the split test: 111111111111…, 222222222222…, now 111111111111…"),
         (("source", "splits", "other"), "wiki/en:2.0 split=train",
          "the text of the split other: wiki/en:1.0 split=train, now wiki/en:2.0 split=train"),
         (("source", "splits", "new"), [], "the text of the split new: none, now []"),

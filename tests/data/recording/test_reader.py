@@ -19,19 +19,10 @@ from t5xpg.data.recording.manifest import MANIFEST, files_of
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from tests.data.recording_samples import (
-    DESCRIPTION,
-    LENGTHS,
-    NAMES,
-    SOURCE,
-    TRAIN,
-    VALIDATION,
-    batches,
-    hashes,
-    identity,
-    make,
-)
+from tests.data.recording_samples import DESCRIPTION, SOURCE, TRAIN, VALIDATION, batches, hashes, identity, make
 from tests.small_tokenizers import sentencepiece_model
+
+FILES = ("train.index", "train.batches", "validation.index", "validation.batches", "../x")
 
 
 @pytest.fixture
@@ -44,7 +35,7 @@ def test_it_gives_what_was_recorded(folder: Path) -> None:
         assert data.source == SOURCE
         assert data.describe(TRAIN) == data.describe(VALIDATION) == DESCRIPTION
         train, validation = data.open(TRAIN), data.open(VALIDATION, prefetch=1)
-        assert train.spec == BatchSpec(6, LENGTHS, False, 384)
+        assert train.spec == BatchSpec(6, TRAIN.task_feature_lengths, False, 384)
         assert (train.config, train.shards, train.batches_read) == (TRAIN, (0, 1, 2), 0)
         assert [hash_batch(next(train)) for _ in range(7)] == hashes(TRAIN, 7)
         assert [hash_batch(batch) for batch in validation] == hashes(VALIDATION, 3)
@@ -86,10 +77,6 @@ def test_positions(folder: Path) -> None:
             assert other.batches_read == count
             assert [hash_batch(next(other)) for _ in range(7 - count)] == expected[count:]
         assert len({sum(array.nbytes for array in state.values()) for state in states[1:]}) == 1
-        other.restore(states[2])
-        assert {name: array.tobytes() for name, array in other.state().items()} == {
-            name: array.tobytes() for name, array in states[2].items()
-        }
 
 
 def live_position(count: int, **changes: Any) -> dict[str, np.ndarray]:
@@ -108,14 +95,13 @@ def test_a_position_of_the_live_stream(folder: Path) -> None:
         stream = data.open(TRAIN)
         stream.restore(live_position(4))
         assert [hash_batch(next(stream)) for _ in range(3)] == hashes(TRAIN, 7)[4:]
-        with pytest.raises(UserError, match="belongs to other batches than were recorded: seed was 9, is 5"):
-            stream.restore(live_position(4, seed=9))
-        with pytest.raises(UserError, match="files was 2 files, is 1 files, abc"):
-            stream.restore(live_position(4, files="2 files"))
-        with pytest.raises(UserError, match=r"The run has read 8 batches\. .* holds 7 batches of train\. Record more"):
-            stream.restore(live_position(8))
-        with pytest.raises(UserError, match="has read -1"):
-            stream.restore(live_position(-1))
+        for position, message in (
+            (live_position(4, seed=9), "belongs to other batches than were recorded: seed was 9, is 5"),
+            (live_position(4, files="2 files"), "files was 2 files, is 1 files, abc"),
+            (live_position(8), r"The run has read 8 batches\. .* holds 7 batches of train\. Record more"),
+        ):
+            with pytest.raises(UserError, match=message):
+                stream.restore(position)
 
 
 def test_a_longer_recording_of_the_same_goes_on_and_another_does_not(folder: Path, tmp_path: Path) -> None:
@@ -265,7 +251,7 @@ def test_files_of_another_recording(folder: Path, tmp_path: Path) -> None:
         ("streams/train/identity", ["x"]),
         ("source", {}),
         ("files/train.batches", ...),
-        ("files", {name: {"bytes": 1, "sha256": "x"} for name in [*NAMES, "../x"]}),
+        ("files", {name: {"bytes": 1, "sha256": "x"} for name in FILES}),
     ],
 )
 def test_manifests_of_another_form(folder: Path, where: str, new: Any) -> None:

@@ -99,39 +99,28 @@ LINE, LINES = 8000, 1000
 
 
 @pytest.fixture
-def large_tasks(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Tasks on one file of eight million characters, as text and as a SeqIO cache; the files by task."""
+def large_file(tmp_path: Path) -> Iterator[Path]:
+    """A file of eight million characters, as a cache has it, which the task "large_file" reads."""
     draw = random.Random(3)
-    lines = [bytes(draw.choices(b"abcdefgh ", k=LINE)) for _ in range(LINES)]
-    files = {"large_text": tmp_path / "train.txt", "large_cached": tmp_path / "train.tfrecord"}
-    files["large_text"].write_bytes(b"\n".join(lines) + b"\n")
-    with tf.io.TFRecordWriter(str(files["large_cached"])) as writer:
-        for line in lines:
-            value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[line]))
-            writer.write(tf.train.Example(features=tf.train.Features(feature={"line": value})).SerializeToString())
-    text, cached = ({"train": str(path)} for path in files.values())
-    sources = [
-        seqio.TextLineDataSource(text),
-        seqio.TFExampleDataSource(cached, {"line": tf.io.FixedLenFeature([], tf.string)}),
-    ]
-    steps = [
-        lambda dataset: dataset.map(lambda line: line["line"] if isinstance(line, dict) else line),
-        lambda dataset: dataset.map(lambda line: {"inputs": line, "targets": line}),
-        seqio.preprocessors.tokenize,
-        seqio.preprocessors.append_eos_after_trim,
-    ]
-    features = dict.fromkeys(LENGTHS, seqio.Feature(seqio.ByteVocabulary(extra_ids=125)))
-    for name, source in zip(files, sources, strict=True):
-        seqio.TaskRegistry.add(name, source, preprocessors=steps, output_features=features, shuffle_buffer_size=4)
-    yield files
-    for name in files:
-        seqio.TaskRegistry.remove(name)
+    path = tmp_path / "train.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for _ in range(LINES):
+            line = bytes(draw.choices(b"abcdefgh ", k=LINE))
+            writer.write(seqio.dict_to_tfexample({"inputs": line, "targets": line[:9]}).SerializeToString())
+    text = dict.fromkeys(LENGTHS, tf.io.FixedLenFeature([], tf.string))
+    seqio.TaskRegistry.add(
+        "large_file",
+        source=seqio.TFExampleDataSource({"train": str(path)}, text),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
+        output_features=dict.fromkeys(LENGTHS, seqio.Feature(seqio.ByteVocabulary(extra_ids=125))),
+        shuffle_buffer_size=4,
+    )
+    yield path
+    seqio.TaskRegistry.remove("large_file")
 
 
-@pytest.mark.parametrize("task", ["large_text", "large_cached"])
-def test_a_position_is_put_back_without_reading_up_to_it(large_tasks: dict[str, Path], task: str) -> None:
-    settings = DatasetConfig(task, LENGTHS, batch_size=4)
-    stream = opened(settings)
+def test_a_position_is_put_back_without_reading_up_to_it(large_file: Path) -> None:
+    stream = opened(DatasetConfig("large_file", LENGTHS, batch_size=4))
     hashes(stream, LINES // 4 - 30)
     position = stream.save()
     expected = hashes(stream, 2)
@@ -139,7 +128,7 @@ def test_a_position_is_put_back_without_reading_up_to_it(large_tasks: dict[str, 
     stream.restore(position)
     assert hashes(stream, 2) == expected
     # the position itself is read from a file; of the text, only what comes next
-    assert bytes_read() - before - size(position) < large_tasks[task].stat().st_size / 3
+    assert bytes_read() - before - size(position) < large_file.stat().st_size / 3
 
 
 def bytes_read() -> int:

@@ -5,52 +5,34 @@ from __future__ import annotations
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.tasks.task_names import (
-    VOCABULARIES,
-    NamedVocabulary,
-    SpanCorruption,
-    dataset_of,
-    how_to_get,
-    possible_dataset,
-    row_of,
-    rows,
-    tfds_rows,
-)
-from t5xpg.data.text.labelled import (
-    CLASSIFY,
-    TEXT,
-    TEXT_TO_TEXT,
-    TFDS_TASKS,
-    endings,
-    of_ending,
-    parse_fields,
-    question_of,
-)
+from t5xpg.data.spec import SpanCorruption
+from t5xpg.data.tasks import task_names
+from t5xpg.data.text import labelled
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
-PIECES = NamedVocabulary("mine_unigram_90", Vocabulary("bytes", extra_ids=7), SpanCorruption())
+SUFFIXES = ("", "_bytes640", "_byt5", "_mine_unigram_90")
+PIECES = task_names.NamedVocabulary("mine_unigram_90", Vocabulary("bytes", extra_ids=7), SpanCorruption())
 
 
 def test_fields_say_which_tasks_there_are() -> None:
-    assert endings(("en", "de")) == ["translate_en_de", "translate_de_en"]
-    assert len(endings(("en", "de", "fr"))) == 6
-    assert endings(("label", "text")) == [CLASSIFY]
-    assert endings(("targets", "inputs")) == [TEXT_TO_TEXT]
-    for none in (TEXT, ("en",), ("text", "de"), ()):
-        assert endings(none) == []
-    translation = of_ending("translate_en_de")
+    assert labelled.endings(("en", "de")) == ["translate_en_de", "translate_de_en"]
+    assert len(labelled.endings(("en", "de", "fr"))) == 6
+    assert labelled.endings(("label", "text")) == [labelled.CLASSIFY]
+    assert labelled.endings(("targets", "inputs")) == [labelled.TEXT_TO_TEXT]
+    for none in (labelled.TEXT, ("en",), ("text", "de"), ()):
+        assert labelled.endings(none) == []
+    translation = labelled.of_ending("translate_en_de")
     assert translation is not None
     assert (translation.inputs, translation.targets, translation.metrics) == ("en", "de", ("bleu", "chrf"))
-    assert of_ending("translate_en_deu") is of_ending("span_corruption") is None
+    assert labelled.of_ending("translate_en_deu") is labelled.of_ending("span_corruption") is None
 
 
 def test_fields_as_they_are_typed() -> None:
-    assert parse_fields("de en") == {"de": "de", "en": "en"}
+    assert labelled.parse_fields("de en") == {"de": "de", "en": "en"}
     # in the order of the columns
-    assert list(parse_fields("label=class, text=body").items()) == [("label", "class"), ("text", "body")]
-    assert question_of(("label", "text")) == "text"
-    assert question_of(("targets", "inputs")) == "inputs"
-    assert question_of(("de", "en")) == "de"
+    assert list(labelled.parse_fields("label=class, text=body").items()) == [("label", "class"), ("text", "body")]
+    fields = [("label", "text"), ("targets", "inputs"), ("de", "en")]
+    assert list(map(labelled.question_of, fields)) == ["text", "inputs", "de"]
 
 
 @pytest.mark.parametrize(
@@ -65,44 +47,39 @@ def test_fields_as_they_are_typed() -> None:
 )
 def test_fields_without_a_task_are_refused(given: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        parse_fields(given)
+        labelled.parse_fields(given)
 
 
 def test_names_of_tasks_of_records() -> None:
-    entries = (*VOCABULARIES, PIECES)
-    names = [row.name for row in rows("mine", entries, ("en", "de"))]
-    assert names == [
-        f"mine_translate_{pair}{suffix}"
-        for pair in ("en_de", "de_en")
-        for suffix in ("", "_bytes640", "_byt5", "_mine_unigram_90")
-    ]
+    entries = (*task_names.VOCABULARIES, PIECES)
+    names = [row.name for row in task_names.rows("mine", entries, ("en", "de"))]
+    assert names == [f"mine_translate_{pair}{suffix}" for pair in ("en_de", "de_en") for suffix in SUFFIXES]
     for name in names:
-        assert dataset_of(name, ["mine", "yours"], entries) == possible_dataset(name, entries) == "mine"
-        row = row_of(name, "mine", entries)
+        assert task_names.dataset_of(name, ["mine", "yours"], entries) == "mine"
+        assert task_names.possible_dataset(name, entries) == "mine"
+        row = task_names.row_of(name, "mine", entries)
         assert (row.name, row.tasks, row.objective) == (name, (name,), None)
         assert row.is_of(("en", "de", "fr"))
-        assert not row.is_of(TEXT)
+        assert not row.is_of(labelled.TEXT)
     # bytes are the same tokens whatever the number of sentinels
-    assert row_of("mine_translate_de_en_bytes640", "mine").cached_as == "mine_translate_de_en"
-    assert dataset_of("a_b_text_to_text_bytes640", ["a_b"]) == "a_b"
-    assert dataset_of("translate_en_de", ["translate"]) is None
+    assert task_names.row_of("mine_translate_de_en_bytes640", "mine").cached_as == "mine_translate_de_en"
+    assert task_names.dataset_of("a_b_text_to_text_bytes640", ["a_b"]) == "a_b"
+    assert task_names.dataset_of("translate_en_de", ["translate"]) is None
 
 
 def test_what_to_type_for_a_task_that_is_not_there() -> None:
     export = ' To export its text, type: make data DATASET=mine FIELDS=en,de FILES="train=…"'
-    assert how_to_get("mine_translate_en_de") == export
-    assert how_to_get("mine_classify").endswith("type: make data DATASET=mine")
-    train = " To train its vocabulary, type: make vocab DATASET=b SIZE=4000"
-    assert how_to_get("a_translate_en_de_b_unigram_4000") == how_to_get("squad_b_unigram_4000") == train
-    assert how_to_get("squad_as_i_like_it") == ""
+    assert task_names.how_to_get("mine_translate_en_de") == export
+    assert task_names.how_to_get("mine_classify").endswith("type: make data DATASET=mine")
+    for name in ("a_translate_en_de_b_unigram_4000", "squad_b_unigram_4000"):
+        assert task_names.how_to_get(name).endswith("vocabulary, type: make vocab DATASET=b SIZE=4000")
+    assert task_names.how_to_get("squad_as_i_like_it") == ""
 
 
 def test_names_of_tasks_of_tensorflow_datasets() -> None:
-    found = {row.name: row for row in tfds_rows((*VOCABULARIES, PIECES))}
-    assert set(found) == {
-        f"{name}{suffix}" for name in TFDS_TASKS for suffix in ("", "_bytes640", "_byt5", "_mine_unigram_90")
-    }
+    found = {row.name: row for row in task_names.tfds_rows((*task_names.VOCABULARIES, PIECES))}
+    assert set(found) == {f"{name}{suffix}" for name in labelled.TFDS_TASKS for suffix in SUFFIXES}
     assert (found["squad_bytes640"].cached_as, found["squad_bytes640"].vocabulary.size) == ("squad", 640)
     # the numbers of Lee et al. 2019 (ORQA), which T5's closed-book work takes
     splits = {"train": "train[:78785]", "validation": "train[78785:]", "test": "validation"}
-    assert TFDS_TASKS["trivia_qa_open"].splits == splits
+    assert labelled.TFDS_TASKS["trivia_qa_open"].splits == splits

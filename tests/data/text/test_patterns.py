@@ -11,7 +11,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.data.text import export as export_module
 from t5xpg.data.text.datasets import Dataset
-from t5xpg.data.text.export import export_dataset, exported_name
+from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import SPLITS, Manifest
 from t5xpg.data.text.package_documents import code_documents
@@ -45,7 +45,6 @@ def test_no_two_selections_have_one_name() -> None:
     suffixes = [Selection.parse(one).suffix.lower() for one in given]
     assert len(set(suffixes)) == len(given)
     assert Selection.parse("b* a*") == Selection.parse("a* b* a*")
-    assert exported_name("pycode", Selection.parse("a*")) == "pycode_a"
 
 
 @pytest.fixture

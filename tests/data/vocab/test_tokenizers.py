@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
@@ -133,7 +132,6 @@ def test_ids_are_the_same_in_graphs(folder: Path) -> None:
     assert theirs.decode_tf(rows[0]).numpy().decode() == theirs.decode(ids) == "bag <extra_id_0> dem"
     # tasks compare the vocabularies of their features, and Beam sends them to other processes
     assert pickle.loads(pickle.dumps(theirs)) == theirs == to_seqio(vocabulary)
-    assert len({theirs, to_seqio(vocabulary)}) == 1
     assert theirs != seqio.ByteVocabulary()
     assert model_file_of(theirs) == Path(str(vocabulary.model_file))
     with pytest.raises(UserError, match="not of bytes"):
@@ -247,7 +245,6 @@ def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:
     vocabulary = vocabulary_of_file(model)
     record = vocabulary.to_json()
     run.keep_model(vocabulary.model_file)
-    run.keep_model(None)
     run.check("any", {})  # it is one of a run's own files
     assert vocabulary_of_record(record, run.vocabulary_model) == vocabulary
     model.write_bytes(b"another model")
@@ -258,14 +255,3 @@ def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:
     run.vocabulary_model.unlink()
     with pytest.raises(UserError, match=r"a\.model is not the SentencePiece model that was recorded"):
         vocabulary_of_record(record, run.vocabulary_model)
-    assert vocabulary_of_record(Vocabulary().to_json(), run.vocabulary_model) == Vocabulary()
-
-
-def test_a_tokenizer_needs_nothing_beside_it_once_it_is_known(tmp_path: Path) -> None:
-    file = byte_level(tmp_path / "there", special=("<stop>",), eos_token="<stop>")
-    record = vocabulary_of_file(file).to_json()
-    copy = tmp_path / "vocabulary.model"
-    shutil.copy(file, copy)
-    shutil.rmtree(file.parent)
-    vocabulary = vocabulary_of_record(record, copy)
-    assert vocabulary.decode([*vocabulary.encode("bag dem"), vocabulary.eos_id, 5]) == "bag dem"
