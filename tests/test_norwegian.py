@@ -1,7 +1,5 @@
 """The chain of experiments/norwegian_t5 up to its training, on a small local copy of its corpus in the hub's layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

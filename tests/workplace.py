@@ -1,7 +1,5 @@
 """A small workplace in which the program runs as a user runs it, and what is compared of its runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random

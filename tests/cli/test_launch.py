@@ -1,7 +1,5 @@
 """Experiments that are ready to launch: each passes its check for its devices, which are simulated, on small texts."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

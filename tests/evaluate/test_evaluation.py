@@ -1,7 +1,5 @@
 """`make eval`: that it measures the run that it says; a user's own task with its cache and its metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

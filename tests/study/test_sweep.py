@@ -1,7 +1,5 @@
 """A whole sweep of a few steps, of recipes with different tasks: searched, killed, gone on with, judged, shown."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

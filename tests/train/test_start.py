@@ -1,7 +1,5 @@
 """Processes that were given different things find out before they compute."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

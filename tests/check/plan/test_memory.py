@@ -1,7 +1,5 @@
 """Memory from shapes alone, beside what XLA says of the compiled step."""
 
-from __future__ import annotations
-
 import math
 
 import jax
