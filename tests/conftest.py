@@ -1,7 +1,5 @@
 """What all tests share: XLA that compiles fast, and a workplace."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ the program. Where this process may not mount anything (a container, a user with
 of any file stands in for it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import resource

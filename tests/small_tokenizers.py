@@ -1,7 +1,5 @@
 """Tokenizers of Hugging Face and SentencePiece models of some hundred tokens, as files."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

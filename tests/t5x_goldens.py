@@ -1,7 +1,5 @@
 """The checkpoints that T5X itself wrote (tests/goldens/make_t5x_goldens.py), unpacked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

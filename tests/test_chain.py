@@ -1,7 +1,5 @@
 """The program as its users type it: data, cache, train, stop, go on, evaluate, predict, report."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

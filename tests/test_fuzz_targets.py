@@ -1,7 +1,5 @@
 """What the fuzzer runs, without a fuzzer: its beginnings, what was found before, and a few inputs at random."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who may import whom, read from the source, and what a fresh process loads."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,31 +1,19 @@
 """The chain of experiments/norwegian_t5 up to its training, on a small local copy of its corpus in the hub's layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from t5xpg.check import checks
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.experiment import prepare
-from tests.workplace import sentences
-
-CARD = "---\nconfigs:\n- config_name: nob_Latn\n  data_files:\n  - split: train\n    path: data/nob_Latn/train/*\n---\n"
+from tests.workplace import make_hub
 
 
 @pytest.fixture
 def corpus(own_place: Path) -> HuggingFace:
-    folder = own_place / "fineweb-2" / "data" / "nob_Latn" / "train"
-    folder.mkdir(parents=True)
-    for number in range(2):
-        texts = [f"{line} æ ø å" for line in sentences(150, seed=number).splitlines()]
-        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), folder / f"000_{number:05}.parquet")
-    (own_place / "fineweb-2" / "README.md").write_text(CARD)
-    return HuggingFace(str(own_place / "fineweb-2"), "nob_Latn", None, streamed=True)
+    return HuggingFace(str(make_hub(own_place / "fineweb-2", "nob_Latn", train=300)), "nob_Latn", None, streamed=True)
 
 
 def test_the_base_recipe_can_be_trained_once_its_text_is_there(

@@ -1,7 +1,5 @@
 """The locks: hashed, without addresses, without packages that write over one another, of one version everywhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A unit test that starts a process is told so, however it does."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

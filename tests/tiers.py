@@ -9,8 +9,6 @@ A test is a unit test unless it is marked:
 `pytest --tier=units`, `processes` (units and processes), `processes-only`, `proofs`; without it all but the proofs run.
 """
 
-from __future__ import annotations
-
 import multiprocessing.util
 import os
 import sys

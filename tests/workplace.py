@@ -1,7 +1,5 @@
 """A small workplace in which the program runs as a user runs it, and what is compared of its runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random
@@ -15,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 # Programs of a few steps take longer to compile than to run; what they compute is held by the tests to tolerances, or
@@ -157,6 +157,17 @@ def sentences(count: int, seed: int) -> str:
         parts = [f"the {draw.choice(nouns)} {draw.choice(verbs)} the {draw.choice(nouns)}" for _ in range(5)]
         lines.append(", and ".join(parts) + ".")
     return "\n".join(lines) + "\n"
+
+
+def make_hub(folder: Path, name: str, **lines: int) -> Path:
+    """A dataset in the hub's layout: a configuration `name`, and for each split a Parquet file of so many lines."""
+    files = "".join(f"  - split: {split}\n    path: {name}/{split}/*\n" for split in lines)
+    for split, count in lines.items():
+        (folder / name / split).mkdir(parents=True)
+        table = pyarrow.table({"text": [f"{line} æ ø å" for line in sentences(count, seed=count).splitlines()]})
+        pyarrow.parquet.write_table(table, folder / name / split / "00000.parquet")
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{files}---\n")
+    return folder
 
 
 def make_workplace(folder: Path) -> Workplace:

@@ -1,7 +1,5 @@
 """Remembered digests: what is believed, what is read again, and what is said of files that are not as recorded."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

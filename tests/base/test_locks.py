@@ -1,7 +1,5 @@
 """Locks on folders. Two opened files of one process hold flock against each other, as two processes do."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Values of metrics: over the wire and back, as JSON, as text."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from t5xpg.base.page import aligned
 
 

@@ -1,7 +1,5 @@
 """Which processes train together, from options and from the environment of a launcher."""
 
-from __future__ import annotations
-
 import pytest
 
 from t5xpg.base.errors import UserError

@@ -1,7 +1,5 @@
 """Streams are stable, distinct, and independent of jax."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 

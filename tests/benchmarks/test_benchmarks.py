@@ -1,7 +1,5 @@
 """`make bench`: rows, contestants in turn, tables and pages; and that contestants do the same job."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """How growth is told and drawn; that the sizes can be had."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """What `make check` says, in one table, and what `make train` asks of it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

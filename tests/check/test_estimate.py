@@ -1,7 +1,5 @@
 """What a run is estimated to take: its parts and how they add up; the numbers themselves are the machine's."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

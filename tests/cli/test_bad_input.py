@@ -4,8 +4,6 @@ Every case of the table runs the program's `main` in a folder of its own. What i
 (2 where the command itself is malformed), no traceback, and afterwards no file that was not there, and none changed.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

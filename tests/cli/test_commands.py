@@ -1,7 +1,5 @@
 """The table of commands: what the program, `make help` and the Makefile make of it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

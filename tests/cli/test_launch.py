@@ -1,14 +1,10 @@
 """Experiments that are ready to launch: each passes its check for its devices, which are simulated, on small texts."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from t5xpg import commands
@@ -18,12 +14,8 @@ from t5xpg.check.plan import devices as device_table
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.experiment import config, prepare
 from tests.small_tokenizers import sentencepiece_model
-from tests.workplace import REPOSITORY, Workplace, sentences
+from tests.workplace import REPOSITORY, Workplace, make_hub, sentences
 
-CARD = (
-    "---\nconfigs:\n- config_name: en\n  data_files:\n"
-    "  - split: train\n    path: en/train/*\n  - split: validation\n    path: en/validation/*\n---\n"
-)
 BASE, SMALL = "t5_1_1_base_c4", "byt5_small_wikitext_gpu"
 
 
@@ -32,17 +24,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment with the texts of both experiments exported, C4 from a copy in the hub's layout."""
     folder = tmp_path_factory.mktemp("launch")
     environment = {f"T5XPG_{name}_DIR": str(folder / name.lower()) for name in ("DATA", "CACHE", "RUNS")}
-    for split, lines in (("train", 150), ("validation", 20)):
-        (folder / "c4" / "en" / split).mkdir(parents=True)
-        table = pyarrow.table({"text": sentences(lines, seed=lines).splitlines()})
-        pyarrow.parquet.write_table(table, folder / "c4" / "en" / split / "00000.parquet")
-    (folder / "c4" / "README.md").write_text(CARD)
+    c4 = make_hub(folder / "c4", "en", train=150, validation=20)
     (folder / "wiki.txt").write_text(sentences(200, seed=1))
     model = sentencepiece_model(folder / "spiece.model")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        hub = HuggingFace(str(folder / "c4"), "en", None, streamed=True)
+        hub = HuggingFace(str(c4), "en", None, streamed=True)
         prepare.export_dataset("c4", hub=hub, max_bytes=20_000)
         prepare.copy_vocabulary("c4", Path(model), name="t5")
         prepare.export_dataset("wikitext", given={"train": [folder / "wiki.txt"], "validation": [folder / "wiki.txt"]})

@@ -1,7 +1,5 @@
 """What Make hands to programs, and what it deletes, in a folder whose programs only say how they were called."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A file that may not be read, a folder that may not be written: one message, and nothing is left."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

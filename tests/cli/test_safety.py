@@ -1,7 +1,5 @@
 """What the package never does: run what it reads, hand names to a shell, or make files with permissions of its own."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands that make vocabularies and show what is in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Dockerfile and what uses it, by simple reading, and the health check. No test builds the image."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import re

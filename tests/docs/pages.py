@@ -1,7 +1,5 @@
 """The pages that users read, and the commands and files in them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The path of the copy has a space. The pages are tried in the order in which the 
 once; the files that they tell to write are there.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """What the pages name exists, their sessions print what they say, and results pages show what was published."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import re

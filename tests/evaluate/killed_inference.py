@@ -3,8 +3,6 @@
 Usage: killed_inference.py <row> <arguments of t5xpg>
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`make infer` of a file, killed and started again, and of a split."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,10 +1,9 @@
 """`make eval`: that it measures the run that it says; a user's own task with its cache and its metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -211,17 +210,12 @@ def test_a_cache_that_others_made_is_left_as_it_is(
 
 def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
-    exported: list[str] = []
-
-    def cache_task(task: str, **options: object) -> dict[str, object]:
-        if "wikitext" not in exported or task == "never":
-            raise prepare.caching.MissingTextError("The text is not there.", ["pydocs", "wikitext"])
-        return {"task": task}
-
-    monkeypatch.setattr(prepare.caching, "cache_task", cache_task)
-    monkeypatch.setattr(prepare.export, "export_dataset", lambda name, **options: exported.append(name))
+    missing = prepare.caching.MissingTextError("The text is not there.", ["pydocs", "wikitext"])
+    export = Mock()
+    monkeypatch.setattr(prepare.caching, "cache_task", Mock(side_effect=[missing, {"task": "blend"}, missing, missing]))
+    monkeypatch.setattr(prepare.export, "export_dataset", export)
     assert prepare.cache("blend", log=lambda line: None) == {"task": "blend"}
-    assert exported == ["pydocs", "wikitext"]
+    assert [call.args[0] for call in export.call_args_list] == ["pydocs", "wikitext"]
     with pytest.raises(UserError, match=r"The text is not there\."):
         prepare.cache("never", log=lambda line: None)
 

@@ -1,7 +1,5 @@
 """Prediction files and what a terminal shows, with a predictor that answers without a model."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

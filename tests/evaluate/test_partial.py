@@ -1,7 +1,5 @@
 """Files that are written over several starts: what is kept, what is refused, and who may write."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

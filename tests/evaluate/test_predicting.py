@@ -1,7 +1,5 @@
 """The training process's side of the metrics of tasks: what the model is asked, and in which order it answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The loss of a held-out split, and of every task of a mixture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of an experiment, however it is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jax

@@ -1,7 +1,5 @@
 """Gin files, overrides, and what is said about mistakes in them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

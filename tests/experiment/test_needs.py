@@ -1,7 +1,5 @@
 """What an experiment says that it needs: made where that can be, one line with what to type where it cannot."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What has to be there before training: made where it is missing, refused where it is another, by the real programs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

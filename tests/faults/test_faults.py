@@ -4,8 +4,6 @@ Each fault is made in a program that runs as a user's would. A full disk is in t
 of a checkpoint in test_checkpoints.py; changing data in data/test_client.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A disk without room, under every command that writes: one message, nothing lost, nothing left lying about."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

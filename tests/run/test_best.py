@@ -1,7 +1,5 @@
 """Which evaluation is the best, when there have been enough, and that records alone say so."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints that are not what was written: found, named, moved aside, and never used."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A checkpoint of scanned layers goes on with plain ones, and the other way round."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

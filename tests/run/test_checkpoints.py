@@ -1,7 +1,5 @@
 """Checkpoints: exact, safe against interruption, few, and clear about what does not fit."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

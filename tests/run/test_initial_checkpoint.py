@@ -1,7 +1,5 @@
 """How the checkpoint is named that a run starts from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

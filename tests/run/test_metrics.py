@@ -1,7 +1,5 @@
 """Sums to means, and windows that survive a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is collected of a run's records."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is collected and shown of each task by itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from t5xpg.run import results as results_tasks

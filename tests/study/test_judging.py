@@ -1,7 +1,5 @@
 """How text is counted, and what a cell of a matrix has to beat where there is text alone, against sums by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

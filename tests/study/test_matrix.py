@@ -1,7 +1,5 @@
 """A whole matrix of a few steps: checked, trained, killed, gone on with, compared with its baselines, published."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """The pages of sweeps and matrices: the published ones, and those of boards that were changed here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading sweep.toml and matrix.toml: the runs that they stand for, and every mistake in them with its line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

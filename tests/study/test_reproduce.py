@@ -1,7 +1,5 @@
 """`make reproduce` as its users type it: published, repeated, killed, tampered with, refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Published results against those of a run that repeats them: every kind of difference alone."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

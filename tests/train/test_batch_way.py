@@ -1,7 +1,5 @@
 """The files that hand a batch on, from its source to the update: as many as CONTRIBUTING.md names, in that order."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

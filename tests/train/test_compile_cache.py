@@ -1,7 +1,5 @@
 """Kept programs: used again with the same numbers, bounded, and harmless when they are damaged."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from unittest.mock import Mock

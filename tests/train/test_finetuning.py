@@ -1,7 +1,5 @@
 """Fine-tuning as its users type it: from a checkpoint, ended early, measured at its best, published."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a run takes over from a checkpoint, and what is said of one that does not fit."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """When a training updates, reports, evaluates and saves; and that what goes on is what was saved."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """Updates that are not finite: found, named, kept, and passed over without a trace in the parameters."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

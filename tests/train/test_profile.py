@@ -1,7 +1,5 @@
 """A trace of some steps: where it is, that its steps are in it, and that the steps compute what they would without."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`make record`: what it writes, and that a run from a recording is the run from the data."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

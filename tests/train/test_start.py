@@ -1,7 +1,5 @@
 """Processes that were given different things find out before they compute."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,11 @@ DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
 class Heard(Alone):
     """A process that is told what another one has said."""
 
-    process, count, first = 1, 2, False
-
-    def __init__(self) -> None:
-        self.said = b""
+    process, count, first, said = 1, 2, False, b""
 
     def broadcast(self, name: str, value: bytes = b"") -> bytes:
-        self.said, before = (value, b"") if not self.said else (self.said, self.said)
-        return before or value
+        self.said = self.said or value
+        return self.said
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Options of training together: they learn, and a run that is continued is the unbroken one."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 Every program does one thing to arrays of known sizes on a mesh of 4 x 2.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 

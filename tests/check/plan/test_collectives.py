@@ -1,7 +1,5 @@
 """What devices send each other, read from programs whose collectives are known."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

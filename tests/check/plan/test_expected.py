@@ -1,7 +1,5 @@
 """The time of a step, beside the same reckoned by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from t5xpg.check.plan import devices as device_table

@@ -1,7 +1,5 @@
 """Memory from shapes alone, beside what XLA says of the compiled step."""
 
-from __future__ import annotations
-
 import math
 
 import jax
@@ -30,8 +28,6 @@ def small(tmp_path, *overrides: str) -> Experiment:
         (),
         ("DTYPE=bfloat16", "DROPOUT_RATE=0.1"),
         ("NUM_MICROBATCHES=4", "PACK=True"),
-        ("BATCH_SIZE=1", "encoder_decoder.T5Config.emb_dim=512"),
-        ("SCAN_LAYERS=True", *DEEP),
         ("SCAN_LAYERS=True", "REMAT_POLICY='dots'", *DEEP),
         ("SCAN_LAYERS=True", "REMAT_POLICY='full'", *DEEP),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),

@@ -1,7 +1,5 @@
 """What MESH= and DEVICES= may say."""
 
-from __future__ import annotations
-
 import pytest
 
 from t5xpg.base.errors import UserError

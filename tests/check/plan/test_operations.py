@@ -1,7 +1,5 @@
 """Operations of programs whose products and traffic can be counted by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

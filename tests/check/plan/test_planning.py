@@ -1,7 +1,5 @@
 """A plan from end to end: a step compiled for devices that are not there, beside what is known of it otherwise."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A logger gets each step once, whole and in order; whatever it does, the run goes on."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping

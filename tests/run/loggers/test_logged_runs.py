@@ -1,7 +1,5 @@
 """Loggers of a real run: that of the page, Weights & Biases offline, and one that fails."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """Weights & Biases: rows and steps, with a stand-in for the package, and with the package itself, offline."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import struct

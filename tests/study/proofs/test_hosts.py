@@ -1,7 +1,5 @@
 """What a proof of several hosts compares; whole proofs are `make prove-hosts`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How kills are dealt, aimed and counted, on a trainer that only seems to train."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

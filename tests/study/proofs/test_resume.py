@@ -1,7 +1,5 @@
 """A proof of exact resume of a real run, and that every kind of difference would be noticed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
