@@ -177,8 +177,13 @@ def runs() -> dict[str, dict[Layout, Run]]:
     return made
 
 
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "checkpoints"
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_mesh_and_every_accumulation_trains_alike(runs, params, name, tmp_path) -> None:
+def test_every_mesh_and_every_accumulation_trains_alike(runs, params, name, folder) -> None:
     """Data and tensor parallel, batches in parts: the same after 20 steps as on one device with whole batches.
 
     So does a checkpoint of one mesh that goes on on another.
@@ -190,23 +195,23 @@ def test_every_mesh_and_every_accumulation_trains_alike(runs, params, name, tmp_
     for layout in (first, *others):
         run = own[layout].begin(params).train(0, SAVED)
         if layout == first:
-            saved = host(run.save(tmp_path, SAVED).state)
+            saved = host(run.save(folder, SAVED).state)
         run.train(SAVED, STEPS)
         assert np.max(np.abs(np.divide(run.losses, alone.losses) - 1)) < 1e-5, layout
         assert distance(run.state.params, expected) < 1e-5, layout
-    other = own[others[-1] if others else ALONE].restore(tmp_path, SAVED)
+    other = own[others[-1] if others else ALONE].restore(folder, SAVED)
     assert_equal(other.state, saved)
     assert jax.tree.map(lambda leaf: leaf.sharding, other.state) == other.shardings
     assert distance(other.train(SAVED, STEPS).state.params, expected) < 1e-5
-    with Checkpointer(tmp_path, CheckpointConfig(), read_only=True) as checkpoints:
+    with Checkpointer(folder, CheckpointConfig(), read_only=True) as checkpoints:
         targets = with_shardings(other.abstract.params, other.shardings.params)
         assert_equal(checkpoints.restore_params(SAVED, targets)[0], saved.params)
 
 
-def test_a_run_that_continues_is_the_unbroken_run_bit_for_bit(runs, params, tmp_path) -> None:
+def test_a_run_that_continues_is_the_unbroken_run_bit_for_bit(runs, params, folder) -> None:
     run = runs["dropout"][FSDP_AND_TENSOR].begin(params)
-    end = host(run.train(0, 2).save(tmp_path, 2).train(2, 4).state)
-    assert_equal(run.restore(tmp_path, 2).train(2, 4).state, end)
+    end = host(run.train(0, 2).save(folder, 2).train(2, 4).state)
+    assert_equal(run.restore(folder, 2).train(2, 4).state, end)
 
 
 @pytest.mark.parametrize(

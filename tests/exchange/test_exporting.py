@@ -53,16 +53,13 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
         np.testing.assert_array_equal(written[key], value)
     with safe_open(folder / "model.safetensors", "numpy") as file:
         assert file.metadata() == {"format": "pt"}
-    written_config, theirs_config = (json.loads((one / "config.json").read_text()) for one in (folder, theirs))
-    family = theirs_config["model_type"]
-    assert written_config["model_type"] == {"mt5": "t5"}.get(family, family)
-    others = ("architectures", "model_type", "tie_word_embeddings", "scale_decoder_outputs", "dtype", "eos_token_id")
-    for key in written_config.keys() - set(others):
-        assert written_config[key] == theirs_config[key], key
-    generation = json.loads((folder / "generation_config.json").read_text())
-    theirs_generation = json.loads((theirs / "generation_config.json").read_text())
+    ours, given = (json.loads((one / "config.json").read_text()) for one in (folder, theirs))
+    assert ours["model_type"] == {"mt5": "t5"}.get(given["model_type"], given["model_type"])
+    others = {"architectures", "model_type", "tie_word_embeddings", "scale_decoder_outputs", "dtype", "eos_token_id"}
+    assert {key: ours[key] for key in ours.keys() - others} == {key: given[key] for key in ours.keys() - others}
+    ours, given = (json.loads((one / "generation_config.json").read_text()) for one in (folder, theirs))
     for key in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
-        assert generation[key] == theirs_generation[key]
+        assert ours[key] == given[key]
     card = (folder / "README.md").read_text()
     assert card.startswith('---\nlibrary_name: "transformers"\n')
     assert "Nothing was measured in the run" in card
@@ -163,9 +160,7 @@ def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pyte
         export(runs, "t5", tmp_path / "out")
     python.write_text("#!/bin/sh\necho 'ImportError: no such module' >&2; exit 1\n")
     python.chmod(0o755)
-    with pytest.raises(
-        UserError, match=r"ImportError: no such module\. To export without asking it: T5XPG_TORCH_PYTHON=0"
-    ):
+    with pytest.raises(UserError, match=r"ImportError: no such module\. To export without .* T5XPG_TORCH_PYTHON=0"):
         export(runs, "t5", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -182,13 +177,9 @@ def test_methods_of_decoding() -> None:
     assert options() == {"max_new_tokens": 32}
     assert options(max_decode_length=7) == {"max_new_tokens": 7}
     beams = options(method="beam", num_decodes=3, length_penalty="transformers", alpha=1.0, return_all_decodes=False)
-    assert beams == {
-        "max_new_tokens": 32, "num_beams": 3, "num_return_sequences": 1, "length_penalty": 1.0, "early_stopping": False,
-    }  # fmt: skip
+    said = {"num_beams": 3, "num_return_sequences": 1, "length_penalty": 1.0, "early_stopping": False}
+    assert beams == {"max_new_tokens": 32, **said}
     assert options(method="beam") == {"max_new_tokens": 32}
-    samples = options(method="sample", temperature=0.5, topk=7)
-    assert samples == {
-        "max_new_tokens": 32, "do_sample": True, "num_return_sequences": 1, "temperature": 0.5, "top_k": 7,
-        "top_p": 1.0,
-    }  # fmt: skip
+    said = {"do_sample": True, "num_return_sequences": 1, "temperature": 0.5, "top_k": 7, "top_p": 1.0}
+    assert options(method="sample", temperature=0.5, topk=7) == {"max_new_tokens": 32, **said}
     assert options(method="sample", temperature=0.0) == {"max_new_tokens": 32}

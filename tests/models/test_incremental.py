@@ -1,58 +1,101 @@
-"""Rows, beams and samples position by position, against full forward passes over each of their sequences."""
+"""Decoding position by position, with beams and without, and prompts of different lengths: against full passes."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
 from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.decoding import DecodingConfig, decode
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from tests.small_models import SIZES, seq2seq
 
-B, N, S, T = 3, 4, 9, 7
+B, N, S, T = 4, 3, 9, 6
+LENGTHS = (9, 4, 1, 0)  # of the inputs
+
+
+@functools.cache
+def params(kind: type) -> Any:
+    """Parameters whose position biases matter."""
+    made = kind(T5Config(**SIZES)).init(jax.random.key(2))
+    made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
+    return made
+
+
+def prompts() -> np.ndarray:
+    inputs = np.random.default_rng(0).integers(2, 29, size=(B, S)).astype(np.int32)
+    return np.where(np.arange(S) < np.reshape(LENGTHS, (B, 1)), inputs, 0)
+
+
+def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) -> dict[str, Any]:
+    """Inputs [B, S] and what follows them [B, t], as the feature converter lays them out; what comes is no padding."""
+    if converter == ENC_DEC:
+        tokens = np.pad(continuations, ((0, 0), (1, T - continuations.shape[1])))
+        return seq2seq(inputs, np.ones_like(tokens)) | {"decoder_input_tokens": tokens}
+    tokens = np.zeros((len(inputs), S + T + 1), np.int32)
+    prefix = np.zeros_like(tokens)
+    for row, (prompt, continuation) in enumerate(zip(inputs, continuations, strict=True)):
+        text = [*prompt[prompt != 0], *continuation]
+        tokens[row, : len(text)] = text
+        prefix[row, : np.count_nonzero(prompt) + 1] = 1
+    batch = {
+        "decoder_input_tokens": np.pad(tokens[:, :-1], ((0, 0), (1, 0))),
+        "decoder_target_tokens": np.ones_like(tokens),
+    }
+    return batch | ({"decoder_causal_attention": prefix} if converter == PREFIX_LM else {})
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance", "beams", "reordered"),
+    ("dtype", "tolerance", "converter", "beams", "reordered"),
     [
-        ("float32", 2e-5, None, False),
-        ("float32", 2e-5, N, False),
-        ("float32", 2e-5, N, True),
-        ("bfloat16", 0.1, None, False),
-        ("bfloat16", 0.1, N, True),
+        ("float32", 2e-5, ENC_DEC, None, False),
+        ("float32", 2e-5, ENC_DEC, N, False),
+        ("float32", 2e-5, ENC_DEC, N, True),
+        ("bfloat16", 0.1, ENC_DEC, N, True),
+        ("float32", 2e-5, LM, None, False),
+        ("float32", 2e-5, PREFIX_LM, N, False),
+        ("float32", 2e-5, PREFIX_LM, N, True),
+        ("bfloat16", 0.1, LM, N, True),
     ],
 )
-def test_each_step_has_the_logits_of_the_full_pass(
-    dtype: str, tolerance: float, beams: int | None, reordered: bool
-) -> None:
+def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered) -> None:
     """Where beams are reordered, each continues another one at random, several the same."""
-    params = jax.jit(EncoderDecoderModel(T5Config(**SIZES)).init)(jax.random.key(2))
-    model = EncoderDecoderModel(T5Config(**SIZES, dtype=dtype))
-    rng = np.random.default_rng(0)
-    inputs = rng.integers(2, 29, size=(B, S)).astype(np.int32)
-    inputs[1, 4:] = 0
+    kind = EncoderDecoderModel if converter == ENC_DEC else DecoderOnlyModel
+    model = kind(T5Config(**SIZES, dtype=dtype))
+    decodable = model.for_decoding(converter)
+    rng = np.random.default_rng(1)
+    inputs = prompts()
     count = beams or 1
-    sequences = np.zeros((B, count, T), np.int32)
-    full, decode_step = jax.jit(model.logits), jax.jit(model.decode_step)
-    # two rows at a time do not divide three: the largest part that does is encoded
-    init = functools.partial(model.init_cache, max_decode_length=T, rows=2, beams=beams, reordered=reordered)
-    cache = jax.jit(init)(params, jnp.asarray(inputs))
+    chosen = np.zeros((B, count, T), np.int32)
+    full, decode_step = jax.jit(model.logits), jax.jit(decodable.decode_step)
+    # rows: three at a time do not divide four, and the largest part that does is taken
+    init = functools.partial(decodable.init_cache, max_decode_length=T, rows=3, beams=beams, reordered=reordered)
+    cache = jax.jit(init)(params(kind), jnp.asarray(inputs))
+    tokens = np.repeat(np.asarray(decodable.first_tokens(jnp.asarray(inputs)))[:, None], count, axis=1)
     for step in range(T):
-        if step:
-            sequences[:, :, step] = rng.integers(2, 29, size=(B, count))
-        tokens = sequences[:, :, step] if beams else sequences[:, 0, step]
-        logits, cache = decode_step(params, cache, jnp.asarray(tokens), jnp.int32(step))
-        batch = seq2seq(np.repeat(inputs, count, axis=0), np.ones((B * count, T), np.int32))
-        expected = full(params, batch | {"decoder_input_tokens": sequences.reshape(-1, T)})[:, step]
-        np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=tolerance)
+        given = jnp.asarray(tokens if beams else tokens[:, 0])
+        logits, cache = decode_step(params(kind), cache, given, jnp.int32(step))
+        batch = full_batch(np.repeat(inputs, count, 0), chosen.reshape(-1, T)[:, :step], converter)
+        expected = np.asarray(full(params(kind), batch))
+        expected = expected.reshape(B, count, *expected.shape[1:])
+        for row, length in enumerate(LENGTHS):
+            found = np.asarray(logits)[row].reshape(count, -1)
+            place = step if converter == ENC_DEC else length + step
+            np.testing.assert_allclose(found, expected[row, :, place], atol=tolerance)
+        tokens = rng.integers(2, 29, size=(B, count)).astype(np.int32)
+        chosen[:, :, step] = tokens
         if reordered:
             parents = rng.integers(0, count, size=(B, count)).astype(np.int32)
-            sequences = np.take_along_axis(sequences, parents[..., None], axis=1)
-            cache = model.reorder_beams(cache, jnp.asarray(parents))
+            chosen = np.take_along_axis(chosen, parents[..., None], axis=1)
+            tokens = chosen[:, :, step]
+            cache = decodable.reorder_beams(cache, jnp.asarray(parents))
 
 
 def test_what_beams_share_is_there_once() -> None:
@@ -62,3 +105,15 @@ def test_what_beams_share_is_there_once() -> None:
     layer = jax.eval_shape(init, model.abstract_params(), tokens)["layers"]["layers_0"]
     assert layer["cross_keys"].shape == (B, 3, 5, S)
     assert layer["self_keys"].shape == (B, 3, 5, T * N)
+
+
+@pytest.mark.parametrize("config", [DecodingConfig(), DecodingConfig(method="beam", num_decodes=N)])
+def test_what_others_in_the_batch_ask_changes_nothing(config: DecodingConfig) -> None:
+    prompted = DecoderOnlyModel(T5Config(**SIZES)).for_decoding(PREFIX_LM)
+    inputs = prompts()
+    run = jax.jit(functools.partial(decode, prompted, config=config, max_decode_length=T))
+    together = run(params(DecoderOnlyModel), jnp.asarray(inputs)).tokens
+    for row, length in enumerate(LENGTHS[:3]):
+        alone = run(params(DecoderOnlyModel), jnp.asarray(inputs[row : row + 1, :length])).tokens
+        np.testing.assert_array_equal(together[row], alone[0])
+    assert not np.asarray(together[3]).any()  # nothing was asked

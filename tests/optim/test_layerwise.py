@@ -75,10 +75,3 @@ def test_every_layer_of_a_stack_is_an_array_of_its_own(optimizer) -> None:
         converted = layers_as_in(theirs, ours, lambda leaves, _: np.stack(leaves), lambda leaf, index, _: leaf[index])
         assert jax.tree.map(np.shape, converted) == jax.tree.map(np.shape, ours)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), converted, ours)
-
-
-def test_without_stacks_nothing_is_changed() -> None:
-    """The state of a plain model has the structure that optax gives it."""
-    state = Adafactor(0.1).transformation(APART_AXES).init(arrays(0))
-    expected = optax.scale_by_factored_rms().init(arrays(0))
-    assert jax.tree.structure(state[0]) == jax.tree.structure(expected)

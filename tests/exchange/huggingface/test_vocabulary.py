@@ -65,16 +65,6 @@ def test_pieces_as_others_write_them(tmp_path: Path) -> None:
     assert found(tmp_path).num_sentinels in (0, 3)
 
 
-def test_tokenizers_there_and_back(tmp_path: Path) -> None:
-    """Those that need nothing said besides: padding is 0, and the sentinels are tokens."""
-    made = vocabulary_of_file(byte_level(tmp_path / "made"), 8)
-    write_tokenizer(tmp_path, made, longest=64)
-    again = found(tmp_path)
-    assert (again.kind, again.size, again.sentinels) == ("huggingface", made.size, "own")
-    for text in ("bad bag", "<extra_id_0> and <extra_id_7>"):
-        assert again.encode(text) == made.encode(text)
-
-
 def test_a_tokenizer_with_more_than_its_pieces(tmp_path: Path) -> None:
     """Tokens that someone has added are in tokenizer.json alone."""
     (tmp_path / "made").mkdir()

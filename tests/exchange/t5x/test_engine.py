@@ -74,21 +74,16 @@ def test_t5x_is_given_the_experiment(t5x: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.process
-def test_a_run_goes_on_with_its_own_settings_alone(t5x: Path) -> None:
+def test_a_run_goes_on_with_its_own_settings_alone_and_what_goes_wrong_is_said(t5x: Path) -> None:
     engine.train(loaded(), t5x)
     engine.train(loaded("TRAIN_STEPS=800"), t5x)
+    (t5x / "fail").touch()
+    with pytest.raises(UserError, match=r"T5X ended with code 1: ValueError: the shapes do not fit. All that it pri"):
+        engine.train(loaded(), t5x)
     with pytest.raises(UserError, match=r"is of other settings: BATCH_SIZE = 8. Name another folder"):
         engine.train(loaded("BATCH_SIZE=8"), t5x)
     (t5x / "experiment.gin").unlink()
     with pytest.raises(UserError, match="T5X has not trained in it by this program"):
-        engine.train(loaded(), t5x)
-
-
-@pytest.mark.process
-def test_what_goes_wrong_in_t5x_is_said(t5x: Path) -> None:
-    engine.train(loaded(), t5x)
-    (t5x / "fail").write_text("")
-    with pytest.raises(UserError, match=r"T5X ended with code 1: ValueError: the shapes do not fit. All that it pri"):
         engine.train(loaded(), t5x)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.models.decoding import Decoded, Rule, beam_search, greedy
+from t5xpg.models.decoding import Decoded, Rule, beam_search
 from tests.models.decoding.automaton import END, Automaton, log_probabilities, rows, table
 
 LENGTH = 7
@@ -99,13 +99,6 @@ def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty(rule: Rule)
         np.testing.assert_array_equal(found[:3], other[:3])
     assert not alone.tokens[3:].any()
     assert not alone.scores[3:].any()
-
-
-def test_one_beam_without_a_penalty_is_greedy() -> None:
-    params, inputs = jnp.asarray(table(3)), jnp.asarray(rows(8))
-    expected = jax.jit(functools.partial(greedy, Automaton(), max_decode_length=LENGTH))(params, inputs)
-    found = search(Rule("transformers", 0.0), beams=1)(params, inputs=inputs)
-    np.testing.assert_array_equal(found.tokens[:, 0], expected)
 
 
 def test_more_beams_than_tokens_and_a_length_of_one() -> None:
