@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.exchange.huggingface.params import params_from_transformers
-from t5xpg.models.decoding import Rule, beam_search
+from t5xpg.models.decoding import DecodingConfig, beam_search
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from tests.workplace import REPOSITORY
 
@@ -45,10 +45,10 @@ def load(name: str) -> tuple[EncoderDecoderModel, Any, dict[str, np.ndarray], di
     return EncoderDecoderModel(config), params, tensors, searches
 
 
-def search(name: str, rule: Rule, beams: int) -> tuple[np.ndarray, np.ndarray]:
+def search(name: str, rule: DecodingConfig) -> tuple[np.ndarray, np.ndarray]:
     model, params, tensors, _ = load(name)
     length = tensors["greedy/tokens"].shape[-1]
-    run = functools.partial(beam_search, model, max_decode_length=length, num_decodes=beams, rule=rule)
+    run = functools.partial(beam_search, model, max_decode_length=length, config=rule)
     with jax.numpy_dtype_promotion("strict"):
         found = jax.jit(run, compiler_options=QUICK)(params, jnp.asarray(tensors["inputs"]))
     return np.asarray(found.tokens), np.asarray(found.scores)
@@ -61,8 +61,9 @@ def search(name: str, rule: Rule, beams: int) -> tuple[np.ndarray, np.ndarray]:
 def test_transformers_rule(name: str, asked: str) -> None:
     _, _, tensors, searches = load(name)
     options = searches[asked]
-    rule = Rule("transformers", options["length_penalty"], options.get("early_stopping", False))
-    tokens, scores = search(name, rule, options["num_beams"])
+    stopping = options.get("early_stopping", False)
+    rule = DecodingConfig("beam", None, options["num_beams"], True, "transformers", options["length_penalty"], stopping)
+    tokens, scores = search(name, rule)
     returned = options["num_return_sequences"]
     np.testing.assert_array_equal(tokens[:, :returned], tensors[f"{asked}/tokens"])
     np.testing.assert_allclose(scores[:, :returned], tensors[f"{asked}/scores"], rtol=1e-4)
@@ -74,7 +75,7 @@ def test_t5xs_rule_without_a_penalty(name: str) -> None:
     probable, and the same where all of transformers' have ended."""
     _, _, tensors, _ = load(name)
     theirs, their_scores = tensors["penalty_0/tokens"], tensors["penalty_0/scores"][:, 0]
-    tokens, scores = search(name, Rule("t5x", 0.0), 4)
+    tokens, scores = search(name, DecodingConfig("beam", alpha=0.0))
     has_ended = (theirs == 1).any(axis=2)
     assert (scores[has_ended[:, 0], 0] >= their_scores[has_ended[:, 0]] - 1e-4).all()
     all_have = has_ended.all(axis=1)

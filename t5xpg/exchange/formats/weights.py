@@ -11,10 +11,11 @@ from safetensors import SafetensorError, safe_open
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
-from t5xpg.exchange.formats.torch_files import TorchFile
+from t5xpg.exchange.formats.torch_files import torch_readers
 
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
+Readers = dict[str, Callable[[], np.ndarray]]  # for each tensor by name, what reads it
 INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
 # Of other programs; named in a message, because they are what one finds instead.
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
@@ -27,7 +28,7 @@ _CONVERT = (
 class LazyTensors(Mapping[str, np.ndarray]):
     """Tensors by name; each is read when it is asked for."""
 
-    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+    def __init__(self, readers: Readers) -> None:
         self._readers = readers
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -40,11 +41,10 @@ class LazyTensors(Mapping[str, np.ndarray]):
         return len(self._readers)
 
 
-def open_safetensors(path: Path) -> LazyTensors:
-    """The tensors of a safetensors file. Raises UserError for one that is not whole."""
+def _safetensors_readers(path: Path) -> Readers:
     try:
         file = safe_open(str(path), framework="numpy")
-        return LazyTensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
+        return {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a whole safetensors file ({error}): {path.stat().st_size:,} bytes are there. Copy or "
@@ -52,7 +52,7 @@ def open_safetensors(path: Path) -> LazyTensors:
         ) from None
 
 
-_KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS: open_safetensors, TORCH: TorchFile}
+_KINDS: Mapping[str, Callable[[Path], Readers]] = {SAFETENSORS: _safetensors_readers, TORCH: torch_readers}
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -74,25 +74,22 @@ def files_of(folder: Path) -> list[Path]:
     )
 
 
-def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
+def open_weights(folder: Path) -> LazyTensors:
     """The tensors of a folder by name, read when they are asked for. Raises UserError where some are not there."""
     first, *parts = files_of(folder)
     kind = _KINDS[first.name.removesuffix(INDEX)]
     if not parts:
-        return kind(first)
+        return LazyTensors(kind(first))
     if absent := [part.name for part in parts if not part.is_file()]:
         raise UserError(
             f"{first} names {len(parts)} files, and {len(absent)} of them are not there: {', '.join(absent[:3])}"
             f"{' …' if len(absent) > 3 else ''}. Copy or download them, too."
         )
     opened = {part.name: kind(part) for part in parts}
-    where = {name: opened[file] for name, file in _weight_map(first).items()}
-    for name, tensors in where.items():
-        if name not in tensors:
-            raise UserError(
-                f"{first} says that {name} is in a file that lacks it: the files are not of one checkpoint."
-            )
-    return LazyTensors({name: partial(tensors.__getitem__, name) for name, tensors in where.items()})
+    where = _weight_map(first)
+    if lost := next((name for name, file in where.items() if name not in opened[file]), None):
+        raise UserError(f"{first} says that {lost} is in a file that lacks it: the files are not of one checkpoint.")
+    return LazyTensors({name: opened[file][name] for name, file in where.items()})
 
 
 def _parts(index: Path) -> list[Path]:

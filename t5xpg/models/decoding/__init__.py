@@ -15,12 +15,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.decoding.beam_search import Rule, beam_search
+from t5xpg.models.decoding.beam_search import beam_search
 from t5xpg.models.decoding.config import DecodingConfig
 from t5xpg.models.decoding.largest import first_of_the_largest
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
-from t5xpg.models.decoding.sampling import Distribution, sample
+from t5xpg.models.decoding.sampling import sample
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
+
+__all__ = ["Decoded", "DecodingConfig", "beam_search", "decode", "fill_masks", "greedy", "sample", "score"]
 
 
 def greedy(
@@ -89,22 +91,6 @@ def fill_masks(model: Scorable, params: Any, inputs: jax.Array, mask_id: int) ->
     return Decoded(jnp.where(inputs == mask_id, chosen, inputs)[:, None], None)
 
 
-__all__ = [
-    "Decodable",
-    "Decoded",
-    "DecodingConfig",
-    "Distribution",
-    "Rule",
-    "Scorable",
-    "beam_search",
-    "decode",
-    "fill_masks",
-    "greedy",
-    "sample",
-    "score",
-]
-
-
 def decode(
     model: Decodable,
     params: Params,
@@ -123,9 +109,7 @@ def decode(
     if config.method == "greedy":
         return Decoded(greedy(model, params, inputs, length, eos_id, pad_id)[:, None], None)
     if config.method == "beam":
-        rule = Rule(config.length_penalty, config.alpha, config.early_stopping)
-        found = beam_search(model, params, inputs, length, config.decodes, rule, eos_id, pad_id)
+        found = beam_search(model, params, inputs, length, config, eos_id, pad_id)
     else:
-        of = Distribution(config.temperature, config.topk, config.topp, config.rescale_log_probs)
-        found = sample(model, params, inputs, length, config.decodes, of, config.seed, row_numbers, eos_id, pad_id)
+        found = sample(model, params, inputs, length, config, row_numbers, eos_id, pad_id)
     return jax.tree.map(lambda values: values[:, : config.returned], found)

@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.torch_files import TorchFile
-from t5xpg.exchange.formats.weights import files_of, open_weights
+from t5xpg.exchange.formats.torch_files import torch_readers
+from t5xpg.exchange.formats.weights import LazyTensors, files_of, open_weights
 from tests.workplace import REPOSITORY
 
 FAMILIES = REPOSITORY / "tests" / "goldens" / "families"
@@ -48,7 +48,7 @@ def test_files_of_pytorch(layout: str, rounded: bool) -> None:
 
 @pytest.mark.parametrize("layout", ["archive_bin", "old_bin"])
 def test_tensors_that_do_not_lie_as_they_are_numbered(layout: str) -> None:
-    found = TorchFile(FAMILIES / layout / "small.bin")
+    found = LazyTensors(torch_readers(FAMILIES / layout / "small.bin"))
     np.testing.assert_array_equal(found["a"], [[0, 2], [1, 3]])
     assert found["a"].flags["C_CONTIGUOUS"]
 
@@ -111,7 +111,7 @@ def test_safetensors_that_end_too_early(tmp_path: Path, size: int) -> None:
 def test_files_of_pytorch_that_end_too_early(tmp_path: Path, layout: str, size: int) -> None:
     (tmp_path / "a.bin").write_bytes((FAMILIES / layout / "pytorch_model.bin").read_bytes()[:size])
     with pytest.raises(UserError, match="is not a whole file of tensors that PyTorch wrote"):
-        dict(TorchFile(tmp_path / "a.bin"))
+        dict(LazyTensors(torch_readers(tmp_path / "a.bin")))
 
 
 class Hostile:
@@ -134,17 +134,17 @@ def archive(path: Path, description: object) -> Path:
 def test_nothing_is_run(tmp_path: Path, wrap: object) -> None:
     bad = archive(tmp_path / "a.bin", wrap(Hostile(tmp_path / "made")))  # type: ignore[operator]
     with pytest.raises(UserError, match="which is not run"):
-        TorchFile(bad)
+        torch_readers(bad)
     (tmp_path / "b.bin").write_bytes(pickle.dumps(Hostile(tmp_path / "made"), protocol=2))
     with pytest.raises(UserError, match="which is not run"):
-        TorchFile(tmp_path / "b.bin")
+        torch_readers(tmp_path / "b.bin")
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("value", [{}, [], 3, {"a": 3}, {3: "a"}])
 def test_what_is_no_dict_of_tensors(tmp_path: Path, value: object) -> None:
     with pytest.raises(UserError, match=r"named tensors|instead of a dict|no dict of tensors needs"):
-        TorchFile(archive(tmp_path / "a.bin", value))
+        torch_readers(archive(tmp_path / "a.bin", value))
 
 
 class _Storage:
@@ -198,7 +198,7 @@ def test_tensors_stay_in_their_numbers(
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("archive/data.pkl", named)
         file.writestr("archive/data/0", np.arange(4, dtype=np.float32).tobytes())
-    found = TorchFile(path)
+    found = LazyTensors(torch_readers(path))
     if is_whole:
         numbers = np.arange(4, dtype=np.float32)
         expected = np.lib.stride_tricks.as_strided(numbers[offset:], shape, [4 * stride for stride in strides])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.decoding import DecodingConfig, Distribution, Rule, beam_search, decode, greedy, sample
+from t5xpg.models.decoding import DecodingConfig, beam_search, decode, greedy, sample
 from tests.models.decoding.automaton import END, Automaton, rows, table
 
 
@@ -75,11 +75,11 @@ def test_decode_is_the_method_with_its_options() -> None:
         return_all_decodes=False,
     )
     answer = decode(model, params, inputs, config, 6)
-    expected = beam_search(model, params, inputs, 5, 3, Rule("transformers", 1.0, True))
+    expected = beam_search(model, params, inputs, 5, config)
     np.testing.assert_array_equal(answer.tokens, expected.tokens[:, :1])
     np.testing.assert_array_equal(answer.scores, expected.scores[:, :1])
     config = DecodingConfig("sample", num_decodes=2, temperature=0.5, topk=4, topp=0.9, seed=3, rescale_log_probs=False)
     numbers = jnp.asarray([5, 6, 7, 8])
     answer = decode(model, params, inputs, config, 6, numbers)
-    expected = sample(model, params, inputs, 6, 2, Distribution(0.5, 4, 0.9, False), 3, numbers)
+    expected = sample(model, params, inputs, 6, config, numbers)
     np.testing.assert_array_equal(answer.tokens, expected.tokens)
