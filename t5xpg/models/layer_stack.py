@@ -40,7 +40,7 @@ class LayerStack(nnx.Module):
     num_layers: int
 
     def add_layers(
-        self, key: jax.Array, config: T5Config, number: int, make: Callable[[jax.Array], nnx.Module]
+        self, key: jax.Array, config: T5Config, number: int, make: Callable[[jax.Array, T5Config], nnx.Module]
     ) -> None:
         """make: a layer of a random key. key: of the stack."""
         self.num_layers = number
@@ -48,10 +48,10 @@ class LayerStack(nnx.Module):
         self.remat_policy = config.remat_policy
         keys = [named_key(key, layer_name(index)) for index in range(number)]
         if self.is_scanned:
-            setattr(self, LAYERS, _stacked([make(key) for key in keys]))
+            setattr(self, LAYERS, _stacked([make(key, config) for key in keys]))
         else:
             for index, key in enumerate(keys):
-                setattr(self, layer_name(index), make(key))
+                setattr(self, layer_name(index), make(key, config))
 
     def through_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF) -> jax.Array:
         """body(..., body(body(x, first layer, its dropout), second layer, ...)). dropout: of the stack."""

@@ -220,8 +220,8 @@ def test_shapes_of_the_encoder_s_output_and_of_the_cache():
         cache = jax.eval_shape(lambda p, t, rows=rows_at_once: model.init_cache(p, t, 4, rows), params, tokens)
         layer = {name: array.shape for name, array in cache["layers"]["layers_0"].items()}
         assert layer == {
-            "self_keys": (2, 3, 5, 4), "self_values": (2, 3, 4, 5), "cross_keys": (2, 3, 5, 7),
-            "cross_values": (2, 3, 7, 5),
+            "self_keys": (2, 1, 3, 5, 4), "self_values": (2, 1, 3, 4, 5), "source_keys": (2, 3, 5, 7),
+            "source_values": (2, 3, 7, 5),
         }  # fmt: skip
 
 

@@ -59,5 +59,5 @@ def test_what_beams_share_is_there_once() -> None:
         lambda: model.init_cache(model.init(jax.random.key(0)), jnp.ones((B, S), jnp.int32), T, None, N, True)
     )
     layer = shapes["layers"]["layers_0"]
-    assert layer["cross_keys"].shape == (B, 2, 6, S)
+    assert layer["source_keys"].shape == (B, 2, 6, S)
     assert layer["self_keys"].shape == (B, 2, 6, T * N)
