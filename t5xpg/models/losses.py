@@ -116,24 +116,6 @@ def _cross_entropy_backward(
 cross_entropy_with_logits.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def compute_weighted_cross_entropy(
-    logits: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array | None = None,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    loss_normalizing_factor: float | jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(loss, z-loss, weights), each summed over all tokens; the first two divided by loss_normalizing_factor.
-
-    logits [B, T, V] float32; targets [B, T] int32; weights [B, T] or None for 1 everywhere.
-    """
-    loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
-    weights = jnp.ones(targets.shape, jnp.float32) if weights is None else weights.astype(jnp.float32)
-    factor = jnp.float32(1.0) if loss_normalizing_factor is None else jnp.float32(loss_normalizing_factor)
-    return jnp.sum(loss * weights) / factor, jnp.sum(z * weights) / factor, jnp.sum(weights)
-
-
 def side_of_targets(batch: Mapping[str, jax.Array]) -> str:
     """What the names of the arrays that the loss is computed from start with: "decoder_", or of an encoder alone."""
     return "decoder_" if "decoder_target_tokens" in batch else "encoder_"
@@ -197,11 +179,8 @@ def loss_and_metrics(
     """
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
     weights, own_normalizer = loss_weights_and_normalizer(batch, config)
-    if normalizer is None:
-        normalizer = own_normalizer
-    loss, _, _ = compute_weighted_cross_entropy(
-        logits, targets, weights, config.label_smoothing, config.z_loss, normalizer
-    )
+    losses, _ = cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+    loss = jnp.sum(losses * weights) / (own_normalizer if normalizer is None else normalizer)
     plain = token_weights(batch)
     seen = jax.lax.stop_gradient(logits)
     log_z, target_logits = _log_normalizer_and_target(seen, targets)

@@ -10,7 +10,6 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.models.losses import (
     LossConfig,
-    compute_weighted_cross_entropy,
     cross_entropy_with_logits,
     loss_and_metrics,
     loss_weights_and_normalizer,
@@ -73,20 +72,6 @@ def test_large_logits_stay_finite():
         )
         np.testing.assert_allclose(loss, [[0.0, 2e4, 1e4][target]])
         assert np.isfinite(gradient).all()
-
-
-def test_weighted_sums_and_constant_factor():
-    logits, targets, weights = example()
-    expected_loss, expected_z, _ = reference(logits, targets, 0.1, 0.01)
-    loss, z, total = compute_weighted_cross_entropy(
-        jnp.asarray(logits), jnp.asarray(targets), jnp.asarray(weights), 0.1, 0.01, 4.0
-    )
-    np.testing.assert_allclose(loss, (expected_loss * weights).sum() / 4, rtol=1e-6)
-    np.testing.assert_allclose(z, (expected_z * weights).sum() / 4, rtol=1e-6)
-    assert float(total) == weights.sum()
-    loss, _, total = compute_weighted_cross_entropy(jnp.asarray(logits), jnp.asarray(targets), None, 0.1, 0.01)
-    np.testing.assert_allclose(loss, expected_loss.sum(), rtol=1e-6)
-    assert float(total) == targets.size
 
 
 def test_every_normalizer():

@@ -9,6 +9,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.seeds import check_seed
+from t5xpg.models.config import is_count
 
 METHODS = ("greedy", "beam", "sample")
 T5X, TRANSFORMERS = "t5x", "transformers"
@@ -76,7 +77,7 @@ class DecodingConfig:
             if getattr(self, name) not in known:
                 raise self._wrong(name, nearest(str(getattr(self, name)), known).strip())
         for name in ("max_decode_length", "num_decodes"):
-            if getattr(self, name) is not None and not _is_count(getattr(self, name), least=1):
+            if getattr(self, name) is not None and not is_count(getattr(self, name)):
                 raise self._wrong(name, "it must be a whole number of at least 1, or None.")
         for name in ("return_all_decodes", "rescale_log_probs"):
             if not isinstance(getattr(self, name), bool):
@@ -87,7 +88,7 @@ class DecodingConfig:
             raise self._wrong("early_stopping", "it must be True, False or 'never'.")
         if not _is_number(self.temperature) or self.temperature < 0:
             raise self._wrong("temperature", "it must be a number of at least 0.")
-        if not _is_count(self.topk, least=0):
+        if not is_count(self.topk, least=0):
             raise self._wrong("topk", "it must be a whole number of at least 0 (0 for all tokens).")
         if not _is_number(self.topp) or not 0 <= self.topp <= 1:
             raise self._wrong("topp", "it must be a probability, 1.0 for all tokens.")
@@ -117,9 +118,7 @@ class DecodingConfig:
             methods = _READ_BY.get(each.name, METHODS)
             if self.method not in methods and getattr(self, each.name) != each.default:
                 owners = " and ".join(f"'{method}'" for method in methods)
-                raise self._wrong(
-                    each.name, f"that is an option of the method {owners}; the method is {self.method!r}."
-                )
+                raise self._wrong(each.name, f"it is an option of the method {owners}, not of {self.method!r}.")
         if self.early_stopping is not False and self.length_penalty == T5X:
             raise self._wrong("early_stopping", "that is an option of length_penalty='transformers'.")
 
@@ -129,7 +128,3 @@ class DecodingConfig:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

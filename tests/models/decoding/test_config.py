@@ -36,9 +36,9 @@ from tests.models.decoding.automaton import END, Automaton, rows, table
         ({"method": "sample", "topp": 1.5}, "topp is 1.5: it must be a probability"),
         ({"method": "sample", "seed": -1}, "-1"),
         ({"method": "sample", "return_all_decodes": 1}, "return_all_decodes is 1: it must be True or False"),
-        ({"temperature": 0.7}, "temperature is 0.7: that is an option of the method 'sample'; the method is 'greedy'"),
-        ({"method": "sample", "alpha": 1.0}, "alpha is 1.0: that is an option of the method 'beam'"),
-        ({"num_decodes": 2}, "num_decodes is 2: that is an option of the method 'beam' and 'sample'"),
+        ({"temperature": 0.7}, "temperature is 0.7: it is an option of the method 'sample', not of 'greedy'"),
+        ({"method": "sample", "alpha": 1.0}, "alpha is 1.0: it is an option of the method 'beam'"),
+        ({"num_decodes": 2}, "num_decodes is 2: it is an option of the method 'beam' and 'sample'"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
