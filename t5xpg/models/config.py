@@ -79,7 +79,8 @@ class T5Config:
         reaches_on = self.relative_attention_max_distance > buckets // 2
         check(reaches_on, "relative_attention_max_distance", f"above {buckets // 2} with {buckets} buckets")
         check(bool(self.mlp_activations), "mlp_activations", 'some names; T5 1.1 has ("gelu", "linear")')
-        choices = [("remat_policy", self.remat_policy, REMAT_POLICIES), ("dtype", self.dtype, DTYPES)]
+        choices: list[tuple[str, str, tuple[str, ...]]] = [("dtype", self.dtype, DTYPES)]
+        choices += [("remat_policy", self.remat_policy, REMAT_POLICIES)]
         choices += [("mlp_activations", activation, ACTIVATIONS) for activation in self.mlp_activations]
         for name, value, known in choices:
             if value not in known:
