@@ -57,7 +57,7 @@ def find(checkpoint: str) -> CheckpointFolder:
 
 def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
     folder = _snapshot(name, revision, local=True)
-    if folder is None or not _is_whole(folder):
+    if folder is None or not ((folder / CONFIG).is_file() and _has_weights(folder)):
         print(f"downloading {name} from the Hugging Face hub", flush=True)
         folder = _snapshot(name, revision, patterns=_SAFETENSORS)
         if folder is not None and not _has_weights(folder):
@@ -65,10 +65,6 @@ def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
     assert folder is not None
     weights.files_of(folder)  # says what is there instead
     return CheckpointFolder(folder, f"{name}@{folder.name}")
-
-
-def _is_whole(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and _has_weights(folder)
 
 
 def _has_weights(folder: Path) -> bool:

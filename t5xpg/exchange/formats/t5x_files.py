@@ -74,9 +74,8 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
     if found.name.endswith(INDEX):
         return _of_tensorflow(found.with_name(found.name.removesuffix(INDEX)))
     try:
-        if found.name == METADATA:
-            return StoredCheckpoint(found.parent, T5X, dict(_of_metadata(found)), _files(found))
-        return StoredCheckpoint(found.parent, T5X, dict(_of_message(found)), _files(found))
+        read = _of_metadata if found.name == METADATA else _of_message
+        return StoredCheckpoint(found.parent, T5X, dict(read(found)), _files(found))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, RecursionError) as error:
         why = str(error).splitlines()[0][:200] if str(error) else ""
         raise UserError(

@@ -8,8 +8,9 @@ another one.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,7 +85,7 @@ def config_of(state: StoredState, mlp_activations: tuple[str, ...] | None = None
     mlp_activations: where they are known; by default those of T5 1.1 where the MLP is gated, else those of the first
     T5. Raises UserError where shapes do not go together.
     """
-    shapes = dict(_shapes(state))
+    shapes = _shapes(state)
     counts = []
     for stack in STACKS:
         layers = [int(match[1]) for name in shapes if (match := re.match(rf"{stack}/layers_(\d+)/", name))]
@@ -117,7 +118,7 @@ def params_of(state: StoredState, config: T5Config) -> Params:
     """The parameters as numpy float32. Raises UserError where they are not those of the config, naming them."""
     abstract = EncoderDecoderModel(config).abstract_params()
     expected = {name: tuple(leaf.shape) for name, leaf in flatten_dict(abstract, sep="/").items()}
-    found = dict(_shapes(state))
+    found = _shapes(state)
     missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing:
         hint = nearest(missing[0], unknown) if unknown else ""
@@ -128,33 +129,30 @@ def params_of(state: StoredState, config: T5Config) -> Params:
         raise UserError(f"The checkpoint has {len(unknown)} arrays that such a model lacks: {first_names(unknown)}.")
     if wrong := [f"{name} is {found[name]}, not {shape}" for name, shape in expected.items() if found[name] != shape]:
         raise UserError(f"The arrays of the checkpoint do not go together: {'; '.join(wrong[:5])}.")
-    arrays = {name: np.ascontiguousarray(array.astype(np.float32)) for name, array in _unstacked(state)}
+    arrays = {
+        name: np.ascontiguousarray(read().reshape(shape).astype(np.float32)) for name, shape, read in _parts(state)
+    }
     return unflatten_dict(arrays, sep="/")
 
 
-def _shapes(state: StoredState) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """This project's names of the parameters, with their shapes; nothing is read."""
-    for name, array in state.params().items():
+def _shapes(state: StoredState) -> dict[str, tuple[int, ...]]:
+    """Of this project's names of the parameters; nothing is read."""
+    return {name: shape for name, shape, _ in _parts(state)}
+
+
+def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
+    """This project's names of the parameters, with their shapes and what reads them, to be called before the next."""
+    for name, stored in state.params().items():
         inner, axis = _split_stacked(name), state.scan_axis
         if inner is None:
-            yield name, _joined_shape(name, array.shape)
+            yield name, _joined_shape(name, stored.shape), stored.read
             continue
-        if axis is None or len(array.shape) <= axis:
-            raise UserError(f"{name} is {array.shape}: expected an axis for the layers.")
-        shape = tuple(size for at, size in enumerate(array.shape) if at != axis)
-        for layer in range(array.shape[axis]):
-            yield f"{inner[0]}/layers_{layer}/{inner[1]}", _joined_shape(inner[1], shape)
-
-
-def _unstacked(state: StoredState) -> Iterator[tuple[str, np.ndarray]]:
-    """This project's names of the parameters, with the arrays, read one after another."""
-    for name, stored in state.params().items():
-        inner, array = _split_stacked(name), stored.read()
-        if inner is None:
-            yield name, array.reshape(_joined_shape(name, array.shape))
-            continue
-        for layer, one in enumerate(np.moveaxis(array, state.scan_axis or 0, 0)):
-            yield f"{inner[0]}/layers_{layer}/{inner[1]}", one.reshape(_joined_shape(inner[1], one.shape))
+        if axis is None or len(stored.shape) <= axis:
+            raise UserError(f"{name} is {stored.shape}: expected an axis for the layers.")
+        shape = _joined_shape(inner[1], stored.shape[:axis] + stored.shape[axis + 1 :])
+        whole = functools.cache(stored.read)
+        for layer in range(stored.shape[axis]):
+            yield f"{inner[0]}/layers_{layer}/{inner[1]}", shape, lambda: whole().take(layer, axis)  # noqa: B023
 
 
 def _split_stacked(name: str) -> tuple[str, str] | None:
