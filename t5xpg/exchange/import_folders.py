@@ -9,6 +9,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.exchange.formats import weights
+from t5xpg.exchange.imported import run_name
 
 CONFIG = "config.json"
 TOKENIZER_FILES = (
@@ -28,8 +29,7 @@ class CheckpointFolder:
 
     @property
     def name(self) -> str:
-        """What a run of it is called, unless it is given a name."""
-        return re.sub(r"\W+", "_", Path(self.source.partition("@")[0]).name).strip("_") or "imported"
+        return run_name(Path(self.source.partition("@")[0]).name)
 
 
 def find(checkpoint: str) -> CheckpointFolder:

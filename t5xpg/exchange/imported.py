@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.models.config import T5Config
 from t5xpg.models.model import Params
+
+
+def run_name(name: str) -> str:
+    """What a run of a checkpoint that is called so is called, unless it is given a name."""
+    return re.sub(r"\W+", "_", name).strip("_") or "imported"
 
 
 @dataclass(frozen=True)

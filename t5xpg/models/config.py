@@ -25,17 +25,12 @@ class T5Config:
     logits_via_embedding: True ties the output matrix to the embedding (the first T5), False gives it its own.
     dtype: what activations are computed in; parameters are float32 always.
     float32_attention_logits: multiply queries and keys in float32 where dtype is a 16-bit one.
-    attention_chunk_size: attention works off so many queries at a time and makes their weights again in the backward
-        pass, so that what it holds grows with the length, not with its square. What is computed is the same but for
-        rounding. For inputs of 4,096 tokens and more, where it is as fast or faster on CPUs, and wherever memory is
-        what is short; None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench
-        ROWS=growth`).
+    attention_chunk_size: attention works off so many queries at a time, and what it holds grows with the length, not its
+        square; the same but for rounding. For inputs of 4,096 tokens and more, and wherever memory is what is short;
+        None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench ROWS=growth`).
     relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);
         else the layers of a stack share one.
-    scan_layers: one layer is compiled, for all of a stack, whose parameters lie in one array for each kind; what is
-        computed is the same but for rounding, and a checkpoint of the one is read as the other.
-    remat_policy: what the backward pass has kept of each layer, and what it makes again: "none", "dots" or "full", see
-        `layer_stack`.
+    scan_layers, remat_policy: see `layer_stack`; the same but for rounding.
 
     Raises UserError for a value that no model can have.
     """

@@ -70,19 +70,13 @@ class RelativePositionBias(nnx.Module):
         self.bidirectional = bidirectional
         self.num_buckets = config.relative_attention_num_buckets
         self.max_distance = config.relative_attention_max_distance
-        self.rel_embedding = parameter(
-            named_key(key, "rel_embedding"),
-            _position_init,
-            (config.num_heads, self.num_buckets),
-            ("heads", "relpos_buckets"),
-        )
+        shape, axes = (config.num_heads, self.num_buckets), ("heads", "relpos_buckets")
+        self.rel_embedding = parameter(named_key(key, "rel_embedding"), _position_init, shape, axes)
 
     def __call__(self, queries: int, keys: int) -> jax.Array:
-        """[1, H, queries, keys] float32."""
-        return toeplitz(self.by_distance(queries, keys), queries, keys)[None]
+        return self._table(self.bidirectional)(queries, keys)
 
     def by_distance(self, queries: int, keys: int) -> jax.Array:
-        """[H, queries + keys - 1] float32: the bias of every distance, from the last query to the first key on."""
         return self._table(self.bidirectional).by_distance(queries, keys)
 
     def in_both_directions(self) -> PositionTable:

@@ -55,7 +55,8 @@ def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.Gra
         return jax.tree.map(lambda part: 0 if part.ndim else None, jax.eval_shape(inner.init, layer))
 
     def init(params: Any) -> Any:
-        leaves, treedef = jax.tree.flatten(params)
+        leaves: list[Any] = jax.tree.leaves(params)
+        treedef: Any = jax.tree.structure(params)
         states = [
             jax.vmap(inner.init, out_axes=along(leaf))(leaf) if stacked else inner.init(leaf)
             for leaf, stacked in zip(leaves, flags, strict=True)
@@ -64,7 +65,8 @@ def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.Gra
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         assert params is not None, "the sizes of parameters decide"
-        leaves, treedef = jax.tree.flatten(params)
+        leaves: list[Any] = jax.tree.leaves(params)
+        treedef: Any = jax.tree.structure(params)
         states = _apart(state, jax.tree.structure(jax.eval_shape(inner.init, leaves[0])), treedef)
         new_updates, new_states = [], []
         for gradient, own, leaf, stacked in zip(treedef.flatten_up_to(updates), states, leaves, flags, strict=True):

@@ -46,7 +46,7 @@ class _Storage(NamedTuple):
 
     key: str
     dtype: np.dtype
-    count: int
+    length: int
 
 
 class _Tensor(NamedTuple):
@@ -136,8 +136,8 @@ def _archive(path: Path) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
 
     def read(storage: _Storage) -> np.ndarray:
         info = archive.getinfo(f"{folder}data/{storage.key}")
-        if info.file_size != storage.count * storage.dtype.itemsize or info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{info.file_size} bytes for {storage.count} numbers of {storage.dtype}")
+        if info.file_size != storage.length * storage.dtype.itemsize or info.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{info.file_size} bytes for {storage.length} numbers of {storage.dtype}")
         return np.frombuffer(archive.read(info), storage.dtype)
 
     return _Description(io.BytesIO(archive.read(description))).load(), read
@@ -156,14 +156,14 @@ def _stream(path: Path) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
         for key in _Description(file).load():
             storage = description.storages[key]
             (count,) = struct.unpack("<q", file.read(8))
-            if count != storage.count:
-                raise ValueError(f"{count} numbers where {storage.count} are described")
+            if count != storage.length:
+                raise ValueError(f"{count} numbers where {storage.length} are described")
             offsets[key] = file.tell()
             file.seek(count * storage.dtype.itemsize, io.SEEK_CUR)
 
     def read(storage: _Storage) -> np.ndarray:
-        numbers = np.fromfile(path, storage.dtype, storage.count, offset=offsets[storage.key])
-        if numbers.size != storage.count:
+        numbers = np.fromfile(path, storage.dtype, storage.length, offset=offsets[storage.key])
+        if numbers.size != storage.length:
             raise ValueError("it ends too early")
         return numbers
 

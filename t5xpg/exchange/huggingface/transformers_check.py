@@ -86,22 +86,21 @@ def check_in_transformers(
     python = python_with_torch()
     if python is None:
         return None
-    config = dataclasses.replace(model.config, dtype="float32")
-    model = dataclasses.replace(model, config=config)
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, dtype="float32"))
     inputs, targets = _sequences(vocabulary)
     logits, generated = _ours(model, converter, params, vocabulary, inputs, targets)
     texts = sample_texts(vocabulary)
-    metadata = {
+    settings = {
         "auto_class": exported.auto_class,
-        "prompted": json.dumps(exported.prompted),
-        "max_new_tokens": str(_ANSWER),
-        "texts": json.dumps(texts),
-        "tokenizer_type": json.dumps(tokenizer_type(exported.config["model_type"], vocabulary)),
+        "prompted": exported.prompted,
+        "max_new_tokens": _ANSWER,
+        "texts": texts,
+        "tokenizer_type": tokenizer_type(exported.config["model_type"], vocabulary),
     }
     given = {"inputs": inputs.astype(np.int64)}
     if generated is not None:
         given["decoder_inputs"] = _shifted(targets).astype(np.int64)
-    theirs, answered = _theirs(python, folder, given, metadata)
+    theirs, answered = _theirs(python, folder, given, settings)
     compared = logits[inputs > 0] if generated is None else logits
     found = theirs["logits"][inputs > 0] if generated is None else theirs["logits"]
     difference, largest = float(np.abs(compared - found).max()), float(np.abs(compared).max())
@@ -153,13 +152,13 @@ def _ours(
 
 
 def _theirs(
-    python: Path, folder: Path, given: dict[str, np.ndarray], metadata: dict[str, str]
+    python: Path, folder: Path, given: dict[str, np.ndarray], settings: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Outputs of transformers, as tensors and the values beside them."""
     program = Path(__file__).with_name("transformers_outputs.py")
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
-        save_file(given, inputs, metadata=metadata)
+        save_file(given, inputs, metadata={"settings": json.dumps(settings)})
         # -P: what lies beside the program is not to be imported
         command = [str(python), "-P", str(program), str(folder), str(inputs), str(outputs)]
         # without what would lead the other Python to this one's packages
@@ -173,4 +172,4 @@ def _theirs(
             )
         with safe_open(str(outputs), "numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, {name: json.loads(value) for name, value in file.metadata().items()}
+            return tensors, json.loads(file.metadata()["found"])

@@ -55,8 +55,11 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
         momentum = stored.get(f"{PARAM_STATES}/{name}/{_MOMENTUM}")
         if momentum is not None and momentum.shape != UNUSED:
             raise UserError("The optimiser of the checkpoint has momentum: import it without OPTIMIZER=1.")
-    factored = {name: arrays["v"][name].shape == UNUSED for name, param in flat.items() if len(param.shape) == 2}
-    least = _min_factored_size({name: min(flat[name].shape) for name in factored}, factored)
+    matrices = {name: min(param.shape) for name, param in flat.items() if len(param.shape) == 2}
+    least = _min_factored_size(
+        [size for name, size in matrices.items() if arrays["v"][name].shape == UNUSED],
+        [size for name, size in matrices.items() if arrays["v"][name].shape != UNUSED],
+    )
     trees = {slot: unflatten_dict(values, sep="/") for slot, values in arrays.items()}
     return Accumulators(int(stored[STEP].read()), trees, least)
 
@@ -78,19 +81,17 @@ def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[i
     raise UserError(f"The optimiser of the checkpoint is not Adafactor as T5 has it: of {name} {shape} it has {found}.")
 
 
-def _min_factored_size(sizes: Mapping[str, int], factored: Mapping[str, bool]) -> int:
-    """From which size of its smaller axis on a matrix is factored."""
-    small = [sizes[name] for name, is_factored in factored.items() if is_factored]
-    whole = [sizes[name] for name, is_factored in factored.items() if not is_factored]
-    if all(size >= _DEFAULT_MIN_SIZE for size in small) and all(size < _DEFAULT_MIN_SIZE for size in whole):
+def _min_factored_size(factored: list[int], whole: list[int]) -> int:
+    """From which size of its smaller axis on a matrix is factored: of those of the matrices that are, and are not."""
+    largest, smallest = max(whole, default=0), min(factored, default=max(_DEFAULT_MIN_SIZE, *whole, 0) + 1)
+    if largest < _DEFAULT_MIN_SIZE <= smallest:
         return _DEFAULT_MIN_SIZE
-    least = min(small) if small else max(whole, default=_DEFAULT_MIN_SIZE) + 1
-    if any(size >= least for size in whole):
+    if largest >= smallest:
         raise UserError(
             "The optimiser of the checkpoint factors some matrices and not others of the same size: import it without "
             "OPTIMIZER=1."
         )
-    return least
+    return smallest
 
 
 def param_states(trees: Mapping[str, Params]) -> Params:

@@ -60,10 +60,11 @@ def sample(
 ) -> Decoded:
     """`config.decodes` samples of each row, the most probable first (of equals, the first drawn).
 
-    inputs: [B, S] int32, padded with 0. row_numbers: [B] int32, what a row is called wherever it stands; None for its
-    place in this batch. Scores are log probabilities, of the distribution or of the model (rescale_log_probs). To be
-    jitted by the caller with all but params, inputs and row_numbers fixed; stops as soon as every sample has ended.
-    With a temperature of 0 nothing is drawn: every sample is the greedy answer.
+    inputs: [B, S] int32, padded with 0. Each sample ends with its eos_id (unless it has max_decode_length tokens) and
+    holds pad_id after it; rows that are padding throughout have ended from the start. row_numbers: [B] int32, what a
+    row is called wherever it stands; None for its place in this batch. Scores are log probabilities, of the
+    distribution or of the model (rescale_log_probs). To be jitted by the caller with all but params, inputs and
+    row_numbers fixed; stops as soon as every sample has ended. With a temperature of 0 all are the greedy answer.
     """
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
     numbers = jnp.arange(B, dtype=jnp.int32) if row_numbers is None else row_numbers.astype(jnp.int32)
