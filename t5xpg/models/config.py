@@ -25,7 +25,7 @@ class T5Config:
     logits_via_embedding: True ties the output matrix to the embedding (the first T5), False gives it its own.
     dtype: what activations are computed in; parameters are float32 always.
     float32_attention_logits: multiply queries and keys in float32 where dtype is a 16-bit one.
-    attention_chunk_size: attention works off so many queries at a time, and what it holds grows with the length, not its
+    attention_chunk_size: attention works off so many queries at a time: what it holds grows with the length, not its
         square; the same but for rounding. For inputs of 4,096 tokens and more, and wherever memory is what is short;
         None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench ROWS=growth`).
     relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);

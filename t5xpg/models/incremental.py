@@ -100,14 +100,16 @@ def decode_step(
         themselves = jnp.broadcast_to(jnp.arange(N, dtype=jnp.int32)[:, None], (B, N, 1))
         cache = cache | {"ancestors": lax.dynamic_update_slice_in_dim(cache["ancestors"], themselves, step, axis=2)}
     shared = _biases(cache, cache["by_distance"], step) if "by_distance" in cache else None
-    x = embed(tokens if several else tokens[:, None], decoder.dtype)
+    # one query with a source of its own goes without an axis for it: with one XLA adds up in another order
+    has_axis = several or isinstance(decoder, DecoderOnly)
+    x = embed(tokens[:, None] if has_axis and not several else tokens, decoder.dtype)
     layers = {}
     for name, layer in decoder.named_layers():
         of_layer = cache["layers"][name]
         biases = _biases(cache, of_layer["by_distance"], step) if shared is None else shared
         x, layers[name] = _layer_step(layer, x, of_layer, step, *biases)
     logits = decoder.to_logits(embed, decoder.decoder_norm(x))
-    return logits if several else logits[:, 0], cache | {"layers": layers}
+    return logits[:, 0] if has_axis and not several else logits, cache | {"layers": layers}
 
 
 def reorder(cache: Cache, parents: jax.Array) -> Cache:
@@ -146,14 +148,15 @@ def _layer_step(
     source_bias: jax.Array,
     own_bias: jax.Array,
 ) -> tuple[jax.Array, LayerCache]:
-    """x [B, N, D] -> the same, and the layer's cache with this position in it."""
+    """x [B, N, D] or [B, D] -> the same, and the layer's cache with this position in it."""
     y = layer.pre_self_attention_layer_norm(x)
     key, value = layer.self_attention.project_keys_values(y)
     keys, values, place = cache["self_keys"], cache["self_values"], step
     if keys.ndim == 4:  # a pool: [B, N, H, K] goes to N places of it
         key, value, place = jnp.transpose(key, (0, 2, 3, 1)), jnp.swapaxes(value, 1, 2), step * key.shape[1]
     else:
-        key, value = key[..., None], value[..., None, :]
+        shape = (*keys.shape[:3], -1)  # [B, N, H, K]
+        key, value = key.reshape(shape)[..., None], value.reshape(shape)[..., None, :]
     keys = lax.dynamic_update_slice_in_dim(keys, key, place, axis=-1)
     values = lax.dynamic_update_slice_in_dim(values, value, place, axis=-2)
     source, own = (cache["source_keys"], cache["source_values"], source_bias), (keys, values, own_bias)
@@ -167,7 +170,7 @@ def _layer_step(
 
 
 def _attend(attention: Attention, x: jax.Array, *sources: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-    """What `Attention` gives for queries with keys from one or more places: x [B, N, D] -> [B, N, D].
+    """What `Attention` gives for queries with keys from one or more places: x [B, N, D] or [B, D] -> the same.
 
     sources: keys, values and bias. Keys [B, H, K, S] and values [B, H, S, K] are read by all N queries of a row; with
     an axis N behind B, each has its own. The bias is broadcast to [B, H, N, S], float32.
@@ -176,9 +179,18 @@ def _attend(attention: Attention, x: jax.Array, *sources: tuple[jax.Array, jax.A
     several times as long on CPUs. They are added up in float32, whatever the dtype: that costs nothing while memory is
     waited for.
     """
-    queries = jnp.swapaxes(attention.split_heads(attention.query(x)), 1, 2).astype(jnp.float32)  # [B, H, N, K]
+
+    def for_queries(kept: jax.Array) -> jax.Array:
+        """Keys or values with the axes of queries, [B, H, N, ...] or [B, H, ...]; N is 1 where all read the same."""
+        if x.ndim == 2:
+            return kept if kept.ndim == 4 else kept[:, 0]
+        return kept[:, :, None] if kept.ndim == 4 else jnp.swapaxes(kept, 1, 2)
+
+    queries = attention.split_heads(attention.query(x)).astype(jnp.float32)
+    queries = queries if x.ndim == 2 else jnp.swapaxes(queries, 1, 2)
     logits = [
-        jnp.sum(queries[..., None] * _for_queries(keys).astype(jnp.float32), axis=-2) + bias
+        jnp.sum(queries[..., None] * for_queries(keys).astype(jnp.float32), axis=-2)
+        + (bias[:, :, 0] if x.ndim == 2 else bias)
         for keys, _, bias in sources
     ]
     dtype = sources[0][1].dtype
@@ -186,12 +198,8 @@ def _attend(attention: Attention, x: jax.Array, *sources: tuple[jax.Array, jax.A
     parts, start = [], 0
     for one, (_, values, _) in zip(logits, sources, strict=True):
         part = lax.slice_in_dim(weights, start, start + one.shape[-1], axis=-1)
-        parts.append(jnp.sum(part[..., None] * _for_queries(values).astype(jnp.float32), axis=-2))
+        parts.append(jnp.sum(part[..., None] * for_queries(values).astype(jnp.float32), axis=-2))
         start += one.shape[-1]
-    mixed = jnp.swapaxes(functools.reduce(jnp.add, parts).astype(x.dtype), 1, 2)
+    mixed = functools.reduce(jnp.add, parts).astype(x.dtype)
+    mixed = mixed if x.ndim == 2 else jnp.swapaxes(mixed, 1, 2)
     return attention.out(mixed.reshape(*mixed.shape[:-2], -1))
-
-
-def _for_queries(x: jax.Array) -> jax.Array:
-    """Keys or values with the axes of queries [B, H, N, ...]; N is 1 where all of a row read the same."""
-    return x[:, :, None] if x.ndim == 4 else jnp.swapaxes(x, 1, 2)

@@ -17,12 +17,6 @@ SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 Readers = dict[str, Callable[[], np.ndarray]]  # for each tensor by name, what reads it
 INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
-# Of other programs; named in a message, because they are what one finds instead.
-_OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
-_CONVERT = (
-    'with PyTorch and transformers: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
-    "M.from_pretrained('{folder}').save_pretrained('converted')\""
-)
 
 
 class LazyTensors(Mapping[str, np.ndarray]):
@@ -65,12 +59,9 @@ def files_of(folder: Path) -> list[Path]:
             return [folder / name]
         if (folder / f"{name}{INDEX}").is_file():
             return [folder / f"{name}{INDEX}", *_parts(folder / f"{name}{INDEX}")]
-    other = next((name for name in _OTHERS if (folder / name).exists()), None)
-    if other is None:
-        raise UserError(f"{folder} holds no parameters: expected {SAFETENSORS} or {TORCH}, or either in parts.")
     raise UserError(
-        f"{folder} holds its parameters in {other} alone, which is not read here. Convert it "
-        + _CONVERT.format(folder=folder)
+        f"{folder} holds no parameters: expected {SAFETENSORS} or {TORCH}, or either in parts. transformers "
+        "makes them of tf_model.h5 and flax_model.msgpack (`save_pretrained`)."
     )
 
 

@@ -82,7 +82,6 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
 
 
 def _own_names(vocabulary: Vocabulary) -> dict[int, str]:
-    """The ids that a text names: sentinels, and named tokens."""
     sentinels = {vocabulary.sentinel_id(index): f"<extra_id_{index}>" for index in range(vocabulary.num_sentinels)}
     return sentinels | {vocabulary.named_id(name): name for name in vocabulary.named_tokens}
 
@@ -115,11 +114,9 @@ def _definition(vocabulary: Vocabulary) -> tuple[dict[str, Any], str]:
     names = _own_names(vocabulary)
     if vocabulary.kind == HUGGING_FACE:
         return _tokenizer_with_ids(vocabulary, names), OTHER_CLASS
-    from t5xpg.exchange.formats.sentencepiece_json import SentencePieceFile  # late: the others do without SentencePiece
+    from t5xpg.exchange.formats.sentencepiece_json import definition_of  # late: the others do without SentencePiece
 
-    model = SentencePieceFile(Path(vocabulary.model_file))
-    like_t5 = model.is_like_t5()
-    definition = model.definition(names, vocabulary.size, as_t5=like_t5)
+    definition, like_t5 = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
     return definition, T5_CLASS if like_t5 else OTHER_CLASS
 
 

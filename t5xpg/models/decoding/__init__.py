@@ -7,9 +7,6 @@ Every function is pure and made to be jitted by its caller. Models are reached t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
 import jax
 import jax.numpy as jnp
 
@@ -20,6 +17,7 @@ from t5xpg.models.decoding.largest import first_of_the_largest
 from t5xpg.models.decoding.protocol import Decodable, Decoded, Params
 from t5xpg.models.decoding.sampling import sample
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
+from t5xpg.models.model import Batch, Model
 
 __all__ = ["Decoded", "DecodingConfig", "beam_search", "decode", "fill_masks", "greedy", "sample", "score"]
 
@@ -35,14 +33,7 @@ def greedy(
     return sample(model, params, inputs, max_decode_length, config, None, eos_id, pad_id).tokens[:, 0]
 
 
-class Scorable(Protocol):
-    """A model that gives the logits of all positions at once."""
-
-    def logits(self, params: Any, batch: Mapping[str, jax.Array], /) -> jax.Array:
-        """[B, T, V] float32."""
-
-
-def score(model: Scorable, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+def score(model: Model, params: Params, batch: Batch) -> jax.Array:
     """The log-likelihood of each row's targets, in nats: [B] float32, as T5X's score_batch.
 
     batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. Summed over tokens by
@@ -55,7 +46,7 @@ def score(model: Scorable, params: Any, batch: Mapping[str, jax.Array]) -> jax.A
     return -jnp.sum(losses * token_weights(batch), axis=-1)
 
 
-def fill_masks(model: Scorable, params: Any, inputs: jax.Array, mask_id: int) -> Decoded:
+def fill_masks(model: Model, params: Params, inputs: jax.Array, mask_id: int) -> Decoded:
     """inputs [B, S] int32, padded with 0 -> the same with a token in place of every mask, each chosen by itself.
 
     Gives [B, 1, S], without scores.

@@ -69,6 +69,7 @@ def sample(
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
     numbers = jnp.arange(B, dtype=jnp.int32) if row_numbers is None else row_numbers.astype(jnp.int32)
     keys = _keys(config.seed, numbers, N)
+    alone = N == 1 and config.temperature < MIN_TEMPERATURE  # the greedy answer, without an axis for others
 
     def choose(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, N] and their log probabilities."""
@@ -86,7 +87,9 @@ def sample(
         return (state.step < T) & ~jnp.all(state.ended)
 
     def extend(state: _State) -> _State:
-        logits, cache = model.decode_step(params, state.cache, state.previous, state.step)
+        previous = state.previous[:, 0] if alone else state.previous
+        logits, cache = model.decode_step(params, state.cache, previous, state.step)
+        logits = logits[:, None] if alone else logits
         chosen, log_probability = choose(logits, state.step)
         chosen = jnp.where(state.ended, jnp.int32(pad_id), chosen)
         scores = state.scores + jnp.where(state.ended, 0.0, log_probability)
@@ -103,7 +106,7 @@ def sample(
             jnp.broadcast_to(model.first_tokens(inputs)[:, None], (B, N)),
             jnp.full((B, N, T), pad_id, jnp.int32),
             jnp.zeros((B, N), jnp.float32),
-            model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N),
+            model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=None if alone else N),
         ),
     )
     order = jnp.argsort(-state.scores, axis=1, stable=True)

@@ -62,9 +62,6 @@ def test_safetensors_come_first(tmp_path: Path) -> None:
 def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no parameters: expected model\.safetensors or pytorch_model\.bin"):
         open_weights(tmp_path)
-    (tmp_path / "flax_model.msgpack").touch()
-    with pytest.raises(UserError, match=r"in flax_model\.msgpack alone.*save_pretrained\('converted'\)"):
-        open_weights(tmp_path)
 
 
 def test_parts_that_are_missing_or_of_something_else(folder: Path) -> None:
