@@ -40,9 +40,7 @@ class EncoderDecoderModel(Model):
         """Logits [B, T, V] float32 of every target position, given the targets before it (teacher forcing).
 
         batch: encoder_input_tokens [B, S], decoder_input_tokens and decoder_target_tokens [B, T]; where packed also
-        encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Positions of packed rows are not needed: T5 looks
-        at distances only. Other keys are ignored.
-        dropout_key: a jax key; None drops nothing.
+        encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Other keys are ignored: T5 looks at distances only.
         """
         modules = self.with_parameters(params)
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)

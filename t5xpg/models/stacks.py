@@ -168,10 +168,7 @@ class Decoder(_DecoderStack):
         segment_ids: jax.Array | None = None,
         dropout: Dropout = OFF,
     ) -> jax.Array:
-        """encoded [B, S, D], input and target tokens [B, T] -> logits [B, T, V] float32.
-
-        The targets only say which positions are padding: the first input token is 0 itself.
-        """
+        """As `DecoderOnly`, with encoded [B, S, D] of the encoder's tokens [B, S]."""
         length = input_tokens.shape[1]
         own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
         bias_of = own_biases(own, self.chunk_size)

@@ -1,10 +1,8 @@
 """Optimisers: frozen settings, each of which builds an optax transformation.
 
-What is said of an array holds for every layer of a stacked one (`layerwise`).
-
-`transformation(params_axes)` takes the logical axes of the parameters (a tree of the parameters' structure whose
-leaves are tuples of names, see `partitioning`), because some rules depend on what a dimension is.
-`learning_rate` is a schedule; a number stands for a constant rate.
+What is said of an array holds for every layer of a stacked one. `transformation(params_axes)` takes the logical axes of
+the parameters, a tree of tuples of names, because some rules depend on what a dimension is. `learning_rate` is a
+schedule; a number stands for a constant rate.
 
 `relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the learning
 rate a step, whatever its size. These entries start near 0 and are added to the logits of the attention as they are: it

@@ -58,7 +58,8 @@ def files_of(folder: Path) -> list[Path]:
         if (folder / name).is_file():
             return [folder / name]
         if (folder / f"{name}{INDEX}").is_file():
-            return [folder / f"{name}{INDEX}", *_parts(folder / f"{name}{INDEX}")]
+            index = folder / f"{name}{INDEX}"
+            return [index, *(folder / part for part in sorted(set(_weight_map(index).values())))]
     raise UserError(
         f"{folder} holds no parameters: expected {SAFETENSORS} or {TORCH}, or either in parts. transformers "
         "makes them of tf_model.h5 and flax_model.msgpack (`save_pretrained`)."
@@ -81,10 +82,6 @@ def open_weights(folder: Path) -> LazyTensors:
     if lost := next((name for name, file in where.items() if name not in opened[file]), None):
         raise UserError(f"{first} says that {lost} is in a file that lacks it: the files are not of one checkpoint.")
     return LazyTensors({name: opened[file][name] for name, file in where.items()})
-
-
-def _parts(index: Path) -> list[Path]:
-    return [index.parent / name for name in sorted(set(_weight_map(index).values()))]
 
 
 def _weight_map(index: Path) -> dict[str, str]:

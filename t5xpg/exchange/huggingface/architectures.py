@@ -1,12 +1,4 @@
-"""What each of our architectures is in transformers: the class, its config.json and its tensors, where there is one.
-
-| here | in transformers |
-|---|---|
-| encoder-decoder | T5ForConditionalGeneration, or UMT5ForConditionalGeneration |
-| encoder and decoder with one set of parameters | the same, with the parameters twice |
-| decoder alone, causal | the same, with a cross attention of zeros and one encoder layer that nothing listens to |
-| decoder alone, with a prefix that sees all of itself | none |
-| encoder alone | T5ForTokenClassification, whose classes are the ids of the vocabulary |
+"""What each of our architectures is in transformers: the class, its config.json and its tensors (docs/interop.md).
 
 transformers has no decoder alone with T5's relative positions. A cross attention whose matrices are zero adds zero to
 every position, so that the decoder computes what it computes alone.

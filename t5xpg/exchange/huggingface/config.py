@@ -1,16 +1,8 @@
 """The config.json of transformers for the families of T5, there and back.
 
-What differs between them besides sizes: umT5 has a table of relative positions in every layer, and the versions of
-transformers do not agree on when the decoder's output is divided by sqrt(D) before the output matrix. Where the first
-T5 ties that matrix to the embedding, all divide. Otherwise:
-
-|      | transformers 4                    | transformers 5                                       |
-|------|-----------------------------------|------------------------------------------------------|
-| T5   | if `tie_word_embeddings` is true  | the same; saved as `scale_decoder_outputs`           |
-| mT5  | if `tie_word_embeddings` is true  | never                                                |
-| umT5 | if `tie_word_embeddings` is true  | always, and so for matrices that are trained without |
-
-transformers 5 also writes `tie_word_embeddings` as true for every one of them, whatever the file of parameters holds.
+What differs between them besides sizes: umT5 has a table of relative positions in every layer, and the decoder's output
+is divided by sqrt(D) before the output matrix if `tie_word_embeddings` is true (transformers 4; 5 saves that of T5 as
+`scale_decoder_outputs`), of mT5 never and of umT5 always (5, which writes `tie_word_embeddings` as true for every one).
 """
 
 from __future__ import annotations

@@ -62,11 +62,25 @@ def model_card(
         tokenizer_type="" if tokenizer is None else f', tokenizer_type="{tokenizer}"',
         use=use.format(text=text),
     )
+    (architecture,) = exported.config["architectures"]
+    what = (
+        f"{architecture} of {num_params:,} parameters: {config.emb_dim} wide, {config.num_heads} heads of "
+        f"{config.head_dim}, MLP of {config.mlp_dim}, {config.vocab_size:,} embeddings"
+    )
+    from_where = f"after {step:,} updates"
+    if imported is not None and step == 0:
+        from_where = f"as it was imported from {imported.get('source')}"
+    sentinels = ""
+    if (last := vocabulary.num_sentinels - 1) > 0:
+        sentinels = (
+            f" `<extra_id_0>` is {vocabulary.sentinel_id(0)} and `<extra_id_{last}>` {vocabulary.sentinel_id(last)}: the "
+            "tokenizer's files say so, whatever its class does by itself."
+        )
     parts = [
         _front_matter(name, exported, results),
         f"# {escape(name)}",
         MARK,
-        _what(exported, config, num_params, vocabulary, step, imported),
+        f"{escape(what)}, {escape(from_where)}. The vocabulary has {vocabulary.size:,} ids.{sentinels}",
         *(escape(note) for note in (*exported.notes, *notes)),
         code,
         *([f"Compared when it was exported: {escape(str(checked))}."] if checked else []),
@@ -94,32 +108,6 @@ def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | No
         values["model-index"] = [{"name": name, "results": [found]}]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return "\n".join(["---", *lines, "---"])
-
-
-def _what(
-    exported: Exported,
-    config: T5Config,
-    num_params: int,
-    vocabulary: Vocabulary,
-    step: int,
-    imported: Mapping[str, Any] | None,
-) -> str:
-    (architecture,) = exported.config["architectures"]
-    what = (
-        f"{architecture} of {num_params:,} parameters: {config.emb_dim} wide, {config.num_heads} heads of "
-        f"{config.head_dim}, MLP of {config.mlp_dim}, {config.vocab_size:,} embeddings"
-    )
-    from_where = f"after {step:,} updates"
-    if imported is not None:
-        from_where = f"as it was imported from {imported.get('source')}" if step == 0 else from_where
-    last = vocabulary.num_sentinels - 1
-    sentinels = (
-        f" `<extra_id_0>` is {vocabulary.sentinel_id(0)} and `<extra_id_{last}>` {vocabulary.sentinel_id(last)}: the "
-        "tokenizer's files say so, whatever its class does by itself."
-        if last > 0
-        else ""
-    )
-    return f"{escape(what)}, {escape(from_where)}. The vocabulary has {vocabulary.size:,} ids.{sentinels}"
 
 
 def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int) -> dict[str, Any]:

@@ -1,13 +1,7 @@
 """The tokenizer of a vocabulary as files that transformers loads, with the ids that training used, sentinels included.
 
-| vocabulary | files | class |
-|---|---|---|
-| bytes | tokenizer_config.json | ByT5Tokenizer |
-| SentencePiece like T5's | the same, tokenizer.json, spiece.model | T5Tokenizer (T5TokenizerFast before version 5) |
-| other SentencePiece models | tokenizer_config.json, tokenizer.json, spiece.model | PreTrainedTokenizerFast |
-| Hugging Face tokenizers | tokenizer_config.json, tokenizer.json | PreTrainedTokenizerFast |
-
-Whatever the convention, each sentinel is written with the id that it has, and `<extra_id_0>` in a text becomes that id.
+Bytes have tokenizer_config.json alone, all others tokenizer.json too, and SentencePiece models spiece.model. Whatever
+the convention, each sentinel is written with the id that it has, and `<extra_id_0>` in a text becomes that id.
 """
 
 from __future__ import annotations

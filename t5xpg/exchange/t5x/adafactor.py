@@ -13,7 +13,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.t5x_files import StoredArray
 from t5xpg.exchange.t5x.mesh_tensorflow import PARAM_STATES, STEP
 from t5xpg.exchange.t5x.params import SCAN_AXIS, StoredState, is_stacked
 from t5xpg.models.model import Params
@@ -50,7 +49,9 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
     flat = flatten_dict(params, sep="/")
     for name, param in flat.items():
         for slot in SLOTS:
-            arrays[slot][name] = _read(stored.get(f"{PARAM_STATES}/{name}/{slot}"))
+            # Mesh-TensorFlow leaves out those that are not used
+            kept = stored.get(f"{PARAM_STATES}/{name}/{slot}")
+            arrays[slot][name] = np.zeros(UNUSED, np.float32) if kept is None else kept.read().astype(np.float32)
         _check_shapes(name, param.shape, {slot: arrays[slot][name].shape for slot in SLOTS})
         momentum = stored.get(f"{PARAM_STATES}/{name}/{_MOMENTUM}")
         if momentum is not None and momentum.shape != UNUSED:
@@ -62,11 +63,6 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
     )
     trees = {slot: unflatten_dict(values, sep="/") for slot, values in arrays.items()}
     return Accumulators(int(stored[STEP].read()), trees, least)
-
-
-def _read(stored: StoredArray | None) -> np.ndarray:
-    """A slot's array; Mesh-TensorFlow leaves out those that are not used."""
-    return np.zeros(UNUSED, np.float32) if stored is None else stored.read().astype(np.float32)
 
 
 def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[int, ...]]) -> None:

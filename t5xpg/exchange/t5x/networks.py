@@ -1,13 +1,4 @@
-"""What each of our architectures is in T5X: the network, and the parameters as that has them.
-
-| here | in T5X |
-|---|---|
-| encoder-decoder | `t5x.examples.t5`, with the same names and shapes |
-| with tables of relative positions in every layer | `t5x.examples.scalable_t5`, all layers of a stack in one array |
-| encoder and decoder with one set of parameters | as an encoder-decoder, with the parameters twice |
-| decoder alone | `t5x.examples.decoder_only`, whose embedding is the decoder's |
-| encoder alone | none |
-"""
+"""What each of our architectures is in T5X: the network, and the parameters as that has them (docs/interop.md)."""
 
 from __future__ import annotations
 

@@ -47,10 +47,7 @@ def score(model: Model, params: Params, batch: Batch) -> jax.Array:
 
 
 def fill_masks(model: Model, params: Params, inputs: jax.Array, mask_id: int) -> Decoded:
-    """inputs [B, S] int32, padded with 0 -> the same with a token in place of every mask, each chosen by itself.
-
-    Gives [B, 1, S], without scores.
-    """
+    """inputs [B, S] int32, padded with 0 -> [B, 1, S] with a token in place of every mask, each chosen by itself."""
     chosen = first_of_the_largest(model.logits(params, {"encoder_input_tokens": inputs}))
     return Decoded(jnp.where(inputs == mask_id, chosen, inputs)[:, None], None)
 
