@@ -38,11 +38,8 @@ def _write_zarr(folder: Path, name: str, array: np.ndarray) -> dict[str, Any]:
     place, array = f"{name.replace('/', '.')}/", np.ascontiguousarray(array)
     row = array.itemsize * math.prod(array.shape[1:])  # whole rows, as many of them as 64 MiB hold
     rows = [min(size, max(1, _MOST_CHUNK_BYTES // max(row, 1))) for size in array.shape[:1]]
-    described = {
-        "chunks": [*rows, *array.shape[1:]],
-        "compressor": {"id": "gzip", "level": 1},
-        "shape": list(array.shape),
-    }
+    chunks, compressor = [*rows, *array.shape[1:]], {"id": "gzip", "level": 1}
+    described = {"chunks": chunks, "compressor": compressor, "shape": list(array.shape)}
     store = {"driver": "file", "path": f"{folder}/{place}"}
     spec = {"driver": "zarr", "metadata": {**described, "dtype": array.dtype.str}, "kvstore": store}
     tensorstore.open(spec, create=True).result().write(array).result()

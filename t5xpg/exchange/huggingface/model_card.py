@@ -73,8 +73,8 @@ def model_card(
     sentinels = ""
     if (last := vocabulary.num_sentinels - 1) > 0:
         sentinels = (
-            f" `<extra_id_0>` is {vocabulary.sentinel_id(0)} and `<extra_id_{last}>` {vocabulary.sentinel_id(last)}: the "
-            "tokenizer's files say so, whatever its class does by itself."
+            f" `<extra_id_0>` is {vocabulary.sentinel_id(0)} and `<extra_id_{last}>` {vocabulary.sentinel_id(last)}: "
+            "the tokenizer's files say so, whatever its class does by itself."
         )
     parts = [
         _front_matter(name, exported, results),
