@@ -117,10 +117,7 @@ def parameter(key: jax.Array, init: Initializer, shape: tuple[int, ...], axes: t
 
 @functools.lru_cache(maxsize=256)
 def _maker(init: Initializer, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
-    """One small program for all parameters of a kind, which compile much faster than one program of all parameters.
-
-    The bits are those of the large program, of which it becomes a part where it is called in one.
-    """
+    """A small program for all parameters of a kind: much faster compiled than one of all parameters, the same bits."""
     return jax.jit(lambda key: init(key, shape, jnp.dtype("float32")))
 
 

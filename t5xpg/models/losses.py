@@ -133,8 +133,7 @@ def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
 def loss_weights_and_normalizer(batch: Mapping[str, jax.Array], config: LossConfig) -> tuple[jax.Array, jax.Array]:
     """Each token's weight in the loss [B, T], and the number that the weighted sum is divided by; float32.
 
-    Weights need no more of the batch than their own row; the normaliser is a sum over rows (or a constant). So a
-    batch that is worked off in parts takes the normaliser of the whole and adds up the parts' losses and gradients.
+    A batch that is worked off in parts takes the normaliser of the whole and adds up the parts' losses and gradients.
     Where T5X divides by 0 (a batch without a single target) this divides by 1.
     """
     weights = token_weights(batch)
@@ -169,13 +168,11 @@ def loss_and_metrics(
 
     logits: [B, T, V] float32. batch: decoder_target_tokens [B, T], and decoder_loss_weights and decoder_segment_ids
     where it has them; of an encoder alone, the encoder's. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
-    normalizer: for a part of a batch, the whole batch's from `loss_weights_and_normalizer`; then the losses of all
-    parts add up to the whole's.
+    normalizer: for a part of a batch, the whole batch's.
 
     The sums, float32 scalars: "loss" (what is minimised, normalised), "cross_entropy" (nats, over tokens by their
     weights, without z-loss and smoothing), "z_loss" (over tokens by their weights), "weights", "correct" (tokens whose
     logit is the largest, by their weights), "target_bytes" (bytes of all tokens with a weight).
-    Nats per target token is cross_entropy / weights; nats per target byte is cross_entropy / target_bytes.
     """
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
     weights, own_normalizer = loss_weights_and_normalizer(batch, config)

@@ -37,10 +37,7 @@ def _abstract(kind: type[Model], config: T5Config) -> tuple[nnx.GraphDef, nnx.St
 
 @dataclass(frozen=True)
 class Model(abc.ABC):
-    """A model without state: every method is a pure function, to be jitted and differentiated by its caller.
-
-    One of your own gives `modules`, `logits`, `flops_per_example` and `feature_converters`.
-    """
+    """A model without state: every method is a pure function, to be jitted and differentiated by its caller."""
 
     config: T5Config
 

@@ -23,9 +23,8 @@ def relative_position_bucket(
 ) -> np.ndarray:
     """T5's bucket of key position minus query position; int32, same shape.
 
-    Half of the buckets of a direction stand for one distance each; the others grow logarithmically up to
-    max_distance and the last holds everything beyond. A decoder (not bidirectional) looks only backwards and puts
-    all distances ahead into bucket 0. float32 as in T5X: in float64 a few distances fall into other buckets.
+    Half of the buckets of a direction stand for one distance each; the others grow logarithmically up to max_distance.
+    A decoder (not bidirectional) puts all distances ahead into bucket 0. In float64 a few would fall into others.
     """
     bucket = np.zeros_like(relative_position, dtype=np.int32)
     distance = -relative_position.astype(np.int32)

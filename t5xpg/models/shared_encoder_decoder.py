@@ -42,10 +42,9 @@ class SharedTransformer(nnx.Module):
 
 
 class SharedEncoderDecoderModel(EncoderDecoderModel):
-    """An encoder-decoder whose encoder has the parameters of its decoder, but for the cross attention.
+    """An encoder-decoder whose encoder has all parameters of its decoder but the cross attention's.
 
-    Shared are, as in Mesh-TensorFlow's `bi_v1_shared`, self attention, MLP and norms of each layer, the table of
-    relative positions (which the encoder reads in both directions), the last norm and the embedding.
+    As Mesh-TensorFlow's `bi_v1_shared`; the encoder reads the table of relative positions in both directions.
     """
 
     @staticmethod

@@ -111,10 +111,7 @@ def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | No
 
 
 def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int) -> dict[str, Any]:
-    """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number.
-
-    T5X's length penalty is none of transformers' own: beams with it become greedy answers there.
-    """
+    """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number."""
     found: dict[str, Any] = {
         "decoder_start_token_id": vocabulary.pad_id,
         "eos_token_id": vocabulary.eos_id,

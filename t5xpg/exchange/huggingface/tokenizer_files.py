@@ -176,10 +176,7 @@ def _with_end(end: str, token: int) -> dict[str, Any]:
 
 
 def check_tokenizer(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
-    """Raise UserError where a written tokenizer.json has other ids for a text than the vocabulary.
-
-    Bytes have no such file; their class is compared where transformers is installed.
-    """
+    """Raise UserError where a written tokenizer.json, which bytes have not, has other ids than the vocabulary."""
     if not (folder / DEFINITION).is_file():
         return
     written = tokenizers.Tokenizer.from_file(str(folder / DEFINITION))

@@ -43,21 +43,12 @@ _ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24
 class Checked:
     """What was compared, and the largest difference of a logit, beside the largest logit."""
 
-    model: str
-    tokenizer: str
-    versions: dict[str, str]
+    text: str
     difference: float
     largest: float
-    texts: int
-    sequences: int
 
     def __str__(self) -> str:
-        answers = f", {self.sequences} greedy answers are the same" if self.sequences else ""
-        return (
-            f"{self.model} and {self.tokenizer} of transformers {self.versions['transformers']} (torch "
-            f"{self.versions['torch']}): logits differ by at most {self.difference:.1e} (the largest is "
-            f"{self.largest:.3g}){answers}, the ids of {self.texts} texts are the same"
-        )
+        return self.text
 
 
 def python_with_torch() -> Path | None:
@@ -80,8 +71,7 @@ def check_in_transformers(
 ) -> Checked | None:
     """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
 
-    converter: of the batches that the model was trained on. Raises UserError where anything differs, or where
-    transformers cannot load the folder.
+    Raises UserError where anything differs, or where transformers cannot load the folder.
     """
     python = python_with_torch()
     if python is None:
@@ -114,10 +104,12 @@ def check_in_transformers(
             problems.append(f"{text!r} becomes {ids}, and in training {expected}")
     if problems:
         raise UserError(f"{answered['model']} makes something else of the export than t5xpg: {'; '.join(problems)}.")
-    return Checked(
-        answered["model"], answered["tokenizer"], answered["versions"], difference, largest, len(texts),
-        0 if generated is None else len(generated),
-    )  # fmt: skip
+    answers = "" if generated is None else f", {len(generated)} greedy answers are the same"
+    text = (
+        "{model} and {tokenizer} of transformers {versions[transformers]} (torch {versions[torch]}): logits differ by "
+        f"at most {difference:.1e} (the largest is {largest:.3g}){answers}, the ids of {len(texts)} texts are the same"
+    )
+    return Checked(text.format(**answered), difference, largest)
 
 
 def _sequences(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.t5x.mesh_tensorflow import PARAM_STATES, STEP
-from t5xpg.exchange.t5x.params import SCAN_AXIS, StoredState, is_stacked
+from t5xpg.exchange.t5x.params import SCAN_AXIS, StoredState, split_stacked
 from t5xpg.models.model import Params
 
 SLOTS = ("v_row", "v_col", "v")
@@ -101,10 +101,8 @@ def param_states(trees: Mapping[str, Params]) -> Params:
 
 
 def zeros_of_stacked_layers(target: Params) -> Params:
-    """The `param_states` with which T5X begins where all layers of a stack are in one array, along SCAN_AXIS.
-
-    Of their matrices it factors the width of the model and everything else but the layers, whatever their sizes.
-    """
+    """The `param_states` with which T5X begins where all layers of a stack are in one array, along SCAN_AXIS."""
+    # of their matrices it factors the width of the model and everything else but the layers, whatever their sizes
     states: dict[str, np.ndarray] = {}
     for name, array in flatten_dict(target, sep="/").items():
         shapes = dict.fromkeys((*SLOTS, _MOMENTUM), UNUSED)
@@ -113,7 +111,7 @@ def zeros_of_stacked_layers(target: Params) -> Params:
             sizes = dict(enumerate(array.shape))
             shapes["v_row"] = tuple(size for axis, size in sizes.items() if axis in (width, SCAN_AXIS))
             shapes["v_col"] = tuple(size for axis, size in sizes.items() if axis != width)
-        elif array.ndim == 2 and not is_stacked(name) and min(array.shape) >= _DEFAULT_MIN_SIZE:
+        elif array.ndim == 2 and split_stacked(name) is None and min(array.shape) >= _DEFAULT_MIN_SIZE:
             shapes["v_row"], shapes["v_col"] = (min(array.shape),), (max(array.shape),)
         else:
             shapes["v"] = array.shape

@@ -14,7 +14,7 @@ from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.imported import run_name
+from t5xpg.exchange.import_folders import run_name
 from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.experiment.gin_statements import Bound, Import, Include, Reference, statements
 

@@ -91,10 +91,7 @@ _WIDTHS = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_act
 
 
 def network_gin(model: Model) -> list[str]:
-    """Lines that import T5X's network and define NETWORK, which uses DROPOUT_RATE.
-
-    Raises UserError where T5X has none.
-    """
+    """Lines that import T5X's network and define NETWORK, which uses DROPOUT_RATE. Raises UserError without one."""
     network, config = network_of(model), model.config
     values = {name: getattr(config, name) for name in _WIDTHS} | {"dtype": config.dtype}
     if network == DECODER_ONLY:

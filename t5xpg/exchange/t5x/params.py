@@ -39,7 +39,8 @@ class StoredState:
 
     def params(self) -> dict[str, StoredArray]:
         """The parameters, by their names without "target/"."""
-        return {name.removeprefix(f"{TARGET}/"): array for name, array in self.arrays.items() if _is_param(name)}
+        start = f"{TARGET}/"
+        return {name.removeprefix(start): array for name, array in self.arrays.items() if name.startswith(start)}
 
 
 def state_of(checkpoint: StoredCheckpoint) -> StoredState:
@@ -51,21 +52,13 @@ def state_of(checkpoint: StoredCheckpoint) -> StoredState:
             raise UserError(f"{checkpoint.path} has variables that T5 has not: {first_names(unknown)}.")
         shared = share_positions({variable: str(name) for variable, name in names.items()})
         arrays = {shared[variable]: array for variable, array in arrays.items()}
-    if f"{TARGET}/{_EMBEDDING}" not in arrays:
-        raise UserError(_without_embedding(checkpoint, arrays))
+    params = StoredState(arrays, None).params()
+    if f"decoder/{_EMBEDDING}" in params:
+        raise UserError(f"{checkpoint.path} is a decoder alone: only encoder-decoders can be imported.")
+    if _EMBEDDING not in params:
+        names = first_names(sorted(params)) or "none at all"
+        raise UserError(f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {names}.")
     return StoredState(arrays, _scan_axis(arrays))
-
-
-def _without_embedding(checkpoint: StoredCheckpoint, arrays: Mapping[str, StoredArray]) -> str:
-    """The message for a checkpoint without the embedding that encoder-decoders have."""
-    if f"{TARGET}/decoder/{_EMBEDDING}" in arrays:
-        return f"{checkpoint.path} is a decoder alone: only encoder-decoders can be imported."
-    names = first_names(sorted(name for name in arrays if _is_param(name))) or "none at all"
-    return f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {names}."
-
-
-def _is_param(name: str) -> bool:
-    return name.startswith(f"{TARGET}/")
 
 
 def _scan_axis(arrays: Mapping[str, StoredArray]) -> int | None:
@@ -143,7 +136,7 @@ def _shapes(state: StoredState) -> dict[str, tuple[int, ...]]:
 def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
     """This project's names of the parameters, with their shapes and what reads them, to be called before the next."""
     for name, stored in state.params().items():
-        inner, axis = _split_stacked(name), state.scan_axis
+        inner, axis = split_stacked(name), state.scan_axis
         if inner is None:
             yield name, _joined_shape(name, stored.shape), stored.read
             continue
@@ -155,15 +148,10 @@ def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[
             yield f"{inner[0]}/layers_{layer}/{inner[1]}", shape, lambda: whole().take(layer, axis)  # noqa: B023
 
 
-def _split_stacked(name: str) -> tuple[str, str] | None:
+def split_stacked(name: str) -> tuple[str, str] | None:
     """("encoder", "attention/query/kernel") of an array of all layers, "encoder/encoder/attention/query/kernel"."""
     stack, _, rest = name.partition("/")
     return (stack, rest.removeprefix(f"{stack}/")) if stack in STACKS and rest.startswith(f"{stack}/") else None
-
-
-def is_stacked(name: str) -> bool:
-    """Whether a parameter of T5X's scalable network is that of all layers of a stack."""
-    return _split_stacked(name) is not None
 
 
 def _joined_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -36,9 +36,8 @@ def greedy(
 def score(model: Model, params: Params, batch: Batch) -> jax.Array:
     """The log-likelihood of each row's targets, in nats: [B] float32, as T5X's score_batch.
 
-    batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. Summed over tokens by
-    decoder_loss_weights; where there are none, over those that are no padding. No z-loss, no smoothing, no division by
-    a length. Raises UserError for packed rows, which hold several examples.
+    batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. Summed over tokens by `token_weights`: no
+    z-loss, no smoothing, no division by a length. Raises UserError for packed rows, which hold several examples.
     """
     if packed := sorted(name for name in batch if name.endswith("_segment_ids")):
         raise UserError(f"Scores are of one example a row, and these rows are packed ({packed[0]}): read without PACK.")

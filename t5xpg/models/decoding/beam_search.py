@@ -62,8 +62,7 @@ def beam_search(
     fixed; the search stops as soon as every row is done.
 
     Where a row has fewer sequences that have ended than beams (T5X's rule, at the full length), those that have not
-    follow behind them; T5X gives them alone where there are no others, without a penalty, and otherwise leaves the
-    places empty.
+    follow behind them; T5X gives them only where there are no others, and without a penalty.
     """
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
     penalties = jnp.asarray(penalties_of(config, T))
