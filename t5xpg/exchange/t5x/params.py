@@ -56,8 +56,8 @@ def state_of(checkpoint: StoredCheckpoint) -> StoredState:
     if f"decoder/{_EMBEDDING}" in params:
         raise UserError(f"{checkpoint.path} is a decoder alone: only encoder-decoders can be imported.")
     if _EMBEDDING not in params:
-        listed = first_names(sorted(params)) or "none at all"
-        raise UserError(f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {listed}.")
+        found = first_names(sorted(params)) or "none at all"
+        raise UserError(f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {found}.")
     return StoredState(arrays, _scan_axis(arrays))
 
 
