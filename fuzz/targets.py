@@ -32,7 +32,7 @@ from t5xpg.data.text.local_records import texts
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint
-from t5xpg.exchange.formats.torch_files import TorchFile
+from t5xpg.exchange.formats.torch_files import torch_readers
 
 Target = Callable[[bytes], None]
 
@@ -212,8 +212,7 @@ def torch_files(data: bytes) -> None:
     path = _folder() / "pytorch_model.bin"
     path.write_bytes(data)
     try:
-        found = TorchFile(path)
-        assert all(found[name].size * found[name].itemsize <= len(data) for name in found)
+        assert all(read().nbytes <= len(data) for read in torch_readers(path).values())
     except UserError as error:
         _refused(error, path.name)
 

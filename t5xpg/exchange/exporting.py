@@ -18,7 +18,7 @@ from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, in_transformers
 from t5xpg.exchange.huggingface.model_card import MARK, generation_config, is_beam, model_card
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
 from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Checked, check_in_transformers
-from t5xpg.experiment import Experiment, assembly
+from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect, write_results
@@ -26,15 +26,15 @@ from t5xpg.run.results_page import CURVE_FILE, curve_svg
 
 CARD, RESULTS = "README.md", "results.json"
 FOLDER = "huggingface"  # in the run directory, where no other one is named
+_OTHER_BEAMS = "Its beam search with T5X's length penalty is not in transformers: `generate` answers greedily."
 
 
 def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
     """Write the last checkpoint of the run at `path` for transformers; compare what that computes where it is there.
 
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns it, and
-    what was compared, None where transformers is not installed.
-    Raises UserError where transformers has nothing that computes the same, or computes something else of what is
-    written; nothing is there then that was not there before.
+    what was compared, None where transformers is not installed. Raises UserError where transformers computes something
+    else of what is written, or has nothing that computes the same.
     """
     experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
     directory = RunDirectory(path)
@@ -71,7 +71,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
             step=step,
             results=results,
             imported=directory.imported(),
-            notes=_notes(experiment),
+            notes=[_OTHER_BEAMS] if experiment.decoding.method == "beam" and not is_beam(experiment.decoding) else [],
             checked=checked,
         )
         write_text(folder / CARD, card)
@@ -91,10 +91,3 @@ def _check_target(target: Path) -> None:
     card = target / CARD
     if not target.is_dir() or not card.is_file() or MARK not in card.read_text(encoding="utf-8", errors="replace"):
         raise UserError(f"OUTPUT={target} is there, and is no folder that an export wrote. Name another one.")
-
-
-def _notes(experiment: Experiment) -> list[str]:
-    decoding = experiment.decoding
-    if decoding.method == "beam" and not is_beam(decoding):
-        return ["Its beam search with T5X's length penalty is not in transformers: `generate` answers greedily."]
-    return []

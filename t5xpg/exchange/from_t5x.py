@@ -1,9 +1,7 @@
 """A checkpoint of T5X or of Mesh-TensorFlow, recognised by its files.
 
-Such checkpoints contain neither the activations of their MLPs nor the meaning of their ids. The first are looked for
-in the gin files that both programs leave beside them, the second in what `make export FORMAT=t5x` writes
-(`t5xpg.json`), in tokenizer files that lie there, or named by the user (TOKENIZER=). An embedding of 259 to 512 rows is
-one of bytes, as ByT5's.
+Such checkpoints contain neither the activations of their MLPs nor the meaning of their ids: docs/interop.md says where
+both are looked for.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.exchange.formats.t5x_files import TENSORFLOW, holds_checkpoint, open_checkpoint
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from t5xpg.exchange.import_folders import TOKENIZER_FILES
-from t5xpg.exchange.imported import ImportedCheckpoint
+from t5xpg.exchange.import_folders import ImportedCheckpoint, run_name, tokenizer_files
 from t5xpg.exchange.t5x.adafactor import Accumulators, accumulators_of
 from t5xpg.exchange.t5x.networks import RECORD
 from t5xpg.exchange.t5x.params import config_of, params_of, state_of
@@ -54,7 +51,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     """
     given = Path(checkpoint).expanduser().resolve()
     found = open_checkpoint(given)
-    folders = _folders(found.path)
+    folders = _folders(found.path if found.path.is_dir() else found.path.parent)
     record: Mapping[str, Any] = next(
         (read_json(folder / RECORD) for folder in folders if (folder / RECORD).is_file()), {}
     )
@@ -68,34 +65,25 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
         step, opt_state = accumulators.step, _optax_state(config, params, accumulators)
     return ImportedCheckpoint(
         source=str(found.path),
-        name=_name(given),
+        name=run_name(_folders(given)[-1].name),
         format=found.kind,
         family="Mesh-TensorFlow" if found.kind == TENSORFLOW else "T5X",
         config=config,
         params=params,
         vocabulary=vocabulary,
         files=found.files,
-        tokenizer_files=tuple(
-            folder / name for folder in folders[:1] for name in TOKENIZER_FILES if (folder / name).is_file()
-        ),
+        tokenizer_files=tokenizer_files(folders[0]),
         step=step,
         opt_state=opt_state,
     )
 
 
-def _folders(path: Path) -> list[Path]:
+def _folders(first: Path) -> list[Path]:
     """Where something may lie that says more: from the checkpoint's folder to that of its run."""
-    found = [path if path.is_dir() else path.parent]
+    found = [first]
     while _PART.fullmatch(found[-1].name):
         found.append(found[-1].parent)
     return found
-
-
-def _name(given: Path) -> str:
-    """What a run of it is called: its model's folder, not `checkpoint_1000` or `model.ckpt-1000`."""
-    while _PART.fullmatch(given.name):
-        given = given.parent
-    return re.sub(r"\W+", "_", given.name).strip("_") or "imported"
 
 
 def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -119,7 +107,7 @@ def _vocabulary(
         return _recorded(record["vocabulary"], folders, rows)
     if tokenizer is None:
         for folder in folders:
-            if any((folder / name).is_file() for name in TOKENIZER_FILES):
+            if tokenizer_files(folder):
                 return vocabulary_of_folder(folder, rows, sentinels=sentinels)
     if tokenizer is None and config.vocab_size in _BYTE_ROWS:
         tokenizer = BYTES

@@ -12,8 +12,7 @@ from t5xpg.exchange.formats.weights import files_of, open_weights
 from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
 from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from t5xpg.exchange.import_folders import CONFIG, TOKENIZER_FILES, find
-from t5xpg.exchange.imported import ImportedCheckpoint
+from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, find, tokenizer_files
 
 
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> ImportedCheckpoint:
@@ -33,7 +32,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
         params=params_from_transformers(weights, config, head_factor_from_transformers(given, own_head)),
         vocabulary=vocabulary,
         files=tuple(files_of(folder.path)),
-        tokenizer_files=tuple(folder.path / name for name in TOKENIZER_FILES if (folder.path / name).is_file()),
+        tokenizer_files=tokenizer_files(folder.path),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: a folder that is named, or one of the Hugging Face hub, which is downloaded once."""
+"""What is read of a checkpoint of another program, and where it lies: in a folder that is named, or on the hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.formats import weights
+from t5xpg.models.config import T5Config
+from t5xpg.models.model import Params
 
 CONFIG = "config.json"
 TOKENIZER_FILES = (
@@ -17,6 +20,38 @@ TOKENIZER_FILES = (
 _ON_THE_HUB = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 _SAFETENSORS = ["*.safetensors", f"{weights.SAFETENSORS}{weights.INDEX}"]
 _TORCH = ["pytorch_model*.bin", f"{weights.TORCH}{weights.INDEX}"]
+
+
+def tokenizer_files(folder: Path) -> tuple[Path, ...]:
+    """Those of TOKENIZER_FILES that are there."""
+    return tuple(folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
+
+
+def run_name(name: str) -> str:
+    """What a run of a checkpoint that is called so is called, unless it is given a name."""
+    return re.sub(r"\W+", "_", name).strip("_") or "imported"
+
+
+@dataclass(frozen=True)
+class ImportedCheckpoint:
+    """A model, its parameters and its vocabulary.
+
+    source: where it came from, for people. name: what its run is called. format: of the files ("huggingface", "t5x",
+    "mesh_tensorflow"). family: as its own program calls it. files: those that identify it. tokenizer_files: kept with
+    the run. step, opt_state: of the optimiser, where it was read, too (optax's state of `optimizers.Adafactor`).
+    """
+
+    source: str
+    name: str
+    format: str
+    family: str
+    config: T5Config
+    params: Params
+    vocabulary: Vocabulary
+    files: tuple[Path, ...]
+    tokenizer_files: tuple[Path, ...] = ()
+    step: int = 0
+    opt_state: Any = None
 
 
 @dataclass(frozen=True)
@@ -28,8 +63,7 @@ class CheckpointFolder:
 
     @property
     def name(self) -> str:
-        """What a run of it is called, unless it is given a name."""
-        return re.sub(r"\W+", "_", Path(self.source.partition("@")[0]).name).strip("_") or "imported"
+        return run_name(Path(self.source.partition("@")[0]).name)
 
 
 def find(checkpoint: str) -> CheckpointFolder:
@@ -56,19 +90,15 @@ def find(checkpoint: str) -> CheckpointFolder:
 
 
 def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
-    folder = _snapshot(name, revision, local=True)
-    if folder is None or not _is_whole(folder):
+    folder = _snapshot(name, revision, None)
+    if folder is None or not ((folder / CONFIG).is_file() and _has_weights(folder)):
         print(f"downloading {name} from the Hugging Face hub", flush=True)
-        folder = _snapshot(name, revision, patterns=_SAFETENSORS)
+        folder = _snapshot(name, revision, _SAFETENSORS)
         if folder is not None and not _has_weights(folder):
-            folder = _snapshot(name, revision, patterns=_TORCH)
+            folder = _snapshot(name, revision, _TORCH)
     assert folder is not None
     weights.files_of(folder)  # says what is there instead
     return CheckpointFolder(folder, f"{name}@{folder.name}")
-
-
-def _is_whole(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and _has_weights(folder)
 
 
 def _has_weights(folder: Path) -> bool:
@@ -78,13 +108,12 @@ def _has_weights(folder: Path) -> bool:
         return False
 
 
-def _snapshot(
-    name: str, revision: str | None, *, local: bool = False, patterns: list[str] | None = None
-) -> Path | None:
-    """The folder of a revision; None where it is to be `local` and is not there."""
+def _snapshot(name: str, revision: str | None, patterns: list[str] | None) -> Path | None:
+    """The folder of a revision, with these files of parameters; without them what this machine has, None if nothing."""
     import huggingface_hub  # late: it takes half a second
 
-    wanted: Any = None if local else [CONFIG, *TOKENIZER_FILES, *(patterns or [])]
+    local = patterns is None
+    wanted: Any = None if patterns is None else [CONFIG, *TOKENIZER_FILES, *patterns]
     try:
         found = huggingface_hub.snapshot_download(
             name, revision=revision, allow_patterns=wanted, local_files_only=local

@@ -12,8 +12,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, sha256_of_file, write_text
 from t5xpg.base.paths import shown
 from t5xpg.exchange import from_t5x, from_transformers
-from t5xpg.exchange.import_folders import CONFIG
-from t5xpg.exchange.imported import ImportedCheckpoint
+from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint
 from t5xpg.exchange.imported_gin import MODEL_FILE, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.identity import deciding, vocabulary_identity
@@ -38,10 +37,8 @@ def import_checkpoint(
     """Make the run directory `runs/<name>` of a checkpoint of T5's families; returns it.
 
     checkpoint: a folder of transformers, T5X or Mesh-TensorFlow, or a name on the Hugging Face hub. tokenizer,
-    sentinels: see `vocabulary_of_folder`. optimizer: import the Adafactor of T5X's or Mesh-TensorFlow's, too. force:
-    replace what was imported before. The directory appears whole or not at all.
-
-    Raises UserError where the checkpoint is not there, not whole, not of these families, or does not fit its config.
+    sentinels: see `vocabulary_of_folder`. optimizer: import Adafactor, too. force: replace what was imported before.
+    The directory appears whole or not at all. Raises UserError where the checkpoint is not there, not whole, or no T5.
     """
     found = _read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
     name = found.name if name is None else name

@@ -88,10 +88,7 @@ _gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
 def gathered_again(weight: jax.Array, gradient: jax.Array, *axes: str) -> jax.Array:
-    """As `gathered`, in the backward pass: not before there is the gradient that it is needed for.
-
-    Else XLA would keep the whole weight from the forward pass until then.
-    """
+    """As `gathered`, in the backward pass: not before its gradient, or XLA would keep it from the forward pass on."""
     if is_gathered(*axes):
         weight, _ = lax.optimization_barrier((weight, gradient))
     return gathered(weight, *axes)

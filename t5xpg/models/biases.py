@@ -36,10 +36,7 @@ def visible_keys(
 
 
 def causal(queries: int, keys: int | None = None, first: int | jax.Array = 0) -> jax.Array:
-    """Boolean [1, 1, queries, keys]: the query's own position and those before it.
-
-    keys: as many as queries, where not given. first: the position of the first query.
-    """
+    """Boolean [1, 1, queries, keys]: the query's own position and those before it. first: of the first query."""
     query_positions = first + jnp.arange(queries, dtype=jnp.int32)
     key_positions = jnp.arange(queries if keys is None else keys, dtype=jnp.int32)
     return (query_positions[:, None] >= key_positions[None, :])[None, None]

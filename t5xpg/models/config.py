@@ -8,6 +8,9 @@ from t5xpg.base.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
 REMAT_POLICIES = ("none", "dots", "full")
+_SIZES = (
+    "vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers", "mlp_dim",
+)  # fmt: skip
 ACTIVATIONS = ("gelu", "relu", "silu", "swish", "tanh", "linear")
 
 
@@ -22,17 +25,12 @@ class T5Config:
     logits_via_embedding: True ties the output matrix to the embedding (the first T5), False gives it its own.
     dtype: what activations are computed in; parameters are float32 always.
     float32_attention_logits: multiply queries and keys in float32 where dtype is a 16-bit one.
-    attention_chunk_size: attention works off so many queries at a time and makes their weights again in the backward
-        pass, so that what it holds grows with the length, not with its square. What is computed is the same but for
-        rounding. For inputs of 4,096 tokens and more, where it is as fast or faster on CPUs, and wherever memory is
-        what is short; None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench
-        ROWS=growth`).
+    attention_chunk_size: attention works off so many queries at a time: what it holds grows with the length, not its
+        square; the same but for rounding. For inputs of 4,096 tokens and more, and wherever memory is what is short;
+        None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench ROWS=growth`).
     relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);
         else the layers of a stack share one.
-    scan_layers: one layer is compiled, for all of a stack, whose parameters lie in one array for each kind; what is
-        computed is the same but for rounding, and a checkpoint of the one is read as the other.
-    remat_policy: what the backward pass has kept of each layer, and what it makes again: "none", "dots" or "full", see
-        `layer_stack`.
+    scan_layers, remat_policy: see `layer_stack`; the same but for rounding.
 
     Raises UserError for a value that no model can have.
     """
@@ -59,54 +57,40 @@ class T5Config:
     def __post_init__(self) -> None:
         # gin hands lists over; a frozen dataclass has to be hashable
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
-        sizes = {
-            name: getattr(self, name)
-            for name in ("vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers")
-        } | {"mlp_dim": self.mlp_dim}
-        for name, size in sizes.items():
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise UserError(f"T5Config.{name} is {size!r}; it must be a whole number of at least 1.")
-        chunk = self.attention_chunk_size
-        if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
-            raise UserError(
-                f"T5Config.attention_chunk_size is {chunk!r}; it must be None or a whole number of at least 1."
-            )
-        if not isinstance(self.relpos_bias_in_every_layer, bool):
-            raise UserError(
-                f"T5Config.relpos_bias_in_every_layer is {self.relpos_bias_in_every_layer!r}; it must be True or False."
-            )
-        if not isinstance(self.scan_layers, bool):
-            raise UserError(f"T5Config.scan_layers is {self.scan_layers!r}; it must be True or False.")
-        if self.remat_policy not in REMAT_POLICIES:
-            near = nearest("dots" if self.remat_policy == "minimal" else str(self.remat_policy), REMAT_POLICIES)
-            raise UserError(f"T5Config.remat_policy is {self.remat_policy!r}.{near}")
-        if self.dtype not in DTYPES:
-            raise UserError(f"T5Config.dtype is {self.dtype!r}.{nearest(str(self.dtype), DTYPES)}")
-        if not self.mlp_activations:
-            raise UserError('T5Config.mlp_activations is empty; T5 1.1 has ("gelu", "linear").')
-        for activation in self.mlp_activations:
-            if activation not in ACTIVATIONS:
-                raise UserError(
-                    f"T5Config.mlp_activations holds {activation!r}.{nearest(str(activation), ACTIVATIONS)}"
-                )
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise UserError(f"T5Config.dropout_rate is {self.dropout_rate!r}; it must be at least 0 and below 1.")
-        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
-        if buckets < 4 or buckets % 4:
-            raise UserError(
-                f"T5Config.relative_attention_num_buckets is {buckets!r}; it must be a multiple of 4 (T5 has 32)."
-            )
+        chunk, buckets = self.attention_chunk_size, self.relative_attention_num_buckets
+
+        def check(is_good: bool, name: str, expected: str) -> None:
+            if not is_good:
+                raise UserError(f"T5Config.{name} is {getattr(self, name)!r}; it must be {expected}.")
+
+        for name in _SIZES:
+            check(is_count(getattr(self, name)), name, "a whole number of at least 1")
+        check(chunk is None or is_count(chunk), "attention_chunk_size", "None or a whole number of at least 1")
+        for name in ("relpos_bias_in_every_layer", "scan_layers"):
+            check(isinstance(getattr(self, name), bool), name, "True or False")
+        check(0.0 <= self.dropout_rate < 1.0, "dropout_rate", "at least 0 and below 1")
+        check(buckets >= 4 and buckets % 4 == 0, "relative_attention_num_buckets", "a multiple of 4 (T5 has 32)")
         # half of the buckets of one direction stand for one distance each; the rest divides what lies beyond
-        if distance <= buckets // 2:
-            raise UserError(
-                f"T5Config.relative_attention_max_distance is {distance!r}; with {buckets} buckets it must be above "
-                f"{buckets // 2}."
-            )
+        reaches_on = self.relative_attention_max_distance > buckets // 2
+        check(reaches_on, "relative_attention_max_distance", f"above {buckets // 2} with {buckets} buckets")
+        check(bool(self.mlp_activations), "mlp_activations", 'some names; T5 1.1 has ("gelu", "linear")')
+        choices: list[tuple[str, str, tuple[str, ...]]] = [("dtype", self.dtype, DTYPES)]
+        choices += [("remat_policy", self.remat_policy, REMAT_POLICIES)]
+        choices += [("mlp_activations", activation, ACTIVATIONS) for activation in self.mlp_activations]
+        for name, value, known in choices:
+            if value not in known:
+                near = nearest("dots" if value == "minimal" else str(value), known)  # T5X's name
+                raise UserError(f"T5Config.{name} is {getattr(self, name)!r}.{near}")
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether a setting is a whole number, and no smaller than `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def padded_vocab_size(vocab_size: int, multiple: int = 1) -> int:
     """`vocab_size` rounded up to a multiple: rows that no id uses, for an embedding that divides well (T5X: 128)."""
     for name, value in (("VOCAB_SIZE", vocab_size), ("VOCAB_SIZE_MULTIPLE", multiple)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not is_count(value):
             raise UserError(f"{name} is {value!r}: it must be a whole number of at least 1.")
     return -(-vocab_size // multiple) * multiple

@@ -27,9 +27,8 @@ class DecoderOnlyTransformer(nnx.Module):
 class DecoderOnlyModel(Model):
     """A language model of `num_decoder_layers` layers (T5X: t5x/examples/decoder_only; Raffel et al. 2020, 3.2.1).
 
-    The feature converter decides what it is: with batches of `LMFeatureConverter` each position sees those before it;
-    with those of `PrefixLMFeatureConverter` the inputs see all of the inputs. The parameters are the same, so that one
-    can go on from a checkpoint of the other. `num_encoder_layers` has no meaning.
+    With batches of `LMFeatureConverter` each position sees those before it; with those of `PrefixLMFeatureConverter`
+    the inputs see all of the inputs. The parameters are the same. `num_encoder_layers` has no meaning.
     """
 
     feature_converters = ("LMFeatureConverter", "PrefixLMFeatureConverter")

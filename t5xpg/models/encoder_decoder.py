@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.models import incremental
+from t5xpg.models.biases import as_bias, visible_keys
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
@@ -39,9 +40,7 @@ class EncoderDecoderModel(Model):
         """Logits [B, T, V] float32 of every target position, given the targets before it (teacher forcing).
 
         batch: encoder_input_tokens [B, S], decoder_input_tokens and decoder_target_tokens [B, T]; where packed also
-        encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Positions of packed rows are not needed: T5 looks
-        at distances only. Other keys are ignored.
-        dropout_key: a jax key; None drops nothing.
+        encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Other keys are ignored: T5 looks at distances only.
         """
         modules = self.with_parameters(params)
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
@@ -77,20 +76,19 @@ class EncoderDecoderModel(Model):
         beams: int | None = None,
         reordered: bool = False,
     ) -> incremental.Cache:
-        """What `decode_step` needs: each layer's cross attention keys and values, computed once, and room for its own.
+        """Each layer's cross attention keys and values, computed once, and room for its own: see `Decodable`."""
+        decoder: Decoder = self.with_parameters(params).decoder
 
-        encoder_input_tokens: [B, S] int32. rows: how many rows are encoded at a time, None for all at once.
-        beams: how many continuations of each row are decoded; None for one, without an axis of its own. reordered:
-        whether `reorder_beams` will be called.
-        The cache is a pytree of arrays of fixed shapes, fit for a lax loop.
-        """
-        modules = self.with_parameters(params)
+        def source(tokens: jax.Array) -> dict[str, incremental.LayerCache]:
+            encoded = self.encode(params, tokens)
+            return {
+                name: incremental.source_keys_values(layer.encoder_decoder_attention, encoded)
+                for name, layer in decoder.named_layers()
+            }
 
-        def encode(tokens: jax.Array) -> jax.Array:
-            return modules.encoder(modules.token_embedder, tokens)
-
+        bias = {"source_bias": as_bias(visible_keys(encoder_input_tokens))}
         return incremental.init_cache(
-            modules.decoder, encode, encoder_input_tokens, max_decode_length, rows, beams, reordered
+            decoder, source, encoder_input_tokens, bias, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
     def first_tokens(self, encoder_input_tokens: jax.Array) -> jax.Array:
@@ -100,17 +98,11 @@ class EncoderDecoderModel(Model):
     def decode_step(
         self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, incremental.Cache]:
-        """Logits [B, V] (with beams [B, N, V]) float32 at position `step`, and the cache with that position in it.
-
-        tokens: [B] (with beams [B, N]) int32, the decoder's input at that position: `first_tokens` at the first, then
-        the token chosen before. step: int32 scalar, counting from 0 to max_decode_length - 1.
-        """
+        """Logits of what follows `tokens`, and the cache with them."""
         modules = self.with_parameters(params)
         return incremental.decode_step(modules.decoder, modules.token_embedder, cache, tokens, step)
 
-    def reorder_beams(self, cache: incremental.Cache, parents: jax.Array) -> incremental.Cache:
-        """The cache when beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32."""
-        return incremental.reorder(cache, parents)
+    reorder_beams = staticmethod(incremental.reorder)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"inputs": S, "targets": T}."""

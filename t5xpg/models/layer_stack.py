@@ -1,12 +1,11 @@
 """Layers of one kind, one after the other: each a part of the program, or one part for all, scanned over parameters.
 
-Scanned, a stack has one module "layers", whose parameters have a first axis "layers", instead of "layers_0", "layers_1"
-and so on. XLA then compiles one layer, however many there are, and holds one at a time of what a layer needs while it
-computes. The numbers are the same, initial parameters and dropout included, but for rounding.
+Scanned, a stack has one module "layers", whose parameters have a first axis "layers", instead of "layers_0" and so on.
+XLA then compiles one layer, and holds one at a time of what a layer needs while it computes. The numbers are the same,
+initial parameters and dropout included, but for rounding.
 
 Rematerialisation makes what the backward pass needs of a layer again instead of keeping it: "full" keeps a layer's
-input alone; "dots" also the results of products with weights, which are most of the work, so that attention, norms and
-activations are made again; "none" keeps all. T5X calls them full, minimal and none.
+input alone; "dots" also the results of products with weights, which are most of the work; "none" keeps all.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ class LayerStack(nnx.Module):
     num_layers: int
 
     def add_layers(
-        self, key: jax.Array, config: T5Config, number: int, make: Callable[[jax.Array], nnx.Module]
+        self, key: jax.Array, config: T5Config, number: int, make: Callable[[jax.Array, T5Config], nnx.Module]
     ) -> None:
-        """make: a layer of a random key. key: of the stack."""
+        """key: of the stack, from which each layer's derives."""
         self.num_layers = number
         self.is_scanned = config.scan_layers
         self.remat_policy = config.remat_policy
         keys = [named_key(key, layer_name(index)) for index in range(number)]
         if self.is_scanned:
-            setattr(self, LAYERS, _stacked([make(key) for key in keys]))
+            setattr(self, LAYERS, _stacked([make(key, config) for key in keys]))
         else:
             for index, key in enumerate(keys):
-                setattr(self, layer_name(index), make(key))
+                setattr(self, layer_name(index), make(key, config))
 
     def through_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF) -> jax.Array:
         """body(..., body(body(x, first layer, its dropout), second layer, ...)). dropout: of the stack."""

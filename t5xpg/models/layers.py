@@ -26,11 +26,7 @@ from t5xpg.models.config import T5Config
 
 
 def named_key(key: jax.Array, name: str) -> jax.Array:
-    """The key for `name` under `key`.
-
-    Deriving by name instead of by splitting leaves all other keys as they are when a layer is added or when layers
-    are made in another order. CRC-32 is the same on every machine and Python.
-    """
+    """The key for `name` under `key`, whatever other names there are. CRC-32 is the same on every machine."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
@@ -59,8 +55,7 @@ class Dropout:
     def __call__(self, x: jax.Array, shared_axis: int | None = -2) -> jax.Array:
         """Zeroes values of `x` and scales the others by 1 / (1 - rate).
 
-        shared_axis: the axis along which one decision holds for all (T5X: -2, the length; in attention weights the
-        queries); None decides for each value.
+        shared_axis: along it one decision holds for all (T5X: -2, lengths, and queries); None decides for each value.
         """
         if not self.active:
             return x
@@ -68,9 +63,8 @@ class Dropout:
         shape = list(x.shape)
         if shared_axis is not None:
             shape[shared_axis] = 1
-        keep_probability = 1.0 - self.rate
-        keep = jax.random.bernoulli(self.key, keep_probability, tuple(shape))
-        return jnp.where(keep, x / keep_probability, jnp.zeros((), x.dtype))
+        kept = 1.0 - self.rate
+        return jnp.where(jax.random.bernoulli(self.key, kept, tuple(shape)), x / kept, jnp.zeros((), x.dtype))
 
 
 OFF = Dropout(0.0, None)
@@ -123,10 +117,7 @@ def parameter(key: jax.Array, init: Initializer, shape: tuple[int, ...], axes: t
 
 @functools.lru_cache(maxsize=256)
 def _maker(init: Initializer, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
-    """One small program for all parameters of a kind, which compile much faster than one program of all parameters.
-
-    The bits are those of the large program, of which it becomes a part where it is called in one.
-    """
+    """A small program for all parameters of a kind: much faster compiled than one of all parameters, the same bits."""
     return jax.jit(lambda key: init(key, shape, jnp.dtype("float32")))
 
 
@@ -194,14 +185,16 @@ class Embed(nnx.Module):
     """Token embedding [V, D], not scaled; `attend` is the tied output matrix."""
 
     def __init__(self, key: jax.Array, vocab_size: int, features: int) -> None:
-        self.embedding = parameter(
-            named_key(key, "embedding"), _embedding_init, (vocab_size, features), ("vocab", "embed")
-        )
+        shape, axes = (vocab_size, features), ("vocab", "embed")
+        self.embedding = parameter(named_key(key, "embedding"), _embedding_init, shape, axes)
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """[...] int32 -> [..., D] in dtype."""
         # rows are gathered in float32 and cast afterwards, so that their gradients are summed in float32
-        return activations.rows(_look_up(self.embedding[...], ids, ("vocab", "embed")).astype(dtype), "embed")
+        table, axes = self.embedding[...], ("vocab", "embed")
+        gathered = activations.is_gathered(*axes)
+        rows = _look_up_gathered(table, ids, axes) if gathered else jnp.take(table, ids, axis=0, mode="clip")
+        return activations.rows(rows.astype(dtype), "embed")
 
     def attend(self, x: jax.Array) -> jax.Array:
         """[..., D] -> [..., V] float32: inner products with every row."""
@@ -209,15 +202,9 @@ class Embed(nnx.Module):
         return activations.rows(jnp.dot(x.astype(jnp.float32), table.T), "vocab")
 
 
-def _look_up(table: jax.Array, ids: jax.Array, axes: tuple[str, str]) -> jax.Array:
-    """The rows of a table [V, D] at `ids`."""
-    if activations.is_gathered(*axes):
-        return _look_up_gathered(table, ids, axes)
-    return jnp.take(table, ids, axis=0, mode="clip")
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _look_up_gathered(table: jax.Array, ids: jax.Array, axes: tuple[str, str]) -> jax.Array:
+    """The rows of a table [V, D] at `ids`."""
     return jnp.take(activations.gathered(table, *axes), ids, axis=0, mode="clip")
 
 
@@ -261,9 +248,5 @@ class Mlp(nnx.Module):
         if tuple(activation for _, activation in self.branches) == ("gelu", "linear"):
             gelu, linear = (getattr(self, name)(x) for name, _ in self.branches)
             return self.wo(dropout(gated_gelu(gelu, linear)))
-        hidden: jax.Array | None = None
-        for name, activation in self.branches:
-            branch = _ACTIVATIONS[activation](getattr(self, name)(x))
-            hidden = branch if hidden is None else hidden * branch
-        assert hidden is not None
-        return self.wo(dropout(hidden))
+        hidden = [_ACTIVATIONS[activation](getattr(self, name)(x)) for name, activation in self.branches]
+        return self.wo(dropout(functools.reduce(jnp.multiply, hidden)))

@@ -116,24 +116,6 @@ def _cross_entropy_backward(
 cross_entropy_with_logits.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def compute_weighted_cross_entropy(
-    logits: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array | None = None,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    loss_normalizing_factor: float | jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(loss, z-loss, weights), each summed over all tokens; the first two divided by loss_normalizing_factor.
-
-    logits [B, T, V] float32; targets [B, T] int32; weights [B, T] or None for 1 everywhere.
-    """
-    loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
-    weights = jnp.ones(targets.shape, jnp.float32) if weights is None else weights.astype(jnp.float32)
-    factor = jnp.float32(1.0) if loss_normalizing_factor is None else jnp.float32(loss_normalizing_factor)
-    return jnp.sum(loss * weights) / factor, jnp.sum(z * weights) / factor, jnp.sum(weights)
-
-
 def side_of_targets(batch: Mapping[str, jax.Array]) -> str:
     """What the names of the arrays that the loss is computed from start with: "decoder_", or of an encoder alone."""
     return "decoder_" if "decoder_target_tokens" in batch else "encoder_"
@@ -151,8 +133,7 @@ def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
 def loss_weights_and_normalizer(batch: Mapping[str, jax.Array], config: LossConfig) -> tuple[jax.Array, jax.Array]:
     """Each token's weight in the loss [B, T], and the number that the weighted sum is divided by; float32.
 
-    Weights need no more of the batch than their own row; the normaliser is a sum over rows (or a constant). So a
-    batch that is worked off in parts takes the normaliser of the whole and adds up the parts' losses and gradients.
+    A batch that is worked off in parts takes the normaliser of the whole and adds up the parts' losses and gradients.
     Where T5X divides by 0 (a batch without a single target) this divides by 1.
     """
     weights = token_weights(batch)
@@ -187,21 +168,16 @@ def loss_and_metrics(
 
     logits: [B, T, V] float32. batch: decoder_target_tokens [B, T], and decoder_loss_weights and decoder_segment_ids
     where it has them; of an encoder alone, the encoder's. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
-    normalizer: for a part of a batch, the whole batch's from `loss_weights_and_normalizer`; then the losses of all
-    parts add up to the whole's.
+    normalizer: for a part of a batch, the whole batch's.
 
     The sums, float32 scalars: "loss" (what is minimised, normalised), "cross_entropy" (nats, over tokens by their
     weights, without z-loss and smoothing), "z_loss" (over tokens by their weights), "weights", "correct" (tokens whose
     logit is the largest, by their weights), "target_bytes" (bytes of all tokens with a weight).
-    Nats per target token is cross_entropy / weights; nats per target byte is cross_entropy / target_bytes.
     """
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
     weights, own_normalizer = loss_weights_and_normalizer(batch, config)
-    if normalizer is None:
-        normalizer = own_normalizer
-    loss, _, _ = compute_weighted_cross_entropy(
-        logits, targets, weights, config.label_smoothing, config.z_loss, normalizer
-    )
+    losses, _ = cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+    loss = jnp.sum(losses * weights) / (own_normalizer if normalizer is None else normalizer)
     plain = token_weights(batch)
     seen = jax.lax.stop_gradient(logits)
     log_z, target_logits = _log_normalizer_and_target(seen, targets)

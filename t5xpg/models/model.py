@@ -37,10 +37,7 @@ def _abstract(kind: type[Model], config: T5Config) -> tuple[nnx.GraphDef, nnx.St
 
 @dataclass(frozen=True)
 class Model(abc.ABC):
-    """A model without state: every method is a pure function, to be jitted and differentiated by its caller.
-
-    One of your own gives `modules`, `logits`, `flops_per_example` and `feature_converters`.
-    """
+    """A model without state: every method is a pure function, to be jitted and differentiated by its caller."""
 
     config: T5Config
 
@@ -54,10 +51,7 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
-        """Logits [B, T, V] float32 of every position that the batch has a target for.
-
-        dropout_key: a jax key; None drops nothing.
-        """
+        """Logits [B, T, V] float32 of every position that the batch has a target for. No key: no dropout."""
 
     @abc.abstractmethod
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
@@ -69,10 +63,7 @@ class Model(abc.ABC):
         """
 
     def for_decoding(self, feature_converter: str) -> Any | None:
-        """What `t5xpg.models.decoding` decodes (its `Decodable`), of a model that was trained on a converter's batches.
-
-        None for one that writes nothing.
-        """
+        """The `Decodable` of a model that was trained on a converter's batches; None of one that writes nothing."""
         return None
 
     def init(self, key: jax.Array) -> Params:
@@ -84,10 +75,7 @@ class Model(abc.ABC):
         return nnx.to_pure_dict(_abstract(type(self), self.config)[1])
 
     def logical_axes(self) -> Params:
-        """The tree of `init` with a tuple of axis names at its leaves.
-
-        T5X's names: "vocab", "embed", "heads", "joined_kv", "mlp", "relpos_buckets".
-        """
+        """The tree of `init` with a tuple of T5X's names of axes at its leaves: "vocab", "embed", "heads" …"""
         state = _abstract(type(self), self.config)[1]
         axes = jax.tree.map(
             lambda variable: variable.replace(variable.get_metadata()["axes"]),

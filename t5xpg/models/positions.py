@@ -23,9 +23,8 @@ def relative_position_bucket(
 ) -> np.ndarray:
     """T5's bucket of key position minus query position; int32, same shape.
 
-    Half of the buckets of a direction stand for one distance each; the others grow logarithmically up to
-    max_distance and the last holds everything beyond. A decoder (not bidirectional) looks only backwards and puts
-    all distances ahead into bucket 0. float32 as in T5X: in float64 a few distances fall into other buckets.
+    Half of the buckets of a direction stand for one distance each; the others grow logarithmically up to max_distance.
+    A decoder (not bidirectional) puts all distances ahead into bucket 0. In float64 a few would fall into others.
     """
     bucket = np.zeros_like(relative_position, dtype=np.int32)
     distance = -relative_position.astype(np.int32)
@@ -70,19 +69,13 @@ class RelativePositionBias(nnx.Module):
         self.bidirectional = bidirectional
         self.num_buckets = config.relative_attention_num_buckets
         self.max_distance = config.relative_attention_max_distance
-        self.rel_embedding = parameter(
-            named_key(key, "rel_embedding"),
-            _position_init,
-            (config.num_heads, self.num_buckets),
-            ("heads", "relpos_buckets"),
-        )
+        shape, axes = (config.num_heads, self.num_buckets), ("heads", "relpos_buckets")
+        self.rel_embedding = parameter(named_key(key, "rel_embedding"), _position_init, shape, axes)
 
     def __call__(self, queries: int, keys: int) -> jax.Array:
-        """[1, H, queries, keys] float32."""
-        return toeplitz(self.by_distance(queries, keys), queries, keys)[None]
+        return self._table(self.bidirectional)(queries, keys)
 
     def by_distance(self, queries: int, keys: int) -> jax.Array:
-        """[H, queries + keys - 1] float32: the bias of every distance, from the last query to the first key on."""
         return self._table(self.bidirectional).by_distance(queries, keys)
 
     def in_both_directions(self) -> PositionTable:

@@ -8,10 +8,7 @@ from t5xpg.base.seeds import check_seed, stream_number
 
 
 def stream_key(seed: int, name: str, step: int | jax.Array | None = None) -> jax.Array:
-    """The key of the stream `name` ("params", "dropout", ...), at `step` where one is given.
-
-    Returns a typed scalar key. The generator is named, because jax's default can be changed from outside.
-    `step` may be traced (an int32 scalar).
-    """
+    """The key of the stream `name` ("params", "dropout", ...), at `step` where one is given; that may be traced."""
+    # the generator is named, because jax's default can be changed from outside
     key = jax.random.fold_in(jax.random.key(check_seed(seed), impl="threefry2x32"), stream_number(name))
     return key if step is None else jax.random.fold_in(key, step)

@@ -11,7 +11,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.positions import RelativePositionBias
-from t5xpg.models.stacks import Decoder, DecoderLayer, feed_forward, own_biases, self_attention
+from t5xpg.models.stacks import Decoder, own_biases
 
 __all__ = ["SharedEncoderDecoderModel", "T5Config"]
 
@@ -37,21 +37,14 @@ class SharedTransformer(nnx.Module):
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=positions)
         bias_of = own_biases(pairs, stack.chunk_size, RelativePositionBias.in_both_directions)
         x = dropout.at("embedding")(embed(tokens, stack.dtype))
-
-        def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout) -> jax.Array:
-            norm, attention = layer.pre_self_attention_layer_norm, layer.self_attention
-            x = self_attention(x, norm, attention, bias_of(layer), dropout, "self_attention")
-            return feed_forward(x, layer.pre_mlp_layer_norm, layer.mlp, dropout)
-
-        x = stack.through_layers(x, through, dropout)
+        x = stack.through_layers(x, lambda x, layer, dropout: layer(x, bias_of(layer), dropout), dropout)
         return dropout.at("output")(stack.decoder_norm(x), shared_axis=None)
 
 
 class SharedEncoderDecoderModel(EncoderDecoderModel):
-    """An encoder-decoder whose encoder has the parameters of its decoder, but for the cross attention.
+    """An encoder-decoder whose encoder has all parameters of its decoder but the cross attention's.
 
-    Shared are, as in Mesh-TensorFlow's `bi_v1_shared`, self attention, MLP and norms of each layer, the table of
-    relative positions (which the encoder reads in both directions), the last norm and the embedding.
+    As Mesh-TensorFlow's `bi_v1_shared`; the encoder reads the table of relative positions in both directions.
     """
 
     @staticmethod

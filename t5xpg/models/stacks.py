@@ -81,31 +81,6 @@ class EncoderLayer(nnx.Module):
         return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
 
 
-class DecoderLayer(nnx.Module):
-    def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=True)
-        self.pre_self_attention_layer_norm = RMSNorm(config.emb_dim)
-        self.self_attention = Attention(named_key(key, "self_attention"), config)
-        self.pre_cross_attention_layer_norm = RMSNorm(config.emb_dim)
-        self.encoder_decoder_attention = Attention(named_key(key, "encoder_decoder_attention"), config)
-        self.pre_mlp_layer_norm = RMSNorm(config.emb_dim)
-        self.mlp = Mlp(named_key(key, "mlp"), config)
-
-    def __call__(
-        self, x: jax.Array, encoded: jax.Array, self_bias: Bias, cross_bias: Bias, dropout: Dropout
-    ) -> jax.Array:
-        """x [B, T, D], encoded [B, S, D] -> [B, T, D]."""
-        x = self_attention(
-            x, self.pre_self_attention_layer_norm, self.self_attention, self_bias, dropout, "self_attention"
-        )
-        keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
-        y = self.pre_cross_attention_layer_norm(x)
-        weights_dropout = dropout.at("encoder_decoder_attention_weights")
-        y = self.encoder_decoder_attention(y, keys, values, cross_bias, weights_dropout)
-        x = x + dropout.at("encoder_decoder_attention")(y)
-        return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
-
-
 class DecoderOnlyLayer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=True)
@@ -120,12 +95,35 @@ class DecoderOnlyLayer(nnx.Module):
         return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
 
 
+class DecoderLayer(DecoderOnlyLayer):
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        super().__init__(key, config)
+        self.pre_cross_attention_layer_norm = RMSNorm(config.emb_dim)
+        self.encoder_decoder_attention = Attention(named_key(key, "encoder_decoder_attention"), config)
+
+    def with_source(
+        self, x: jax.Array, encoded: jax.Array, self_bias: Bias, cross_bias: Bias, dropout: Dropout
+    ) -> jax.Array:
+        """x [B, T, D], encoded [B, S, D] -> [B, T, D]."""
+        norm = self.pre_self_attention_layer_norm
+        x = self_attention(x, norm, self.self_attention, self_bias, dropout, "self_attention")
+        keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
+        y = self.pre_cross_attention_layer_norm(x)
+        weights_dropout = dropout.at("encoder_decoder_attention_weights")
+        y = self.encoder_decoder_attention(y, keys, values, cross_bias, weights_dropout)
+        x = x + dropout.at("encoder_decoder_attention")(y)
+        return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
+
+
+Layer = EncoderLayer | DecoderOnlyLayer
+
+
 class Encoder(LayerStack):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.dtype = jnp.dtype(config.dtype)
         self.chunk_size = config.attention_chunk_size
         self.relpos_bias = position_table(key, config, bidirectional=True, of_layer=False)
-        self.add_layers(key, config, config.num_encoder_layers, lambda key: EncoderLayer(key, config))
+        self.add_layers(key, config, config.num_encoder_layers, EncoderLayer)
         self.encoder_norm = RMSNorm(config.emb_dim)
 
     def __call__(
@@ -135,23 +133,29 @@ class Encoder(LayerStack):
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=self.relpos_bias)
         bias_of = own_biases(pairs, self.chunk_size)
         x = dropout.at("embedding")(embed(tokens, self.dtype))
-
-        def through(x: jax.Array, layer: EncoderLayer, dropout: Dropout) -> jax.Array:
-            return layer(x, bias_of(layer), dropout)
-
-        x = self.through_layers(x, through, dropout)
+        x = self.through_layers(x, lambda x, layer, dropout: layer(x, bias_of(layer), dropout), dropout)
         # T5X decides here for each value, everywhere else for a whole sequence
         return dropout.at("output")(self.encoder_norm(x), shared_axis=None)
 
 
-class Decoder(LayerStack):
+class _DecoderStack(LayerStack):
+    layer: type[DecoderOnlyLayer]
+
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.dtype = jnp.dtype(config.dtype)
         self.chunk_size = config.attention_chunk_size
         self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=False)
-        self.add_layers(key, config, config.num_decoder_layers, lambda key: DecoderLayer(key, config))
+        self.add_layers(key, config, config.num_decoder_layers, self.layer)
         self.decoder_norm = RMSNorm(config.emb_dim)
         self.logits_dense = output_matrix(key, config)
+
+    def to_logits(self, embed: Embed, x: jax.Array) -> jax.Array:
+        """x [..., D] -> logits [..., V] float32."""
+        return to_logits(embed, self.logits_dense, x)
+
+
+class Decoder(_DecoderStack):
+    layer = DecoderLayer
 
     def __call__(
         self,
@@ -164,10 +168,7 @@ class Decoder(LayerStack):
         segment_ids: jax.Array | None = None,
         dropout: Dropout = OFF,
     ) -> jax.Array:
-        """encoded [B, S, D], input and target tokens [B, T] -> logits [B, T, V] float32.
-
-        The targets only say which positions are padding: the first input token is 0 itself.
-        """
+        """As `DecoderOnly`, with encoded [B, S, D] of the encoder's tokens [B, S]."""
         length = input_tokens.shape[1]
         own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
         bias_of = own_biases(own, self.chunk_size)
@@ -175,29 +176,16 @@ class Decoder(LayerStack):
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
 
         def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout) -> jax.Array:
-            return layer(x, encoded, bias_of(layer), cross_bias, dropout)
+            return layer.with_source(x, encoded, bias_of(layer), cross_bias, dropout)
 
         x = self.through_layers(x, through, dropout)
         return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
 
-    def to_logits(self, embed: Embed, x: jax.Array) -> jax.Array:
-        """x [..., D] -> logits [..., V] float32."""
-        return to_logits(embed, self.logits_dense, x)
 
-
-Layer = EncoderLayer | DecoderLayer | DecoderOnlyLayer
-
-
-class DecoderOnly(LayerStack):
+class DecoderOnly(_DecoderStack):
     """A decoder without cross attention."""
 
-    def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.dtype = jnp.dtype(config.dtype)
-        self.chunk_size = config.attention_chunk_size
-        self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=False)
-        self.add_layers(key, config, config.num_decoder_layers, lambda key: DecoderOnlyLayer(key, config))
-        self.decoder_norm = RMSNorm(config.emb_dim)
-        self.logits_dense = output_matrix(key, config)
+    layer = DecoderOnlyLayer
 
     def __call__(
         self,
@@ -210,8 +198,8 @@ class DecoderOnly(LayerStack):
     ) -> jax.Array:
         """Input and target tokens [B, T] -> logits [B, T, V] float32.
 
-        The targets only say which positions are padding: the first input token is 0 itself. prefix: [B, T], not 0 where
-        a position is seen by all of its segment; None where each is seen by those behind it alone.
+        The targets only say which positions are padding. prefix: [B, T], not 0 where a position is seen by all of its
+        segment; None where each is seen by those behind it alone.
         """
         pairs = Pairs(
             input_tokens.shape[1], target_tokens, segment_ids, segment_ids, is_causal=True,
@@ -219,16 +207,8 @@ class DecoderOnly(LayerStack):
         )  # fmt: skip
         bias_of = own_biases(pairs, self.chunk_size)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
-
-        def through(x: jax.Array, layer: DecoderOnlyLayer, dropout: Dropout) -> jax.Array:
-            return layer(x, bias_of(layer), dropout)
-
-        x = self.through_layers(x, through, dropout)
+        x = self.through_layers(x, lambda x, layer, dropout: layer(x, bias_of(layer), dropout), dropout)
         return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
-
-    def to_logits(self, embed: Embed, x: jax.Array) -> jax.Array:
-        """x [..., D] -> logits [..., V] float32."""
-        return to_logits(embed, self.logits_dense, x)
 
 
 def output_matrix(key: jax.Array, config: T5Config) -> Dense | None:

@@ -1,10 +1,8 @@
 """Optimisers: frozen settings, each of which builds an optax transformation.
 
-What is said of an array holds for every layer of a stacked one (`layerwise`).
-
-`transformation(params_axes)` takes the logical axes of the parameters (a tree of the parameters' structure whose
-leaves are tuples of names, see `partitioning`), because some rules depend on what a dimension is.
-`learning_rate` is a schedule; a number stands for a constant rate.
+What is said of an array holds for every layer of a stacked one. `transformation(params_axes)` takes the logical axes of
+the parameters, a tree of tuples of names, because some rules depend on what a dimension is. `learning_rate` is a
+schedule; a number stands for a constant rate.
 
 `relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the learning
 rate a step, whatever its size. These entries start near 0 and are added to the logits of the attention as they are: it
@@ -13,8 +11,10 @@ takes several units until a head looks at its neighbours, which at the rate that
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.Gra
     inner: its state is made of trees of the parameters' structure, and of counts, which are scalars. params_axes: the
     tree of logical axes. The state is inner's, with stacked arrays for stacked parameters.
     """
-    flags = [is_stacked(axes) for axes in jax.tree.leaves(params_axes, is_leaf=lambda node: isinstance(node, tuple))]
+    flags = [is_stacked(axes) for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes)]
     if not any(flags):
         return inner
 
@@ -53,18 +53,18 @@ def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.Gra
         return jax.tree.map(lambda part: 0 if part.ndim else None, jax.eval_shape(inner.init, layer))
 
     def init(params: Any) -> Any:
-        leaves, treedef = _flat(params)
-        return _joined(
-            [
-                jax.vmap(inner.init, out_axes=along(leaf))(leaf) if stacked else inner.init(leaf)
-                for leaf, stacked in zip(leaves, flags, strict=True)
-            ],
-            treedef,
-        )
+        leaves: list[Any] = jax.tree.leaves(params)
+        treedef: Any = jax.tree.structure(params)
+        states = [
+            jax.vmap(inner.init, out_axes=along(leaf))(leaf) if stacked else inner.init(leaf)
+            for leaf, stacked in zip(leaves, flags, strict=True)
+        ]
+        return _joined(states, treedef)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         assert params is not None, "the sizes of parameters decide"
-        leaves, treedef = _flat(params)
+        leaves: list[Any] = jax.tree.leaves(params)
+        treedef: Any = jax.tree.structure(params)
         states = _apart(state, jax.tree.structure(jax.eval_shape(inner.init, leaves[0])), treedef)
         new_updates, new_states = [], []
         for gradient, own, leaf, stacked in zip(treedef.flatten_up_to(updates), states, leaves, flags, strict=True):
@@ -77,10 +77,6 @@ def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.Gra
         return treedef.unflatten(new_updates), _joined(new_states, treedef)
 
     return optax.GradientTransformation(init, update)
-
-
-def _flat(params: Any) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(params)
 
 
 def _joined(states: list[Any], treedef: Any) -> Any:
@@ -104,17 +100,21 @@ AxesTree = Any  # nested dicts whose leaves are tuples of axis names
 TABLE_AXES = ("vocab", "relpos_buckets")  # axes of lookup tables and of the output head
 
 
-class Optimizer(Protocol):
+@dataclass(frozen=True)
+class Optimizer(abc.ABC):
     """What the step needs of an optimiser."""
 
-    @property
-    def learning_rate(self) -> Schedule: ...
+    learning_rate: Schedule
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
+
+    @abc.abstractmethod
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation: ...
 
 
 @dataclass(frozen=True)
-class Adafactor:
+class Adafactor(Optimizer):
     """Adafactor as T5X ships it (arXiv 1804.04235; `t5x.adafactor.Adafactor`), for parameters of at most two axes.
 
     Arrays whose two largest dimensions have `min_dim_size_to_factor` or more entries keep a mean of squared gradients
@@ -124,7 +124,6 @@ class Adafactor:
     `weight_decay_lr_exponent` is set: then by `learning_rate ** weight_decay_lr_exponent`.
     """
 
-    learning_rate: Schedule
     decay_rate: float = 0.8
     multiply_by_parameter_scale: bool = True
     clipping_threshold: float | None = 1.0
@@ -138,12 +137,9 @@ class Adafactor:
     weight_decay_lr_exponent: float | None = None
     max_gradient_norm: float | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
-
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
         """Raises ValueError for parameters of more than two axes."""
-        deep = [axes for axes in _leaves(params_axes) if len(of_layer(axes)) > 2]
+        deep = [axes for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes) if len(of_layer(axes)) > 2]
         if deep:
             raise ValueError(f"Adafactor factors arrays of at most two axes; got {deep}")
         steps = _clip(self.max_gradient_norm)
@@ -171,10 +167,9 @@ class Adafactor:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Optimizer):
     """AdamW (arXiv 1711.05101). Decays arrays of two and more axes, so not the scales of the norms."""
 
-    learning_rate: Schedule
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-8
@@ -182,27 +177,17 @@ class AdamW:
     max_gradient_norm: float | None = None
     relpos_bias_factor: float = 1.0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
-
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
-        return optax.chain(
-            *_clip(self.max_gradient_norm),
-            optax.scale_by_adam(self.b1, self.b2, self.epsilon),
-            optax.add_decayed_weights(self.weight_decay, _matrices(params_axes)),
-            optax.scale_by_learning_rate(self.learning_rate),
-            *_faster_position_biases(self.relpos_bias_factor, params_axes),
-        )
+        return _adam(self, params_axes)
 
 
 @dataclass(frozen=True)
-class AdamWScale:
+class AdamWScale(Optimizer):
     """nanoT5's AdamW with Adafactor's parameter scaling: the update of an array is multiplied by its own size.
 
     The size is the root mean square of its entries, at least `minimum_scale`. The decay is AdamW's, not scaled.
     """
 
-    learning_rate: Schedule
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-6
@@ -211,22 +196,25 @@ class AdamWScale:
     max_gradient_norm: float | None = 1.0
     relpos_bias_factor: float = 1.0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
-
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
-        return optax.chain(
-            *_clip(self.max_gradient_norm),
-            optax.scale_by_adam(self.b1, self.b2, self.epsilon),
-            by_layer(optax.scale_by_param_block_rms(self.minimum_scale), params_axes),
-            optax.add_decayed_weights(self.weight_decay, _matrices(params_axes)),
-            optax.scale_by_learning_rate(self.learning_rate),
-            *_faster_position_biases(self.relpos_bias_factor, params_axes),
-        )
+        return _adam(self, params_axes, by_layer(optax.scale_by_param_block_rms(self.minimum_scale), params_axes))
+
+
+def _adam(
+    of: AdamW | AdamWScale, params_axes: AxesTree, *scaling: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    return optax.chain(
+        *_clip(of.max_gradient_norm),
+        optax.scale_by_adam(of.b1, of.b2, of.epsilon),
+        *scaling,
+        optax.add_decayed_weights(of.weight_decay, _by_axes(lambda axes: len(of_layer(axes)) > 1, params_axes)),
+        optax.scale_by_learning_rate(of.learning_rate),
+        *_faster_position_biases(of.relpos_bias_factor, params_axes),
+    )
 
 
 @dataclass(frozen=True)
-class Muon:
+class Muon(Optimizer):
     """Muon (Jordan 2024) for the matrices inside the layers, AdamW for everything else.
 
     Embeddings, the output head, relative position biases and norms get AdamW, at `adam_learning_rate` where it is
@@ -236,7 +224,6 @@ class Muon:
     comparable with AdamW's.
     """
 
-    learning_rate: Schedule
     adam_learning_rate: Schedule | None = None
     momentum: float = 0.95
     nesterov: bool = True
@@ -250,7 +237,7 @@ class Muon:
     relpos_bias_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
+        super().__post_init__()
         if self.adam_learning_rate is not None:
             object.__setattr__(self, "adam_learning_rate", as_schedule(self.adam_learning_rate))
 
@@ -265,7 +252,7 @@ class Muon:
             adam_b1=self.b1,
             adam_b2=self.b2,
             adam_learning_rate=self.adam_learning_rate,
-            muon_weight_dimension_numbers=jax.tree.map(_muon_dimensions, params_axes, is_leaf=_is_axes),
+            muon_weight_dimension_numbers=_by_axes(_muon_dimensions, params_axes),
             consistent_rms=self.consistent_rms,
         )
         return optax.chain(
@@ -294,16 +281,12 @@ def _faster_position_biases(factor: float, params_axes: AxesTree) -> list[optax.
     """Multiplies the updates of the relative position biases; nothing where the factor is 1."""
     if factor == 1.0:
         return []
-    biases = jax.tree.map(lambda axes: "relpos_buckets" in axes, params_axes, is_leaf=_is_axes)
+    biases = _by_axes(lambda axes: "relpos_buckets" in axes, params_axes)
     return [optax.masked(optax.scale(factor), biases)]
 
 
-def _matrices(params_axes: AxesTree) -> Any:
-    return jax.tree.map(lambda axes: len(of_layer(axes)) > 1, params_axes, is_leaf=_is_axes)
-
-
-def _leaves(params_axes: AxesTree) -> list[tuple[str, ...]]:
-    return jax.tree.leaves(params_axes, is_leaf=_is_axes)
+def _by_axes(function: Callable[[Axes], Any], params_axes: AxesTree) -> Any:
+    return jax.tree.map(function, params_axes, is_leaf=_is_axes)
 
 
 def _is_axes(node: object) -> bool:

@@ -56,39 +56,42 @@ class InverseSquareRoot:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class _Decay:
+    """From `peak`, at the end of the warmup, to `peak * final_fraction` at `total_steps`; then flat."""
+
+    peak: float
+    total_steps: int
+    warmup_steps: int = 0
+    final_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0 or self.total_steps <= self.warmup_steps:
+            raise UserError(
+                f"{type(self).__name__}: total_steps is {self.total_steps} and warmup_steps is {self.warmup_steps}; "
+                "the decay needs at least one step after the warmup."
+            )
+
+    def __call__(self, step: Step) -> jax.Array:
+        t = _float(step)
+        decay_steps = jnp.float32(self.total_steps - self.warmup_steps)
+        fall = self._fall(jnp.clip((t - jnp.float32(self.warmup_steps)) / decay_steps, 0, 1))
+        fraction = jnp.float32(self.final_fraction) + jnp.float32(1 - self.final_fraction) * fall
+        return jnp.float32(self.peak) * _warmup(t, self.warmup_steps) * fraction
+
+    def _fall(self, progress: jax.Array) -> jax.Array:
+        """From 1 to 0; a line."""
+        return 1 - progress
+
+
+class Cosine(_Decay):
     """Half a cosine from `peak`, at the end of the warmup, to `peak * final_fraction` at `total_steps`; then flat."""
 
-    peak: float
-    total_steps: int
-    warmup_steps: int = 0
-    final_fraction: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_decay(self.total_steps, self.warmup_steps, "Cosine")
-
-    def __call__(self, step: Step) -> jax.Array:
-        t = _float(step)
-        fall = jnp.float32(0.5) * (1 + jnp.cos(jnp.float32(jnp.pi) * _progress(t, self.warmup_steps, self.total_steps)))
-        return jnp.float32(self.peak) * _warmup(t, self.warmup_steps) * _between(fall, self.final_fraction)
+    def _fall(self, progress: jax.Array) -> jax.Array:
+        return jnp.float32(0.5) * (1 + jnp.cos(jnp.float32(jnp.pi) * progress))
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(_Decay):
     """A line from `peak`, at the end of the warmup, to `peak * final_fraction` at `total_steps`; then flat."""
-
-    peak: float
-    total_steps: int
-    warmup_steps: int = 0
-    final_fraction: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_decay(self.total_steps, self.warmup_steps, "Linear")
-
-    def __call__(self, step: Step) -> jax.Array:
-        t = _float(step)
-        fall = 1 - _progress(t, self.warmup_steps, self.total_steps)
-        return jnp.float32(self.peak) * _warmup(t, self.warmup_steps) * _between(fall, self.final_fraction)
 
 
 def as_schedule(value: Schedule | float) -> Schedule:
@@ -110,21 +113,3 @@ def _float(step: Step) -> jax.Array:
 def _warmup(t: jax.Array, warmup_steps: int) -> jax.Array:
     """1 from `warmup_steps` on."""
     return jnp.minimum(t / jnp.float32(warmup_steps), jnp.float32(1)) if warmup_steps > 0 else jnp.float32(1)
-
-
-def _progress(t: jax.Array, warmup_steps: int, total_steps: int) -> jax.Array:
-    """0 until the end of the warmup, 1 from `total_steps` on."""
-    return jnp.clip((t - jnp.float32(warmup_steps)) / jnp.float32(total_steps - warmup_steps), 0, 1)
-
-
-def _between(fall: jax.Array, final_fraction: float) -> jax.Array:
-    """`fall`, which goes from 1 to 0, stretched to go from 1 to `final_fraction`."""
-    return jnp.float32(final_fraction) + jnp.float32(1 - final_fraction) * fall
-
-
-def _check_decay(total_steps: int, warmup_steps: int, name: str) -> None:
-    if warmup_steps < 0 or total_steps <= warmup_steps:
-        raise UserError(
-            f"{name}: total_steps is {total_steps} and warmup_steps is {warmup_steps}; "
-            "the decay needs at least one step after the warmup."
-        )

@@ -38,10 +38,4 @@ def of_parameters(model: Model, optimizer: Optimizer, params: Params) -> TrainSt
 
 def abstract(model: Model, optimizer: Optimizer) -> TrainState:
     """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
-    transformation = optimizer.transformation(model.logical_axes())
-    params = model.abstract_params()
-    return TrainState(
-        step=jax.ShapeDtypeStruct((), jnp.int32),
-        params=params,
-        opt_state=jax.eval_shape(transformation.init, params),
-    )
+    return jax.eval_shape(lambda params: of_parameters(model, optimizer, params), model.abstract_params())

@@ -112,10 +112,7 @@ def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGrad
 def make_eval_step(
     model: Model, loss_config: LossConfig, *, token_bytes: np.ndarray
 ) -> Callable[[Params, Batch], Metrics]:
-    """A function (params, batch) -> the float32 sums of `losses.loss_and_metrics`, without dropout.
-
-    Rows that only fill up a last batch weigh nothing, as their decoder_loss_weights are 0.
-    """
+    """A function (params, batch) -> the float32 sums of `losses.loss_and_metrics`, without dropout."""
 
     def evaluate(params: Params, batch: Batch) -> Metrics:
         return loss_and_metrics(model.logits(params, batch), batch, loss_config, token_bytes)[1]

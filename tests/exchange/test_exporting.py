@@ -124,10 +124,10 @@ class Transformers:
         self._right, self._vocabulary = {"logits": logits, "generated": generated}, arguments[3]
         return logits, generated
 
-    def theirs(self, python: Path, folder: Path, given: Any, metadata: dict[str, str]) -> tuple[Any, dict[str, Any]]:
+    def theirs(self, python: Path, folder: Path, given: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         assert (folder / "config.json").is_file()
         assert given["inputs"].shape[0] == given["decoder_inputs"].shape[0]
-        ids = [self.wrong.get(text, expected_ids(self._vocabulary, text)) for text in json.loads(metadata["texts"])]
+        ids = [self.wrong.get(text, expected_ids(self._vocabulary, text)) for text in settings["texts"]]
         said = {"ids": ids, "model": "T5", "tokenizer": "Tokens", "versions": {"torch": "1", "transformers": "2"}}
         return {name: array + self.wrong.get(name, 0) for name, array in self._right.items()}, said
 

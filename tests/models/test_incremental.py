@@ -103,7 +103,7 @@ def test_what_beams_share_is_there_once() -> None:
     tokens = jax.ShapeDtypeStruct((B, S), np.int32)
     init = functools.partial(model.init_cache, max_decode_length=T, beams=N, reordered=True)
     layer = jax.eval_shape(init, model.abstract_params(), tokens)["layers"]["layers_0"]
-    assert layer["cross_keys"].shape == (B, 3, 5, S)
+    assert layer["source_keys"].shape == (B, 3, 5, S)
     assert layer["self_keys"].shape == (B, 3, 5, T * N)
 
 

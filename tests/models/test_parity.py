@@ -16,7 +16,7 @@ import pytest
 
 from t5xpg.exchange.huggingface.params import params_from_transformers, params_to_transformers
 from t5xpg.models.config import T5Config
-from t5xpg.models.decoding import Rule, beam_search
+from t5xpg.models.decoding import DecodingConfig, beam_search
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig, loss_and_metrics
 from tests.small_models import GOLDENS, golden, relative_l2, seq2seq
@@ -92,12 +92,12 @@ SEARCHES = [
 load = functools.cache(lambda name: golden(GOLDENS / "beams" / f"{name}.safetensors"))
 
 
-def search(name: str, rule: Rule, beams: int) -> tuple[np.ndarray, np.ndarray]:
+def search(name: str, rule: DecodingConfig) -> tuple[np.ndarray, np.ndarray]:
     config, weights, tensors, _ = load(name)
     params = jax.tree.map(jnp.asarray, params_from_transformers(weights, config))
     length = tensors["greedy/tokens"].shape[-1]
     model = EncoderDecoderModel(config)
-    run = functools.partial(beam_search, model, max_decode_length=length, num_decodes=beams, rule=rule)
+    run = functools.partial(beam_search, model, max_decode_length=length, config=rule)
     found = jax.jit(run)(params, jnp.asarray(tensors["inputs"]))
     return np.asarray(found.tokens), np.asarray(found.scores)
 
@@ -109,8 +109,9 @@ def search(name: str, rule: Rule, beams: int) -> tuple[np.ndarray, np.ndarray]:
 def test_transformers_rule(name: str, asked: str) -> None:
     _, _, tensors, metadata = load(name)
     options = metadata["searches"][asked]
-    rule = Rule("transformers", options["length_penalty"], options.get("early_stopping", False))
-    tokens, scores = search(name, rule, options["num_beams"])
+    stopping = options.get("early_stopping", False)
+    rule = DecodingConfig("beam", None, options["num_beams"], True, "transformers", options["length_penalty"], stopping)
+    tokens, scores = search(name, rule)
     returned = options["num_return_sequences"]
     np.testing.assert_array_equal(tokens[:, :returned], tensors[f"{asked}/tokens"])
     np.testing.assert_allclose(scores[:, :returned], tensors[f"{asked}/scores"], rtol=1e-4)
@@ -122,7 +123,7 @@ def test_t5xs_rule_without_a_penalty(name: str) -> None:
     probable, and the same where all of transformers' have ended."""
     _, _, tensors, _ = load(name)
     theirs, their_scores = tensors["penalty_0/tokens"], tensors["penalty_0/scores"][:, 0]
-    tokens, scores = search(name, Rule("t5x", 0.0), 4)
+    tokens, scores = search(name, DecodingConfig("beam", alpha=0.0))
     has_ended = (theirs == 1).any(axis=2)
     assert (scores[has_ended[:, 0], 0] >= their_scores[has_ended[:, 0]] - 1e-4).all()
     all_have = has_ended.all(axis=1)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore
 from flax import serialization
+from flax.traverse_util import flatten_dict
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.tensorflow_checkpoint import INDEX, TensorFlowCheckpoint
@@ -74,9 +75,8 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
     if found.name.endswith(INDEX):
         return _of_tensorflow(found.with_name(found.name.removesuffix(INDEX)))
     try:
-        if found.name == METADATA:
-            return StoredCheckpoint(found.parent, T5X, dict(_of_metadata(found)), _files(found))
-        return StoredCheckpoint(found.parent, T5X, dict(_of_message(found)), _files(found))
+        read = _of_metadata if found.name == METADATA else _of_message
+        return StoredCheckpoint(found.parent, T5X, dict(read(found)), _files(found))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, RecursionError) as error:
         why = str(error).splitlines()[0][:200] if str(error) else ""
         raise UserError(
@@ -145,9 +145,9 @@ def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
         raise ValueError("it is no mapping")
     version = int(contents.get("version", 0))
     state = contents["optimizer"] if version else contents
-    if version not in (0, 2, 3):
+    if version not in (0, 2, 3) or not isinstance(state, dict):
         raise ValueError(f"version {version}")
-    for name, leaf in _leaves(state, ()):
+    for name, leaf in flatten_dict(state, is_leaf=lambda _, node: node.keys() >= _SPEC, sep="/").items():
         if isinstance(leaf, dict):  # a specification of tensorstore, whose path is beside the file, wherever that was
             given = leaf["kvstore"].get("path", leaf.get("path"))
             yield name, _zarr(_inside(file.parent, str(given)), _shape(leaf["metadata"]["shape"]), None)
@@ -156,15 +156,6 @@ def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
         elif isinstance(leaf, np.ndarray | np.generic | int | float):
             array = np.asarray(leaf)
             yield name, StoredArray(array.shape, lambda array=array: array)  # type: ignore[misc]
-
-
-def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """What is at the end of each path; a specification of tensorstore is an end. Nothing is made of None and {}."""
-    if isinstance(node, dict) and not node.keys() >= _SPEC:
-        for name, child in node.items():
-            yield from _leaves(child, (*path, str(name)))
-    elif node is not None:
-        yield "/".join(path), node
 
 
 def _of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:

@@ -36,17 +36,12 @@ def write_checkpoint(folder: Path, target: dict[str, Any], step: int, param_stat
 def _write_zarr(folder: Path, name: str, array: np.ndarray) -> dict[str, Any]:
     """Write an array; returns the specification by which T5X finds it, with a path relative to the checkpoint."""
     place, array = f"{name.replace('/', '.')}/", np.ascontiguousarray(array)
-    described = {"chunks": list(_chunks(array)), "compressor": {"id": "gzip", "level": 1}, "shape": list(array.shape)}
+    row = array.itemsize * math.prod(array.shape[1:])  # whole rows, as many of them as 64 MiB hold
+    rows = [min(size, max(1, _MOST_CHUNK_BYTES // max(row, 1))) for size in array.shape[:1]]
+    chunks, compressor = [*rows, *array.shape[1:]], {"id": "gzip", "level": 1}
+    described = {"chunks": chunks, "compressor": compressor, "shape": list(array.shape)}
     store = {"driver": "file", "path": f"{folder}/{place}"}
     spec = {"driver": "zarr", "metadata": {**described, "dtype": array.dtype.str}, "kvstore": store}
     tensorstore.open(spec, create=True).result().write(array).result()
     store = {"driver": "file", "path": place}
     return {"driver": "zarr", "dtype": array.dtype.name, "kvstore": store, "metadata": described}
-
-
-def _chunks(array: np.ndarray) -> tuple[int, ...]:
-    """Whole rows, as many of them as 64 MiB hold."""
-    if not array.ndim:
-        return ()
-    row = array.itemsize * math.prod(array.shape[1:])
-    return (min(array.shape[0], max(1, _MOST_CHUNK_BYTES // max(row, 1))), *array.shape[1:])

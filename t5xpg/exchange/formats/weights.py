@@ -11,23 +11,18 @@ from safetensors import SafetensorError, safe_open
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
-from t5xpg.exchange.formats.torch_files import TorchFile
+from t5xpg.exchange.formats.torch_files import torch_readers
 
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
+Readers = dict[str, Callable[[], np.ndarray]]  # for each tensor by name, what reads it
 INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
-# Of other programs; named in a message, because they are what one finds instead.
-_OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
-_CONVERT = (
-    'with PyTorch and transformers: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
-    "M.from_pretrained('{folder}').save_pretrained('converted')\""
-)
 
 
 class LazyTensors(Mapping[str, np.ndarray]):
     """Tensors by name; each is read when it is asked for."""
 
-    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+    def __init__(self, readers: Readers) -> None:
         self._readers = readers
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -40,11 +35,10 @@ class LazyTensors(Mapping[str, np.ndarray]):
         return len(self._readers)
 
 
-def open_safetensors(path: Path) -> LazyTensors:
-    """The tensors of a safetensors file. Raises UserError for one that is not whole."""
+def _safetensors_readers(path: Path) -> Readers:
     try:
         file = safe_open(str(path), framework="numpy")
-        return LazyTensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
+        return {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a whole safetensors file ({error}): {path.stat().st_size:,} bytes are there. Copy or "
@@ -52,7 +46,7 @@ def open_safetensors(path: Path) -> LazyTensors:
         ) from None
 
 
-_KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS: open_safetensors, TORCH: TorchFile}
+_KINDS: Mapping[str, Callable[[Path], Readers]] = {SAFETENSORS: _safetensors_readers, TORCH: torch_readers}
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -64,39 +58,30 @@ def files_of(folder: Path) -> list[Path]:
         if (folder / name).is_file():
             return [folder / name]
         if (folder / f"{name}{INDEX}").is_file():
-            return [folder / f"{name}{INDEX}", *_parts(folder / f"{name}{INDEX}")]
-    other = next((name for name in _OTHERS if (folder / name).exists()), None)
-    if other is None:
-        raise UserError(f"{folder} holds no parameters: expected {SAFETENSORS} or {TORCH}, or either in parts.")
+            index = folder / f"{name}{INDEX}"
+            return [index, *(folder / part for part in sorted(set(_weight_map(index).values())))]
     raise UserError(
-        f"{folder} holds its parameters in {other} alone, which is not read here. Convert it "
-        + _CONVERT.format(folder=folder)
+        f"{folder} holds no parameters: expected {SAFETENSORS} or {TORCH}, or either in parts. transformers "
+        "makes them of tf_model.h5 and flax_model.msgpack (`save_pretrained`)."
     )
 
 
-def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
+def open_weights(folder: Path) -> LazyTensors:
     """The tensors of a folder by name, read when they are asked for. Raises UserError where some are not there."""
     first, *parts = files_of(folder)
     kind = _KINDS[first.name.removesuffix(INDEX)]
     if not parts:
-        return kind(first)
+        return LazyTensors(kind(first))
     if absent := [part.name for part in parts if not part.is_file()]:
         raise UserError(
             f"{first} names {len(parts)} files, and {len(absent)} of them are not there: {', '.join(absent[:3])}"
             f"{' …' if len(absent) > 3 else ''}. Copy or download them, too."
         )
     opened = {part.name: kind(part) for part in parts}
-    where = {name: opened[file] for name, file in _weight_map(first).items()}
-    for name, tensors in where.items():
-        if name not in tensors:
-            raise UserError(
-                f"{first} says that {name} is in a file that lacks it: the files are not of one checkpoint."
-            )
-    return LazyTensors({name: partial(tensors.__getitem__, name) for name, tensors in where.items()})
-
-
-def _parts(index: Path) -> list[Path]:
-    return [index.parent / name for name in sorted(set(_weight_map(index).values()))]
+    where = _weight_map(first)
+    if lost := next((name for name, file in where.items() if name not in opened[file]), None):
+        raise UserError(f"{first} says that {lost} is in a file that lacks it: the files are not of one checkpoint.")
+    return LazyTensors({name: opened[file][name] for name, file in where.items()})
 
 
 def _weight_map(index: Path) -> dict[str, str]:

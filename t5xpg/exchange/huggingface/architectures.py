@@ -1,12 +1,4 @@
-"""What each of our architectures is in transformers: the class, its config.json and its tensors, where there is one.
-
-| here | in transformers |
-|---|---|
-| encoder-decoder | T5ForConditionalGeneration, or UMT5ForConditionalGeneration |
-| encoder and decoder with one set of parameters | the same, with the parameters twice |
-| decoder alone, causal | the same, with a cross attention of zeros and one encoder layer that nothing listens to |
-| decoder alone, with a prefix that sees all of itself | none |
-| encoder alone | T5ForTokenClassification, whose classes are the ids of the vocabulary |
+"""What each of our architectures is in transformers: the class, its config.json and its tensors (docs/interop.md).
 
 transformers has no decoder alone with T5's relative positions. A cross attention whose matrices are zero adds zero to
 every position, so that the decoder computes what it computes alone.
@@ -16,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +56,21 @@ def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, pre
             "themselves (PrefixLMFeatureConverter) positions look ahead, and its decoders with T5's relative positions "
             "only look back. A causal one (LMFeatureConverter) can be exported."
         )
-    # gin configures a class through a subclass of the same name; one of another name computes something else
-    kinds = [kind for kind in _EXPORTS if isinstance(model, kind) and type(model).__name__ == kind.__name__]
-    if not kinds:
-        known = ", ".join(kind.__name__ for kind in _EXPORTS)
-        raise UserError(
-            f"transformers has no architecture that is known to be equal to {type(model).__name__}: {known} can be "
-            "exported."
-        )
-    return _EXPORTS[kinds[0]](model, jax.tree.map(np.asarray, params), vocabulary)
+    kind = known_kind(model, _EXPORTS, "transformers has no architecture")
+    return _EXPORTS[kind](model, jax.tree.map(np.asarray, params), vocabulary)
+
+
+def known_kind(model: Model, known: Collection[type[Model]], none: str) -> type[Model]:
+    """The class that a model is of. Raises UserError, which says `none`, where it is of none that is known.
+
+    gin configures a class through a subclass of the same name; one of another name computes something else.
+    """
+    name = type(model).__name__
+    for kind in known:
+        if isinstance(model, kind) and name == kind.__name__:
+            return kind
+    names = ", ".join(kind.__name__ for kind in known)
+    raise UserError(f"{none} that is known to be equal to {name}: {names} can be exported.")
 
 
 def _encoder_decoder(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
@@ -104,9 +102,9 @@ def _decoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Expor
     config = dataclasses.replace(model.config, num_encoder_layers=1)
     both = EncoderDecoderModel(config)
     zeros: Params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), both.abstract_params())
-    layers = {f"layers_{index}" for index in range(config.num_decoder_layers)}
     decoder = {
-        name: {**zeros["decoder"][name], **part} if name in layers else part for name, part in params["decoder"].items()
+        name: {**zeros["decoder"][name], **part} if name.startswith("layers_") else part
+        for name, part in params["decoder"].items()
     }
     exported = _encoder_decoder(both, {**zeros, **params, "decoder": decoder}, vocabulary)
     note = (
@@ -150,14 +148,11 @@ def _encoder_tensors(model: Model, params: Params) -> dict[str, np.ndarray]:
 
 def _labels(size: int, vocabulary: Vocabulary) -> list[str]:
     """The tokens of all ids; an id without a token, or with that of another, has its number behind it."""
-    labels: list[str] = []
-    seen: set[str] = set()
+    labels: dict[str, None] = {}
     for token in range(size):
         piece = vocabulary.piece(token) if token < vocabulary.size else ""
-        label = piece if piece and piece not in seen else f"{piece}#{token}"
-        seen.add(label)
-        labels.append(label)
-    return labels
+        labels[piece if piece and piece not in labels else f"{piece}#{token}"] = None
+    return list(labels)
 
 
 _EXPORTS: Mapping[type[Model], Callable[[Model, Params, Vocabulary], Exported]] = {

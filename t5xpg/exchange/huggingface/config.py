@@ -1,16 +1,8 @@
 """The config.json of transformers for the families of T5, there and back.
 
-What differs between them besides sizes: umT5 has a table of relative positions in every layer, and the versions of
-transformers do not agree on when the decoder's output is divided by sqrt(D) before the output matrix. Where the first
-T5 ties that matrix to the embedding, all divide. Otherwise:
-
-|      | transformers 4                    | transformers 5                                       |
-|------|-----------------------------------|------------------------------------------------------|
-| T5   | if `tie_word_embeddings` is true  | the same; saved as `scale_decoder_outputs`           |
-| mT5  | if `tie_word_embeddings` is true  | never                                                |
-| umT5 | if `tie_word_embeddings` is true  | always, and so for matrices that are trained without |
-
-transformers 5 also writes `tie_word_embeddings` as true for every one of them, whatever the file of parameters holds.
+What differs between them besides sizes: umT5 has a table of relative positions in every layer, and the decoder's output
+is divided by sqrt(D) before the output matrix if `tie_word_embeddings` is true (transformers 4; 5 saves that of T5 as
+`scale_decoder_outputs`), of mT5 never and of umT5 always (5, which writes `tie_word_embeddings` as true for every one).
 """
 
 from __future__ import annotations
@@ -25,6 +17,13 @@ from t5xpg.models.config import T5Config
 
 # model_type -> what the names of its classes begin with
 FAMILIES: Mapping[str, str] = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
+_DISTANCES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}  # where it does not say
+# its names, and those of T5Config
+_SIZES = {
+    "vocab_size": "vocab_size", "d_model": "emb_dim", "d_kv": "head_dim", "d_ff": "mlp_dim",
+    "num_layers": "num_encoder_layers", "num_decoder_layers": "num_decoder_layers", "num_heads": "num_heads",
+    **{name: name for name in _DISTANCES},
+}  # fmt: skip
 _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "relu": ("relu",),
     "gelu_new": ("gelu",),
@@ -41,14 +40,10 @@ _RELATIVES = ("longt5", "switch_transformers", "t5gemma", "t5gemma2", "pix2struc
 def feed_forward_proj(config: T5Config) -> str:
     """What transformers calls the MLP's activations. Raises UserError for those that it has not."""
     activations = tuple("silu" if name == "swish" else name for name in config.mlp_activations)
-    for name, known in _ACTIVATIONS.items():
-        if known == activations:
-            return name
-    raise UserError(
-        f"transformers' T5 has no MLP with the activations {config.mlp_activations}; it has "
-        + ", ".join(str(known) for known in dict.fromkeys(_ACTIVATIONS.values()))
-        + "."
-    )
+    if name := next((name for name, known in _ACTIVATIONS.items() if known == activations), None):
+        return name
+    known = ", ".join(map(str, dict.fromkeys(_ACTIVATIONS.values())))
+    raise UserError(f"transformers' T5 has no MLP with the activations {config.mlp_activations}; it has {known}.")
 
 
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
@@ -57,15 +52,7 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
     found = {
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
         "model_type": model_type,
-        "vocab_size": config.vocab_size,
-        "d_model": config.emb_dim,
-        "d_kv": config.head_dim,
-        "d_ff": config.mlp_dim,
-        "num_layers": config.num_encoder_layers,
-        "num_decoder_layers": config.num_decoder_layers,
-        "num_heads": config.num_heads,
-        "relative_attention_num_buckets": config.relative_attention_num_buckets,
-        "relative_attention_max_distance": config.relative_attention_max_distance,
+        **{theirs: getattr(config, ours) for theirs, ours in _SIZES.items()},
         "dropout_rate": config.dropout_rate,
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": feed_forward_proj(config),
@@ -112,35 +99,34 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
     """
     model_type = config.get("model_type", "t5")
     if model_type not in FAMILIES:
-        raise UserError(_not_a_family(str(model_type)))
+        near, known = nearest(str(model_type), FAMILIES), ", ".join(map(repr, FAMILIES))
+        what = ", whose layers are not T5's" if model_type in _RELATIVES else ""
+        raise UserError(
+            f"The checkpoint's model_type is {model_type!r}{what}; {known} can be read (T5, T5 1.1, FLAN, ByT5, mT5, "
+            f"umT5).{near if 'Did you mean' in near else ''}"
+        )
     proj = config.get("feed_forward_proj", "gated-gelu" if model_type != "t5" else "relu")
     if proj not in _ACTIVATIONS:
         raise UserError(f"The checkpoint's feed_forward_proj is {proj!r}.{nearest(str(proj), _ACTIVATIONS)}")
     if abs(_number(config, "layer_norm_epsilon", 1e-6) - 1e-6) > 1e-12:
         raise UserError(f"The checkpoint's layer_norm_epsilon is {config['layer_norm_epsilon']!r}; T5's is 1e-6.")
-    for name, expected in (("pad_token_id", 0), ("decoder_start_token_id", 0)):
-        if config.get(name) not in (None, expected):
-            raise UserError(f"The checkpoint's {name} is {config[name]!r}; here it is {expected} for every model.")
+    for name in ("pad_token_id", "decoder_start_token_id"):
+        if config.get(name) not in (None, 0):
+            raise UserError(f"The checkpoint's {name} is {config[name]!r}; here it is 0 for every model.")
     is_tied = scales_outputs(config) and not (model_type == "umt5" and has_own_head)
+    given = {name: value for name, value in config.items() if value is not None}
     try:
-        layers = config["num_layers"]
-        return T5Config(
-            vocab_size=config["vocab_size"],
-            emb_dim=config["d_model"],
-            num_heads=config["num_heads"],
-            head_dim=config["d_kv"],
-            num_encoder_layers=layers,
-            num_decoder_layers=layers if config.get("num_decoder_layers") is None else config["num_decoder_layers"],
-            mlp_dim=config["d_ff"],
-            mlp_activations=_ACTIVATIONS[proj],
-            dropout_rate=_number(config, "dropout_rate", 0.1),
-            logits_via_embedding=is_tied,
-            relative_attention_num_buckets=config.get("relative_attention_num_buckets", 32),
-            relative_attention_max_distance=config.get("relative_attention_max_distance", 128),
-            relpos_bias_in_every_layer=model_type == "umt5",
-        )
+        given = {"num_decoder_layers": given["num_layers"]} | _DISTANCES | given
+        sizes = {ours: given[theirs] for theirs, ours in _SIZES.items()}
     except KeyError as error:
         raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
+    return T5Config(
+        **sizes,
+        mlp_activations=_ACTIVATIONS[proj],
+        dropout_rate=_number(config, "dropout_rate", 0.1),
+        logits_via_embedding=is_tied,
+        relpos_bias_in_every_layer=model_type == "umt5",
+    )
 
 
 def _number(config: Mapping[str, Any], name: str, default: float) -> float:
@@ -148,14 +134,3 @@ def _number(config: Mapping[str, Any], name: str, default: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise UserError(f"The checkpoint's {name} is {value!r}: expected a number.")
     return float(value)
-
-
-def _not_a_family(model_type: str) -> str:
-    known = ", ".join(repr(name) for name in FAMILIES)
-    if model_type in _RELATIVES:
-        return f"The checkpoint's model_type is {model_type!r}, whose layers are not T5's; {known} can be read."
-    near = nearest(model_type, FAMILIES)
-    return (
-        f"The checkpoint's model_type is {model_type!r}; {known} can be read (T5, T5 1.1, FLAN, ByT5, mT5, umT5)."
-        + (near if "Did you mean" in near else "")
-    )

@@ -17,31 +17,23 @@ from t5xpg.run.results_page import sections
 
 MARK = "<!-- written by t5xpg export -->"  # tells an export, which may be replaced, from other folders
 
+_USE = """\
+```python
+{torch}from transformers import {auto_class}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder"{tokenizer_type})
+model = {auto_class}.from_pretrained("path/to/this/folder")
+{use}
+```"""
 _SEQ2SEQ_USE = """\
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{path}"{tokenizer_type})
-model = AutoModelForSeq2SeqLM.from_pretrained("{path}")
 inputs = tokenizer({text!r}, return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs)[0]))
-"""
+print(tokenizer.decode(model.generate(**inputs)[0]))"""
 _PROMPTED_USE = """\
-import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{path}"{tokenizer_type})
-model = AutoModelForSeq2SeqLM.from_pretrained("{path}")
 prompt = torch.tensor([[0, *tokenizer({text!r}, add_special_tokens=False).input_ids]])
-print(tokenizer.decode(model.generate(torch.ones(1, 1, dtype=int), decoder_input_ids=prompt)[0]))
-"""
+print(tokenizer.decode(model.generate(torch.ones(1, 1, dtype=int), decoder_input_ids=prompt)[0]))"""
 _TOKENS_USE = """\
-from transformers import AutoModelForTokenClassification, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{path}"{tokenizer_type})
-model = AutoModelForTokenClassification.from_pretrained("{path}")
 inputs = tokenizer({text!r}, return_tensors="pt")
-print(tokenizer.decode(model(**inputs).logits[0].argmax(-1)))
-"""
+print(tokenizer.decode(model(**inputs).logits[0].argmax(-1)))"""
 
 
 def model_card(
@@ -58,90 +50,68 @@ def model_card(
     checked: Checked | None = None,
 ) -> str:
     """The card. results: of results.json, where there are any; imported: what the run was imported from, if it was."""
-    use = _PROMPTED_USE if exported.prompted else _SEQ2SEQ_USE if exported.auto_class == SEQ2SEQ else _TOKENS_USE
-    is_filling = vocabulary.num_sentinels > 0 and not exported.prompted
-    text = "The <extra_id_0> ruined my sleep" if is_filling else "The owl"
-    if exported.auto_class != SEQ2SEQ:
-        text = "[CLS]The [MASK]wl"
+    use, text = _SEQ2SEQ_USE, "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels else "The owl"
+    if exported.prompted:
+        use, text = _PROMPTED_USE, "The owl"
+    elif exported.auto_class != SEQ2SEQ:
+        use, text = _TOKENS_USE, "[CLS]The [MASK]wl"
     tokenizer = tokenizer_type(exported.config["model_type"], vocabulary)
-    argument = "" if tokenizer is None else f', tokenizer_type="{tokenizer}"'
-    parts = [
-        _front_matter(name, exported, results),
-        f"# {escape(name)}",
-        MARK,
-        _what(exported, config, num_params, vocabulary, step, imported),
-        *(escape(note) for note in (*exported.notes, *notes)),
-        "```python\n" + use.format(path="path/to/this/folder", tokenizer_type=argument, text=text) + "```",
-        *([f"Compared when it was exported: {escape(str(checked))}."] if checked else []),
-    ]
-    if results is not None:
-        parts += [
-            "## Results",
-            "All numbers are those of `results.json`, which lies beside this file.",
-            *sections(results),
-        ]
-    else:
-        parts.append("Nothing was measured in the run that this was exported from.")
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | None) -> str:
-    """What the hub reads, as YAML, of which JSON is a part."""
-    task = "text2text-generation" if exported.auto_class == SEQ2SEQ else "token-classification"
-    values: dict[str, Any] = {"library_name": "transformers", "tags": ["t5xpg", exported.config["model_type"]]}
-    if metrics := _metrics(results):
-        dataset = {"name": _task(results), "type": _task(results), "split": "validation"}
-        found = {"task": {"type": task}, "dataset": dataset, "metrics": metrics}
-        values["model-index"] = [{"name": name, "results": [found]}]
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
-    return "\n".join(["---", *lines, "---"])
-
-
-def _metrics(results: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Of the evaluation, where there is one, or of the last validation."""
-    if results is None:
-        return []
-    measured = results["evaluation"] or results["final"]["validation"] or {}
-    names = ("loss", "bits_per_byte", "accuracy")
-    return [{"type": name, "value": measured[name]} for name in names if isinstance(measured.get(name), float)]
-
-
-def _task(results: Mapping[str, Any] | None) -> str:
-    data = (results or {}).get("identity", {}).get("data")
-    return str(data.get("task", "unknown")) if isinstance(data, Mapping) else "unknown"
-
-
-def _what(
-    exported: Exported,
-    config: T5Config,
-    num_params: int,
-    vocabulary: Vocabulary,
-    step: int,
-    imported: Mapping[str, Any] | None,
-) -> str:
+    code = _USE.format(
+        torch="import torch\n" if exported.prompted else "",
+        auto_class=exported.auto_class,
+        tokenizer_type="" if tokenizer is None else f', tokenizer_type="{tokenizer}"',
+        use=use.format(text=text),
+    )
     (architecture,) = exported.config["architectures"]
     what = (
         f"{architecture} of {num_params:,} parameters: {config.emb_dim} wide, {config.num_heads} heads of "
         f"{config.head_dim}, MLP of {config.mlp_dim}, {config.vocab_size:,} embeddings"
     )
     from_where = f"after {step:,} updates"
-    if imported is not None:
-        from_where = f"as it was imported from {imported.get('source')}" if step == 0 else from_where
-    last = vocabulary.num_sentinels - 1
-    sentinels = (
-        f" `<extra_id_0>` is {vocabulary.sentinel_id(0)} and `<extra_id_{last}>` {vocabulary.sentinel_id(last)}: the "
-        "tokenizer's files say so, whatever its class does by itself."
-        if last > 0
-        else ""
-    )
-    return f"{escape(what)}, {escape(from_where)}. The vocabulary has {vocabulary.size:,} ids.{sentinels}"
+    if imported is not None and step == 0:
+        from_where = f"as it was imported from {imported.get('source')}"
+    sentinels = ""
+    if (last := vocabulary.num_sentinels - 1) > 0:
+        sentinels = (
+            f" `<extra_id_0>` is {vocabulary.sentinel_id(0)} and `<extra_id_{last}>` {vocabulary.sentinel_id(last)}: "
+            "the tokenizer's files say so, whatever its class does by itself."
+        )
+    parts = [
+        _front_matter(name, exported, results),
+        f"# {escape(name)}",
+        MARK,
+        f"{escape(what)}, {escape(from_where)}. The vocabulary has {vocabulary.size:,} ids.{sentinels}",
+        *(escape(note) for note in (*exported.notes, *notes)),
+        code,
+        *([f"Compared when it was exported: {escape(str(checked))}."] if checked else []),
+    ]
+    if results is None:
+        parts.append("Nothing was measured in the run that this was exported from.")
+    else:
+        parts += ["## Results", "All numbers are those of `results.json`, which lies beside this file."]
+        parts += sections(results)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | None) -> str:
+    """What the hub reads, as YAML, of which JSON is a part: numbers of the evaluation, or of the last validation."""
+    values: dict[str, Any] = {"library_name": "transformers", "tags": ["t5xpg", exported.config["model_type"]]}
+    measured = (results["evaluation"] or results["final"]["validation"] or {}) if results else {}
+    names = ("loss", "bits_per_byte", "accuracy")
+    metrics = [{"type": name, "value": measured[name]} for name in names if isinstance(measured.get(name), float)]
+    if results and metrics:
+        data = results.get("identity", {}).get("data")
+        task = str(data.get("task", "unknown")) if isinstance(data, Mapping) else "unknown"
+        kind = "text2text-generation" if exported.auto_class == SEQ2SEQ else "token-classification"
+        dataset = {"name": task, "type": task, "split": "validation"}
+        found = {"task": {"type": kind}, "dataset": dataset, "metrics": metrics}
+        values["model-index"] = [{"name": name, "results": [found]}]
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return "\n".join(["---", *lines, "---"])
 
 
 def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int) -> dict[str, Any]:
-    """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number.
-
-    T5X's length penalty is none of transformers' own: beams with it become greedy answers there.
-    """
+    """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number."""
     found: dict[str, Any] = {
         "decoder_start_token_id": vocabulary.pad_id,
         "eos_token_id": vocabulary.eos_id,

@@ -77,10 +77,9 @@ def params_from_transformers(
 ) -> Params:
     """Our parameters (numpy float32) from the tensors of a transformers T5 checkpoint.
 
-    state_dict: name -> array, as safetensors.numpy.load_file returns it. With config.logits_via_embedding an lm_head
-    is ignored where it equals the embedding; without it, a missing lm_head is the embedding's copy. head_factor: what
-    the output matrix is multiplied by (`config.head_factor_from_transformers`).
-    Raises UserError where tensors are missing, unknown, or of other shapes than config says, naming them.
+    With config.logits_via_embedding an lm_head is ignored where it equals the embedding; without it, a missing lm_head
+    is the embedding's copy. head_factor: what the output matrix is multiplied by. Raises UserError where tensors are
+    missing, unknown, or of other shapes than config says, naming them.
     """
     feed_forward_proj(config)
     abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")
@@ -120,10 +119,7 @@ def params_from_transformers(
 
 
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
-    """The inverse: name -> float32 array, for safetensors.numpy.save_file (metadata {"format": "pt"}).
-
-    Tied models have no lm_head.weight, as transformers saves them.
-    """
+    """The inverse: float32 arrays by name. Tied models have no lm_head.weight, as transformers saves them."""
     feed_forward_proj(config)
     flat = flatten_dict(params, sep="/")
     tensors = {}

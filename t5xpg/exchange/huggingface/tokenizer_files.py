@@ -1,13 +1,7 @@
 """The tokenizer of a vocabulary as files that transformers loads, with the ids that training used, sentinels included.
 
-| vocabulary | files | class |
-|---|---|---|
-| bytes | tokenizer_config.json | ByT5Tokenizer |
-| SentencePiece like T5's | the same, tokenizer.json, spiece.model | T5Tokenizer (T5TokenizerFast before version 5) |
-| other SentencePiece models | tokenizer_config.json, tokenizer.json, spiece.model | PreTrainedTokenizerFast |
-| Hugging Face tokenizers | tokenizer_config.json, tokenizer.json | PreTrainedTokenizerFast |
-
-Whatever the convention, each sentinel is written with the id that it has, and `<extra_id_0>` in a text becomes that id.
+Bytes have tokenizer_config.json alone, all others tokenizer.json too, and SentencePiece models spiece.model. Whatever
+the convention, each sentinel is written with the id that it has, and `<extra_id_0>` in a text becomes that id.
 """
 
 from __future__ import annotations
@@ -82,7 +76,6 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
 
 
 def _own_names(vocabulary: Vocabulary) -> dict[int, str]:
-    """The ids that a text names: sentinels, and named tokens."""
     sentinels = {vocabulary.sentinel_id(index): f"<extra_id_{index}>" for index in range(vocabulary.num_sentinels)}
     return sentinels | {vocabulary.named_id(name): name for name in vocabulary.named_tokens}
 
@@ -115,11 +108,9 @@ def _definition(vocabulary: Vocabulary) -> tuple[dict[str, Any], str]:
     names = _own_names(vocabulary)
     if vocabulary.kind == HUGGING_FACE:
         return _tokenizer_with_ids(vocabulary, names), OTHER_CLASS
-    from t5xpg.exchange.formats.sentencepiece_json import SentencePieceFile  # late: the others do without SentencePiece
+    from t5xpg.exchange.formats.sentencepiece_json import definition_of  # late: the others do without SentencePiece
 
-    model = SentencePieceFile(Path(vocabulary.model_file))
-    like_t5 = model.is_like_t5()
-    definition = model.definition(names, vocabulary.size, as_t5=like_t5)
+    definition, like_t5 = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
     return definition, T5_CLASS if like_t5 else OTHER_CLASS
 
 
@@ -185,10 +176,7 @@ def _with_end(end: str, token: int) -> dict[str, Any]:
 
 
 def check_tokenizer(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
-    """Raise UserError where a written tokenizer.json has other ids for a text than the vocabulary.
-
-    Bytes have no such file; their class is compared where transformers is installed.
-    """
+    """Raise UserError where a written tokenizer.json, which bytes have not, has other ids than the vocabulary."""
     if not (folder / DEFINITION).is_file():
         return
     written = tokenizers.Tokenizer.from_file(str(folder / DEFINITION))

@@ -43,21 +43,12 @@ _ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24
 class Checked:
     """What was compared, and the largest difference of a logit, beside the largest logit."""
 
-    model: str
-    tokenizer: str
-    versions: dict[str, str]
+    text: str
     difference: float
     largest: float
-    texts: int
-    sequences: int
 
     def __str__(self) -> str:
-        answers = f", {self.sequences} greedy answers are the same" if self.sequences else ""
-        return (
-            f"{self.model} and {self.tokenizer} of transformers {self.versions['transformers']} (torch "
-            f"{self.versions['torch']}): logits differ by at most {self.difference:.1e} (the largest is "
-            f"{self.largest:.3g}){answers}, the ids of {self.texts} texts are the same"
-        )
+        return self.text
 
 
 def python_with_torch() -> Path | None:
@@ -80,28 +71,26 @@ def check_in_transformers(
 ) -> Checked | None:
     """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
 
-    converter: of the batches that the model was trained on. Raises UserError where anything differs, or where
-    transformers cannot load the folder.
+    Raises UserError where anything differs, or where transformers cannot load the folder.
     """
     python = python_with_torch()
     if python is None:
         return None
-    config = dataclasses.replace(model.config, dtype="float32")
-    model = dataclasses.replace(model, config=config)
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, dtype="float32"))
     inputs, targets = _sequences(vocabulary)
     logits, generated = _ours(model, converter, params, vocabulary, inputs, targets)
     texts = sample_texts(vocabulary)
-    metadata = {
+    settings = {
         "auto_class": exported.auto_class,
-        "prompted": json.dumps(exported.prompted),
-        "max_new_tokens": str(_ANSWER),
-        "texts": json.dumps(texts),
-        "tokenizer_type": json.dumps(tokenizer_type(exported.config["model_type"], vocabulary)),
+        "prompted": exported.prompted,
+        "max_new_tokens": _ANSWER,
+        "texts": texts,
+        "tokenizer_type": tokenizer_type(exported.config["model_type"], vocabulary),
     }
     given = {"inputs": inputs.astype(np.int64)}
     if generated is not None:
         given["decoder_inputs"] = _shifted(targets).astype(np.int64)
-    theirs, answered = _theirs(python, folder, given, metadata)
+    theirs, answered = _theirs(python, folder, given, settings)
     compared = logits[inputs > 0] if generated is None else logits
     found = theirs["logits"][inputs > 0] if generated is None else theirs["logits"]
     difference, largest = float(np.abs(compared - found).max()), float(np.abs(compared).max())
@@ -115,10 +104,12 @@ def check_in_transformers(
             problems.append(f"{text!r} becomes {ids}, and in training {expected}")
     if problems:
         raise UserError(f"{answered['model']} makes something else of the export than t5xpg: {'; '.join(problems)}.")
-    return Checked(
-        answered["model"], answered["tokenizer"], answered["versions"], difference, largest, len(texts),
-        0 if generated is None else len(generated),
-    )  # fmt: skip
+    answers = "" if generated is None else f", {len(generated)} greedy answers are the same"
+    text = (
+        "{model} and {tokenizer} of transformers {versions[transformers]} (torch {versions[torch]}): logits differ by "
+        f"at most {difference:.1e} (the largest is {largest:.3g}){answers}, the ids of {len(texts)} texts are the same"
+    )
+    return Checked(text.format(**answered), difference, largest)
 
 
 def _sequences(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
@@ -153,13 +144,13 @@ def _ours(
 
 
 def _theirs(
-    python: Path, folder: Path, given: dict[str, np.ndarray], metadata: dict[str, str]
+    python: Path, folder: Path, given: dict[str, np.ndarray], settings: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Outputs of transformers, as tensors and the values beside them."""
     program = Path(__file__).with_name("transformers_outputs.py")
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
-        save_file(given, inputs, metadata=metadata)
+        save_file(given, inputs, metadata={"settings": json.dumps(settings)})
         # -P: what lies beside the program is not to be imported
         command = [str(python), "-P", str(program), str(folder), str(inputs), str(outputs)]
         # without what would lead the other Python to this one's packages
@@ -173,4 +164,4 @@ def _theirs(
             )
         with safe_open(str(outputs), "numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, {name: json.loads(value) for name, value in file.metadata().items()}
+            return tensors, json.loads(file.metadata()["found"])

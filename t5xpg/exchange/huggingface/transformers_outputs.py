@@ -3,9 +3,9 @@
     python transformers_outputs.py FOLDER INPUTS OUTPUTS
 
 INPUTS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
-decoder, and as metadata `auto_class`, `prompted`, `max_new_tokens`, `texts` and `tokenizer_type` (JSON). OUTPUTS gets
-`logits`, where the model has a decoder `generated` [B, max_new_tokens], and as metadata the ids of the texts by
-AutoTokenizer, the names of the classes that were loaded, and the versions. Imports nothing of t5xpg, which that
+decoder, and as metadata `settings` (JSON: `auto_class`, `prompted`, `max_new_tokens`, `texts`, `tokenizer_type`).
+OUTPUTS gets `logits`, where the model has a decoder `generated` [B, max_new_tokens], and as metadata `found` (JSON: ids
+of the texts by AutoTokenizer, names of the classes that were loaded, versions). Imports nothing of t5xpg, which that
 environment lacks.
 """
 
@@ -29,12 +29,10 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
     transformers.utils.logging.disable_progress_bar()
     with safe_open(inputs_file, "numpy") as file:
         tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-        settings = file.metadata()
+        settings = json.loads(file.metadata()["settings"])
     model = getattr(transformers, settings["auto_class"]).from_pretrained(folder, attn_implementation="eager")
     model = model.float().eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        folder, tokenizer_type=json.loads(settings["tokenizer_type"])
-    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, tokenizer_type=settings["tokenizer_type"])
     found: dict[str, Any] = {}
     with torch.no_grad():
         inputs = tensors["inputs"]
@@ -43,18 +41,15 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
             found["logits"] = model(**given).logits
         else:
             found["logits"] = model(**given, decoder_input_ids=tensors["decoder_inputs"]).logits
-            found["generated"] = generated(
-                model, given, json.loads(settings["prompted"]), int(settings["max_new_tokens"])
-            )
-    texts = json.loads(settings["texts"])
-    metadata = {
-        "ids": [tokenizer(text).input_ids for text in texts],
+            found["generated"] = generated(model, given, settings["prompted"], settings["max_new_tokens"])
+    answer = {
+        "ids": [tokenizer(text).input_ids for text in settings["texts"]],
         "model": type(model).__name__,
         "tokenizer": type(tokenizer).__name__,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
     outputs = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in found.items()}
-    save_file(outputs, outputs_file, metadata={name: json.dumps(value) for name, value in metadata.items()})
+    save_file(outputs, outputs_file, metadata={"found": json.dumps(answer)})
 
 
 def generated(model: Any, given: dict[str, Any], prompted: bool, length: int) -> Any:

@@ -13,9 +13,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.t5x_files import StoredArray
 from t5xpg.exchange.t5x.mesh_tensorflow import PARAM_STATES, STEP
-from t5xpg.exchange.t5x.params import SCAN_AXIS, StoredState, is_stacked
+from t5xpg.exchange.t5x.params import SCAN_AXIS, StoredState, split_stacked
 from t5xpg.models.model import Params
 
 SLOTS = ("v_row", "v_col", "v")
@@ -50,20 +49,20 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
     flat = flatten_dict(params, sep="/")
     for name, param in flat.items():
         for slot in SLOTS:
-            arrays[slot][name] = _read(stored.get(f"{PARAM_STATES}/{name}/{slot}"))
+            # Mesh-TensorFlow leaves out those that are not used
+            kept = stored.get(f"{PARAM_STATES}/{name}/{slot}")
+            arrays[slot][name] = np.zeros(UNUSED, np.float32) if kept is None else kept.read().astype(np.float32)
         _check_shapes(name, param.shape, {slot: arrays[slot][name].shape for slot in SLOTS})
         momentum = stored.get(f"{PARAM_STATES}/{name}/{_MOMENTUM}")
         if momentum is not None and momentum.shape != UNUSED:
             raise UserError("The optimiser of the checkpoint has momentum: import it without OPTIMIZER=1.")
-    factored = {name: arrays["v"][name].shape == UNUSED for name, param in flat.items() if len(param.shape) == 2}
-    least = _min_factored_size({name: min(flat[name].shape) for name in factored}, factored)
+    matrices = {name: min(param.shape) for name, param in flat.items() if len(param.shape) == 2}
+    least = _min_factored_size(
+        [size for name, size in matrices.items() if arrays["v"][name].shape == UNUSED],
+        [size for name, size in matrices.items() if arrays["v"][name].shape != UNUSED],
+    )
     trees = {slot: unflatten_dict(values, sep="/") for slot, values in arrays.items()}
     return Accumulators(int(stored[STEP].read()), trees, least)
-
-
-def _read(stored: StoredArray | None) -> np.ndarray:
-    """A slot's array; Mesh-TensorFlow leaves out those that are not used."""
-    return np.zeros(UNUSED, np.float32) if stored is None else stored.read().astype(np.float32)
 
 
 def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[int, ...]]) -> None:
@@ -78,19 +77,17 @@ def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[i
     raise UserError(f"The optimiser of the checkpoint is not Adafactor as T5 has it: of {name} {shape} it has {found}.")
 
 
-def _min_factored_size(sizes: Mapping[str, int], factored: Mapping[str, bool]) -> int:
-    """From which size of its smaller axis on a matrix is factored."""
-    small = [sizes[name] for name, is_factored in factored.items() if is_factored]
-    whole = [sizes[name] for name, is_factored in factored.items() if not is_factored]
-    if all(size >= _DEFAULT_MIN_SIZE for size in small) and all(size < _DEFAULT_MIN_SIZE for size in whole):
+def _min_factored_size(factored: list[int], whole: list[int]) -> int:
+    """From which size of its smaller axis on a matrix is factored: of those of the matrices that are, and are not."""
+    largest, smallest = max(whole, default=0), min(factored, default=max(_DEFAULT_MIN_SIZE, *whole, 0) + 1)
+    if largest < _DEFAULT_MIN_SIZE <= smallest:
         return _DEFAULT_MIN_SIZE
-    least = min(small) if small else max(whole, default=_DEFAULT_MIN_SIZE) + 1
-    if any(size >= least for size in whole):
+    if largest >= smallest:
         raise UserError(
             "The optimiser of the checkpoint factors some matrices and not others of the same size: import it without "
             "OPTIMIZER=1."
         )
-    return least
+    return smallest
 
 
 def param_states(trees: Mapping[str, Params]) -> Params:
@@ -104,10 +101,8 @@ def param_states(trees: Mapping[str, Params]) -> Params:
 
 
 def zeros_of_stacked_layers(target: Params) -> Params:
-    """The `param_states` with which T5X begins where all layers of a stack are in one array, along SCAN_AXIS.
-
-    Of their matrices it factors the width of the model and everything else but the layers, whatever their sizes.
-    """
+    """The `param_states` with which T5X begins where all layers of a stack are in one array, along SCAN_AXIS."""
+    # of their matrices it factors the width of the model and everything else but the layers, whatever their sizes
     states: dict[str, np.ndarray] = {}
     for name, array in flatten_dict(target, sep="/").items():
         shapes = dict.fromkeys((*SLOTS, _MOMENTUM), UNUSED)
@@ -116,7 +111,7 @@ def zeros_of_stacked_layers(target: Params) -> Params:
             sizes = dict(enumerate(array.shape))
             shapes["v_row"] = tuple(size for axis, size in sizes.items() if axis in (width, SCAN_AXIS))
             shapes["v_col"] = tuple(size for axis, size in sizes.items() if axis != width)
-        elif array.ndim == 2 and not is_stacked(name) and min(array.shape) >= _DEFAULT_MIN_SIZE:
+        elif array.ndim == 2 and split_stacked(name) is None and min(array.shape) >= _DEFAULT_MIN_SIZE:
             shapes["v_row"], shapes["v_col"] = (min(array.shape),), (max(array.shape),)
         else:
             shapes["v"] = array.shape

@@ -14,6 +14,7 @@ from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
+from t5xpg.exchange.import_folders import run_name
 from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.experiment.gin_statements import Bound, Import, Include, Reference, statements
 
@@ -200,28 +201,16 @@ class _Conversion:
             name: self._value(f"{tables.SCHEDULER}.{name}")
             for name in ("factors", "base_learning_rate", "warmup_steps")
         }
-        of_schedule = [key for key in self._bound if key.rpartition("/")[2].startswith(f"{tables.SCHEDULER}.")]
         if given["factors"] is None:
             return
-        factors = " * ".join(part.strip() for part in str(given["factors"]).split("*"))
-        known = factors in tables.FACTORS
-        for key in of_schedule:
-            if not known:
-                self._refuse(key, f"schedules are those of {', '.join(map(repr, tables.FACTORS))}")
-            elif self._bound[key].parameter not in given:
-                self._refuse(key, _UNKNOWN)
-        if not known:
-            return
-        schedule, warms_up = tables.FACTORS[factors]
-        self._ours["SCHEDULE"] = Reference(schedule)
-        self._ours["LEARNING_RATE"] = given["base_learning_rate"]
-        constant = schedule == "@schedules.Constant()"
-        if constant:
-            self._ours["schedules.Constant.value"] = Reference("%LEARNING_RATE")
-            self._ours["schedules.Constant.warmup_steps"] = Reference("%WARMUP_STEPS")
-        elif warms_up:
-            self._ours["schedules.InverseSquareRoot.linear_warmup"] = True
-        self._ours["WARMUP_STEPS"] = given["warmup_steps"] if warms_up or not constant else 0
+        ours = tables.FACTORS.get(" * ".join(part.strip() for part in str(given["factors"]).split("*")))
+        for key, bound in self._bound.items():
+            if bound.selector.endswith(tables.SCHEDULER) and (ours is None or bound.parameter not in given):
+                known = ", ".join(map(repr, tables.FACTORS))
+                self._refuse(key, f"schedules are those of {known}" if ours is None else _UNKNOWN)
+        if ours is not None:
+            rate = {"LEARNING_RATE": given["base_learning_rate"], "WARMUP_STEPS": given["warmup_steps"]}
+            self._ours |= rate | ours
 
     def _initial_checkpoint(self) -> None:
         names = ("INITIAL_CHECKPOINT_PATH", "RestoreCheckpointConfig.path")
@@ -233,16 +222,14 @@ class _Conversion:
             self._refuse(key, "a run that starts from a checkpoint includes finetune.gin")
             return
         step = _STEP.search(path)
-        folder = path[: step.start()] if step else path
-        name = re.sub(r"\W+", "_", folder.rstrip("/").rpartition("/")[2]).strip("_") or "imported"
+        name = run_name(Path(path[: step.start()] if step else path).name)
         self._ours["INITIAL_CHECKPOINT"] = name
         self._comment = f"# make import CHECKPOINT={path} NAME={name}"
         total = self._ours.get("TRAIN_STEPS")
         if isinstance(total, int) and step is not None and total > int(step[1]):
             self._ours["TRAIN_STEPS"] = total - int(step[1])
         elif total is not None:
-            why = "T5X counts the updates of the pretraining, too, and the checkpoint's name does not say how many"
-            why += " these are; here those of this run"
+            why = "T5X counts the updates of the pretraining, too; its name does not say how many these are"
             self._unsupported(f"TRAIN_STEPS = {total!r}", self._bound[key].place, why)
 
     def _refuse(self, key: str, why: str) -> None:
@@ -269,21 +256,18 @@ class _Conversion:
         modules = {tables.IMPORTS[name.rpartition("/")[2].partition(".")[0]] for name in bindings}
         if isinstance(ours.get("SCHEDULE"), Reference):
             modules.add(tables.IMPORTS["schedules"])
-        return "\n".join(
-            [
-                f"# {self._file.name} of T5X, by `t5xpg convert-gin`.",
-                *(f"# Not carried over: {one}" for one in self._converted.unsupported),
-                "from __gin__ import dynamic_registration",
-                *(["", *sorted(modules)] if modules else []),
-                "",
-                *(f"include 'gin/{file}.gin'" for file in files),
-                "",
-                *([self._comment] if "INITIAL_CHECKPOINT" in ours else []),
-                *(f"{name} = {value!r}" for name, value in ours.items() if "." not in name),
-                *(["", *(f"{name} = {value!r}" for name, value in bindings.items())] if bindings else []),
-                "",
-            ]
-        )
+        head = [f"# {self._file.name} of T5X, by `t5xpg convert-gin`."]
+        head += [f"# Not carried over: {one}" for one in self._converted.unsupported]
+        macros = [self._comment] if "INITIAL_CHECKPOINT" in ours else []
+        macros += [f"{name} = {value!r}" for name, value in ours.items() if name not in bindings]
+        parts = [
+            [*head, "from __gin__ import dynamic_registration"],
+            sorted(modules),
+            [f"include 'gin/{file}.gin'" for file in files],
+            macros,
+            [f"{name} = {value!r}" for name, value in bindings.items()],
+        ]
+        return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
     def _changed(self, files: Sequence[str]) -> dict[str, Any]:
         """Of ours those that the included files do not say already, in the order of those files."""
@@ -295,12 +279,10 @@ class _Conversion:
                     included[f"{scope}{one.selector}.{one.parameter}".removeprefix(".")] = one.value
         order = {name: place for place, name in enumerate(included)}
         changed: dict[str, Any] = {}
-        for name in sorted(self._ours, key=lambda name: (order.get(name, len(order)), name)):
-            value = self._ours[name]
+        for name, value in sorted(self._ours.items(), key=lambda one: (order.get(one[0], len(order)), one[0])):
             # validation is like training unless the file binds it
-            macro = (
-                tables.OURS.get(name.replace("train_eval/spec.", "train/")) if name.startswith("train_eval/") else None
-            )
+            training = name.replace("train_eval/spec.", "train/")
+            macro = None if training == name else tables.OURS.get(training)
             if macro and "." not in macro and macro != "PACK" and value == self._ours.get(macro, included.get(macro)):
                 continue
             if name not in included or repr(included[name]) != repr(value):

@@ -148,11 +148,17 @@ _REASONS: Mapping[str, str] = {
 UNNEEDED: Mapping[str, str] = {key: why for why, keys in _REASONS.items() for key in keys.split()}
 
 PARTITIONERS = ("PjitPartitioner", "ModelBasedPjitPartitioner")
-FACTORS = {  # T5X's factors of the learning rate: our schedule, and whether it warms up linearly
-    "constant * rsqrt_decay": ("@schedules.InverseSquareRoot()", False),
-    "constant * linear_warmup * rsqrt_decay": ("@schedules.InverseSquareRoot()", True),
-    "constant": ("@schedules.Constant()", False),
-    "constant * linear_warmup": ("@schedules.Constant()", True),
+_ROOT = {"SCHEDULE": Reference("@schedules.InverseSquareRoot()")}
+_CONSTANT = {
+    "SCHEDULE": Reference("@schedules.Constant()"),
+    "schedules.Constant.value": Reference("%LEARNING_RATE"),
+    "schedules.Constant.warmup_steps": Reference("%WARMUP_STEPS"),
+}
+FACTORS: Mapping[str, dict[str, Any]] = {  # T5X's factors of the learning rate, and what they are here
+    "constant * rsqrt_decay": _ROOT,
+    "constant * linear_warmup * rsqrt_decay": {**_ROOT, "schedules.InverseSquareRoot.linear_warmup": True},
+    "constant": {**_CONSTANT, "WARMUP_STEPS": 0},
+    "constant * linear_warmup": _CONSTANT,
 }
 ROWS = {"t5_1_1": 32128, "byt5": 384}  # of the embedding, as gin/models/ has them
 REMAT = {"none": "none", "minimal": "dots", "full": "full"}

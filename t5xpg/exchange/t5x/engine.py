@@ -39,18 +39,16 @@ _MISSING = (
 def python_with_t5x() -> str:
     """The Python that can import T5X: the one that T5X_PYTHON names, or this one. Raises UserError where none is."""
     named = os.environ.get(PYTHON_VARIABLE)
-    if named:
-        program = "import importlib.util, sys; sys.exit(importlib.util.find_spec('t5x') is None)"
-        try:
-            found = subprocess.run([named, "-c", program], capture_output=True, timeout=60).returncode == 0
-        except (OSError, subprocess.TimeoutExpired):
-            found = False
-        if not found:
-            raise UserError(f"{PYTHON_VARIABLE}={named} is no Python that can import t5x.")
-        return named
-    if importlib.util.find_spec("t5x") is None:
-        raise UserError(_MISSING)
-    return sys.executable
+    if not named:
+        if importlib.util.find_spec("t5x") is None:
+            raise UserError(_MISSING)
+        return sys.executable
+    program = "import importlib.util, sys; sys.exit(importlib.util.find_spec('t5x') is None)"
+    try:
+        subprocess.run([named, "-c", program], capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        raise UserError(f"{PYTHON_VARIABLE}={named} is no Python that can import t5x.") from None
+    return named
 
 
 def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int:

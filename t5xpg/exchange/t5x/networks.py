@@ -1,18 +1,8 @@
-"""What each of our architectures is in T5X: the network, and the parameters as that has them.
-
-| here | in T5X |
-|---|---|
-| encoder-decoder | `t5x.examples.t5`, with the same names and shapes |
-| with tables of relative positions in every layer | `t5x.examples.scalable_t5`, all layers of a stack in one array |
-| encoder and decoder with one set of parameters | as an encoder-decoder, with the parameters twice |
-| decoder alone | `t5x.examples.decoder_only`, whose embedding is the decoder's |
-| encoder alone | none |
-"""
+"""What each of our architectures is in T5X: the network, and the parameters as that has them (docs/interop.md)."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, OWN, SEQIO, Vocabulary
-from t5xpg.exchange.huggingface.architectures import unshared
+from t5xpg.exchange.huggingface.architectures import known_kind, unshared
 from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
@@ -32,6 +22,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 
+_KINDS = (SharedEncoderDecoderModel, EncoderDecoderModel, DecoderOnlyModel)
 _BUCKETS, _DISTANCE = 32, 128  # which T5X's networks have
 
 
@@ -53,11 +44,7 @@ DECODER_ONLY = Network("t5x.examples.decoder_only", "DecoderWrapper", "Transform
 def network_of(model: Model) -> Network:
     """T5X's network for such a model. Raises UserError where T5X has none that computes the same."""
     config = model.config
-    # gin configures a class through a subclass of the same name; one of another name computes something else
-    kinds = [kind for kind in _TREES if isinstance(model, kind) and type(model).__name__ == kind.__name__]
-    if not kinds:
-        known = ", ".join(kind.__name__ for kind in _TREES)
-        raise UserError(f"T5X has no network that is known to be equal to {type(model).__name__}: it has {known}.")
+    kind = known_kind(model, _KINDS, "T5X has no network")
     buckets, distance = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if (buckets, distance) != (_BUCKETS, _DISTANCE):
         raise UserError(
@@ -65,21 +52,20 @@ def network_of(model: Model) -> Network:
             f"has {buckets} up to {distance}."
         )
     if not config.relpos_bias_in_every_layer:
-        return DECODER_ONLY if kinds[0] is DecoderOnlyModel else MINIMAL
-    if kinds[0] is DecoderOnlyModel:
+        return DECODER_ONLY if kind is DecoderOnlyModel else MINIMAL
+    if kind is DecoderOnlyModel:
         raise UserError("T5X has no decoder alone with tables of relative positions in every layer.")
     return SCALABLE
 
 
 def in_t5x(model: Model, params: Params) -> Params:
     """The parameters of a model, or any trees of their structure, as `network_of(model)` has them."""
-    network_of(model)
-    (kind,) = [kind for kind in _TREES if isinstance(model, kind) and type(model).__name__ == kind.__name__]
-    return _TREES[kind](model.config, jax.tree.map(np.asarray, params))
-
-
-def _encoder_decoder(config: T5Config, params: Params) -> Params:
-    if not config.relpos_bias_in_every_layer:
+    network, config, params = network_of(model), model.config, jax.tree.map(np.asarray, params)
+    if network == DECODER_ONLY:
+        return {"decoder": {**params["decoder"], "token_embedder": params["token_embedder"]}}
+    if isinstance(model, SharedEncoderDecoderModel):
+        params = unshared(config, params)
+    if network == MINIMAL:
         return params
     made: Params = {"token_embedder": params["token_embedder"]}
     counts = (config.num_encoder_layers, config.num_decoder_layers)
@@ -101,21 +87,11 @@ def _with_heads(name: str, array: np.ndarray, config: T5Config) -> np.ndarray:
     return array.reshape(*heads, -1) if name.endswith("out/kernel") else array.reshape(-1, *heads)
 
 
-_TREES: Mapping[type[Model], Callable[[T5Config, Params], Params]] = {
-    SharedEncoderDecoderModel: lambda config, params: _encoder_decoder(config, unshared(config, params)),
-    EncoderDecoderModel: _encoder_decoder,
-    DecoderOnlyModel: lambda _, params: {"decoder": {**params["decoder"], "token_embedder": params["token_embedder"]}},
-}
-
-
 _WIDTHS = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations", "logits_via_embedding")
 
 
 def network_gin(model: Model) -> list[str]:
-    """Lines that import T5X's network and define NETWORK, which uses DROPOUT_RATE.
-
-    Raises UserError where T5X has none.
-    """
+    """Lines that import T5X's network and define NETWORK, which uses DROPOUT_RATE. Raises UserError without one."""
     network, config = network_of(model), model.config
     values = {name: getattr(config, name) for name in _WIDTHS} | {"dtype": config.dtype}
     if network == DECODER_ONLY:

@@ -8,8 +8,9 @@ another one.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,8 @@ class StoredState:
 
     def params(self) -> dict[str, StoredArray]:
         """The parameters, by their names without "target/"."""
-        return {name.removeprefix(f"{TARGET}/"): array for name, array in self.arrays.items() if _is_param(name)}
+        start = f"{TARGET}/"
+        return {name.removeprefix(start): array for name, array in self.arrays.items() if name.startswith(start)}
 
 
 def state_of(checkpoint: StoredCheckpoint) -> StoredState:
@@ -50,21 +52,13 @@ def state_of(checkpoint: StoredCheckpoint) -> StoredState:
             raise UserError(f"{checkpoint.path} has variables that T5 has not: {first_names(unknown)}.")
         shared = share_positions({variable: str(name) for variable, name in names.items()})
         arrays = {shared[variable]: array for variable, array in arrays.items()}
-    if f"{TARGET}/{_EMBEDDING}" not in arrays:
-        raise UserError(_without_embedding(checkpoint, arrays))
+    params = StoredState(arrays, None).params()
+    if f"decoder/{_EMBEDDING}" in params:
+        raise UserError(f"{checkpoint.path} is a decoder alone: only encoder-decoders can be imported.")
+    if _EMBEDDING not in params:
+        found = first_names(sorted(params)) or "none at all"
+        raise UserError(f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {found}.")
     return StoredState(arrays, _scan_axis(arrays))
-
-
-def _without_embedding(checkpoint: StoredCheckpoint, arrays: Mapping[str, StoredArray]) -> str:
-    """The message for a checkpoint without the embedding that encoder-decoders have."""
-    if f"{TARGET}/decoder/{_EMBEDDING}" in arrays:
-        return f"{checkpoint.path} is a decoder alone: only encoder-decoders can be imported."
-    names = first_names(sorted(name for name in arrays if _is_param(name))) or "none at all"
-    return f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {names}."
-
-
-def _is_param(name: str) -> bool:
-    return name.startswith(f"{TARGET}/")
 
 
 def _scan_axis(arrays: Mapping[str, StoredArray]) -> int | None:
@@ -84,7 +78,7 @@ def config_of(state: StoredState, mlp_activations: tuple[str, ...] | None = None
     mlp_activations: where they are known; by default those of T5 1.1 where the MLP is gated, else those of the first
     T5. Raises UserError where shapes do not go together.
     """
-    shapes = dict(_shapes(state))
+    shapes = _shapes(state)
     counts = []
     for stack in STACKS:
         layers = [int(match[1]) for name in shapes if (match := re.match(rf"{stack}/layers_(\d+)/", name))]
@@ -117,7 +111,7 @@ def params_of(state: StoredState, config: T5Config) -> Params:
     """The parameters as numpy float32. Raises UserError where they are not those of the config, naming them."""
     abstract = EncoderDecoderModel(config).abstract_params()
     expected = {name: tuple(leaf.shape) for name, leaf in flatten_dict(abstract, sep="/").items()}
-    found = dict(_shapes(state))
+    found = _shapes(state)
     missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing:
         hint = nearest(missing[0], unknown) if unknown else ""
@@ -128,44 +122,36 @@ def params_of(state: StoredState, config: T5Config) -> Params:
         raise UserError(f"The checkpoint has {len(unknown)} arrays that such a model lacks: {first_names(unknown)}.")
     if wrong := [f"{name} is {found[name]}, not {shape}" for name, shape in expected.items() if found[name] != shape]:
         raise UserError(f"The arrays of the checkpoint do not go together: {'; '.join(wrong[:5])}.")
-    arrays = {name: np.ascontiguousarray(array.astype(np.float32)) for name, array in _unstacked(state)}
+    arrays = {
+        name: np.ascontiguousarray(read().reshape(shape).astype(np.float32)) for name, shape, read in _parts(state)
+    }
     return unflatten_dict(arrays, sep="/")
 
 
-def _shapes(state: StoredState) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """This project's names of the parameters, with their shapes; nothing is read."""
-    for name, array in state.params().items():
-        inner, axis = _split_stacked(name), state.scan_axis
-        if inner is None:
-            yield name, _joined_shape(name, array.shape)
-            continue
-        if axis is None or len(array.shape) <= axis:
-            raise UserError(f"{name} is {array.shape}: expected an axis for the layers.")
-        shape = tuple(size for at, size in enumerate(array.shape) if at != axis)
-        for layer in range(array.shape[axis]):
-            yield f"{inner[0]}/layers_{layer}/{inner[1]}", _joined_shape(inner[1], shape)
+def _shapes(state: StoredState) -> dict[str, tuple[int, ...]]:
+    """Of this project's names of the parameters; nothing is read."""
+    return {name: shape for name, shape, _ in _parts(state)}
 
 
-def _unstacked(state: StoredState) -> Iterator[tuple[str, np.ndarray]]:
-    """This project's names of the parameters, with the arrays, read one after another."""
+def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
+    """This project's names of the parameters, with their shapes and what reads them, to be called before the next."""
     for name, stored in state.params().items():
-        inner, array = _split_stacked(name), stored.read()
+        inner, axis = split_stacked(name), state.scan_axis
         if inner is None:
-            yield name, array.reshape(_joined_shape(name, array.shape))
+            yield name, _joined_shape(name, stored.shape), stored.read
             continue
-        for layer, one in enumerate(np.moveaxis(array, state.scan_axis or 0, 0)):
-            yield f"{inner[0]}/layers_{layer}/{inner[1]}", one.reshape(_joined_shape(inner[1], one.shape))
+        if axis is None or len(stored.shape) <= axis:
+            raise UserError(f"{name} is {stored.shape}: expected an axis for the layers.")
+        shape = _joined_shape(inner[1], stored.shape[:axis] + stored.shape[axis + 1 :])
+        whole = functools.cache(stored.read)
+        for layer in range(stored.shape[axis]):
+            yield f"{inner[0]}/layers_{layer}/{inner[1]}", shape, lambda: whole().take(layer, axis)  # noqa: B023
 
 
-def _split_stacked(name: str) -> tuple[str, str] | None:
+def split_stacked(name: str) -> tuple[str, str] | None:
     """("encoder", "attention/query/kernel") of an array of all layers, "encoder/encoder/attention/query/kernel"."""
     stack, _, rest = name.partition("/")
     return (stack, rest.removeprefix(f"{stack}/")) if stack in STACKS and rest.startswith(f"{stack}/") else None
-
-
-def is_stacked(name: str) -> bool:
-    """Whether a parameter of T5X's scalable network is that of all layers of a stack."""
-    return _split_stacked(name) is not None
 
 
 def _joined_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

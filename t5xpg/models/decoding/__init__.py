@@ -7,72 +7,37 @@ Every function is pure and made to be jitted by its caller. Models are reached t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.decoding.beam_search import Rule, beam_search
+from t5xpg.models.decoding.beam_search import beam_search
 from t5xpg.models.decoding.config import DecodingConfig
 from t5xpg.models.decoding.largest import first_of_the_largest
-from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
-from t5xpg.models.decoding.sampling import Distribution, sample
+from t5xpg.models.decoding.protocol import Decodable, Decoded, Params
+from t5xpg.models.decoding.sampling import sample
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
+from t5xpg.models.model import Batch, Model
+
+__all__ = ["Decoded", "DecodingConfig", "beam_search", "decode", "fill_masks", "greedy", "sample", "score"]
 
 
 def greedy(
-    model: Decodable,
-    params: Params,
-    encoder_input_tokens: jax.Array,
-    max_decode_length: int,
-    eos_id: int = 1,
-    pad_id: int = 0,
+    model: Decodable, params: Params, inputs: jax.Array, max_decode_length: int, eos_id: int = 1, pad_id: int = 0
 ) -> jax.Array:
-    """The most probable token at every position, given those chosen before.
+    """The most probable token at every position, given those chosen before: [B, max_decode_length] int32.
 
-    encoder_input_tokens: [B, S] int32, padded with 0. Returns [B, max_decode_length] int32: each row ends with its
-    eos_id (unless it reaches the length before) and holds pad_id after it. Where logits are equal the smaller id wins.
-    Stops as soon as every row has ended. To be jitted by the caller with max_decode_length fixed.
-    Rows that are padding throughout count as ended from the start: evaluation pads its last batch with them.
+    As `sample`, of which it is one of temperature 0. Where logits are equal the smaller id wins.
     """
-    batch_size = encoder_input_tokens.shape[0]
-    cache = model.init_cache(params, encoder_input_tokens, max_decode_length, rows=rows_at_a_time(encoder_input_tokens))
-    tokens = jnp.full((batch_size, max_decode_length), pad_id, jnp.int32)
-    first = model.first_tokens(encoder_input_tokens)
-    ended = is_empty(encoder_input_tokens)
-
-    State = tuple[jax.Array, jax.Array, jax.Array, jax.Array, Cache]
-
-    def unfinished(state: State) -> jax.Array:
-        step, _, ended, _, _ = state
-        return (step < max_decode_length) & ~jnp.all(ended)
-
-    def choose(state: State) -> State:
-        step, previous, ended, tokens, cache = state
-        logits, cache = model.decode_step(params, cache, previous, step)
-        chosen = jnp.where(ended, jnp.int32(pad_id), first_of_the_largest(logits))
-        tokens = lax.dynamic_update_slice_in_dim(tokens, chosen[:, None], step, axis=1)
-        return step + jnp.int32(1), chosen, ended | (chosen == eos_id), tokens, cache
-
-    return lax.while_loop(unfinished, choose, (jnp.int32(0), first, ended, tokens, cache))[3]
+    config = DecodingConfig("sample", temperature=0.0)
+    return sample(model, params, inputs, max_decode_length, config, None, eos_id, pad_id).tokens[:, 0]
 
 
-class Scorable(Protocol):
-    """A model that gives the logits of all positions at once."""
-
-    def logits(self, params: Any, batch: Mapping[str, jax.Array], /) -> jax.Array:
-        """[B, T, V] float32."""
-
-
-def score(model: Scorable, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+def score(model: Model, params: Params, batch: Batch) -> jax.Array:
     """The log-likelihood of each row's targets, in nats: [B] float32, as T5X's score_batch.
 
-    batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. Summed over tokens by
-    decoder_loss_weights; where there are none, over those that are no padding. No z-loss, no smoothing, no division by
-    a length. Raises UserError for packed rows, which hold several examples.
+    batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. Summed over tokens by `token_weights`: no
+    z-loss, no smoothing, no division by a length. Raises UserError for packed rows, which hold several examples.
     """
     if packed := sorted(name for name in batch if name.endswith("_segment_ids")):
         raise UserError(f"Scores are of one example a row, and these rows are packed ({packed[0]}): read without PACK.")
@@ -80,29 +45,10 @@ def score(model: Scorable, params: Any, batch: Mapping[str, jax.Array]) -> jax.A
     return -jnp.sum(losses * token_weights(batch), axis=-1)
 
 
-def fill_masks(model: Scorable, params: Any, inputs: jax.Array, mask_id: int) -> Decoded:
-    """inputs [B, S] int32, padded with 0 -> the same with a token in place of every mask, each chosen by itself.
-
-    Gives [B, 1, S], without scores.
-    """
+def fill_masks(model: Model, params: Params, inputs: jax.Array, mask_id: int) -> Decoded:
+    """inputs [B, S] int32, padded with 0 -> [B, 1, S] with a token in place of every mask, each chosen by itself."""
     chosen = first_of_the_largest(model.logits(params, {"encoder_input_tokens": inputs}))
     return Decoded(jnp.where(inputs == mask_id, chosen, inputs)[:, None], None)
-
-
-__all__ = [
-    "Decodable",
-    "Decoded",
-    "DecodingConfig",
-    "Distribution",
-    "Rule",
-    "Scorable",
-    "beam_search",
-    "decode",
-    "fill_masks",
-    "greedy",
-    "sample",
-    "score",
-]
 
 
 def decode(
@@ -123,9 +69,7 @@ def decode(
     if config.method == "greedy":
         return Decoded(greedy(model, params, inputs, length, eos_id, pad_id)[:, None], None)
     if config.method == "beam":
-        rule = Rule(config.length_penalty, config.alpha, config.early_stopping)
-        found = beam_search(model, params, inputs, length, config.decodes, rule, eos_id, pad_id)
+        found = beam_search(model, params, inputs, length, config, eos_id, pad_id)
     else:
-        of = Distribution(config.temperature, config.topk, config.topp, config.rescale_log_probs)
-        found = sample(model, params, inputs, length, config.decodes, of, config.seed, row_numbers, eos_id, pad_id)
+        found = sample(model, params, inputs, length, config, row_numbers, eos_id, pad_id)
     return jax.tree.map(lambda values: values[:, : config.returned], found)

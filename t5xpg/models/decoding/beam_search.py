@@ -8,7 +8,7 @@ nothing. Shapes: B batch, N beams, T length, V vocab.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from t5xpg.models.decoding.config import T5X, TRANSFORMERS
+from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
 from t5xpg.models.decoding.largest import largest, largest_sums
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
 
@@ -24,19 +24,11 @@ from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is
 _NONE = -1e9
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How hypotheses are compared and when a row is done; see `DecodingConfig` for what each name stands for."""
-
-    length_penalty: str = T5X
-    alpha: float = 0.6
-    early_stopping: bool | str = False
-
-    def penalties(self, length: int) -> np.ndarray:
-        """[length + 1] float32: what a log probability is divided by, at every number of tokens."""
-        tokens = np.arange(length + 1, dtype=np.float64)
-        base = (5.0 + tokens) / 6.0 if self.length_penalty == T5X else np.maximum(tokens, 1.0)
-        return (base**self.alpha).astype(np.float32)
+def penalties_of(config: DecodingConfig, length: int) -> np.ndarray:
+    """[length + 1] float32: what a log probability is divided by, at every number of tokens."""
+    tokens = np.arange(length + 1, dtype=np.float64)
+    base = (5.0 + tokens) / 6.0 if config.length_penalty == T5X else np.maximum(tokens, 1.0)
+    return (base**config.alpha).astype(np.float32)
 
 
 class Hypotheses(NamedTuple):
@@ -59,24 +51,21 @@ def beam_search(
     params: Params,
     inputs: jax.Array,
     max_decode_length: int,
-    num_decodes: int = 4,
-    rule: Rule | None = None,
+    config: DecodingConfig,
     eos_id: int = 1,
     pad_id: int = 0,
 ) -> Decoded:
-    """The best `num_decodes` sequences that a search with as many beams finds.
+    """The best `config.decodes` sequences that a search with as many beams finds.
 
     inputs: [B, S] int32, padded with 0. Each sequence ends with its eos_id (unless it has max_decode_length tokens) and
-    holds pad_id after it. Scores are with the length penalty. To be jitted by the caller with the lengths, num_decodes
-    and the rule fixed; the search stops as soon as every row is done.
+    holds pad_id after it. Scores are with the length penalty. To be jitted by the caller with the length and the config
+    fixed; the search stops as soon as every row is done.
 
     Where a row has fewer sequences that have ended than beams (T5X's rule, at the full length), those that have not
-    follow behind them; T5X gives them alone where there are no others, without a penalty, and otherwise leaves the
-    places empty.
+    follow behind them; T5X gives them only where there are no others, and without a penalty.
     """
-    B, N, T = inputs.shape[0], num_decodes, max_decode_length
-    rule = rule or Rule()
-    penalties = jnp.asarray(rule.penalties(T))
+    B, N, T = inputs.shape[0], config.decodes, max_decode_length
+    penalties = jnp.asarray(penalties_of(config, T))
     cache = model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N, reordered=True)
     first = model.first_tokens(inputs)
     nothing = jnp.full((B, N, T), pad_id, jnp.int32)
@@ -98,24 +87,18 @@ def beam_search(
 
         ends = chosen == eos_id
         kept = ends
-        if rule.length_penalty == TRANSFORMERS:
+        if config.length_penalty == TRANSFORMERS:
             ends = ends | (length == T)
             kept = ends & (jnp.arange(2 * N) < N)
         kept = kept & (scores > _NONE / 2)  # a vocabulary smaller than 2 * N fills up with what is none
         penalised = jnp.where(kept, scores / penalties[length], jnp.float32(_NONE))
-        pool = Hypotheses(
-            jnp.concatenate([state.ended.tokens, tokens], axis=1),
-            jnp.concatenate([state.ended.scores, penalised], axis=1),
-        )
-        ended = _best(pool, N)[0]
+        new = Hypotheses(tokens, penalised)
+        pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), state.ended, new)
         # what a row has when it is done it keeps
-        ended = Hypotheses(
-            jnp.where(state.done[:, None, None], state.ended.tokens, ended.tokens),
-            jnp.where(state.done[:, None], state.ended.scores, ended.scores),
-        )
+        ended = jax.tree.map(functools.partial(_where, state.done), state.ended, _best(pool, N)[0])
         going_on, ranks = _best(Hypotheses(tokens, jnp.where(ends, jnp.float32(_NONE), scores)), N)
         cache = model.reorder_beams(cache, jnp.take_along_axis(beams, ranks, axis=1, mode="clip"))
-        done = state.done | _is_done(rule, penalties, going_on.scores, ended.scores, length)
+        done = state.done | _is_done(config, penalties, going_on.scores, ended.scores, length)
         return _State(length, done, going_on, ended, cache)
 
     state = lax.while_loop(
@@ -130,19 +113,26 @@ def beam_search(
         ),
     )
     found = _filled_up(state.ended, state.going_on, penalties[T])
-    empty = is_empty(inputs)
-    return Decoded(jnp.where(empty[:, None, None], nothing, found.tokens), jnp.where(empty[:, None], 0.0, found.scores))
+    none = Hypotheses(nothing, jnp.zeros((B, N), jnp.float32))
+    return Decoded(*jax.tree.map(functools.partial(_where, is_empty(inputs)), none, found))
 
 
-def _is_done(rule: Rule, penalties: jax.Array, going_on: jax.Array, ended: jax.Array, length: jax.Array) -> jax.Array:
-    """[B] boolean: whether the rule ends the search of a row. The scores of both kinds are [B, N], descending."""
+def _where(rows: jax.Array, these: jax.Array, those: jax.Array) -> jax.Array:
+    """Of the rows [B] these, of all others those: [B, ...]."""
+    return jnp.where(rows.reshape(-1, *[1] * (these.ndim - 1)), these, those)
+
+
+def _is_done(
+    config: DecodingConfig, penalties: jax.Array, going_on: jax.Array, ended: jax.Array, length: jax.Array
+) -> jax.Array:
+    """[B] boolean: whether the search of a row ends. The scores of both kinds are [B, N], descending."""
     worst = ended[:, -1]
     is_full = worst > _NONE / 2
-    if rule.length_penalty == T5X:
+    if config.length_penalty == T5X:
         return is_full & (worst > going_on[:, 0] / penalties[-1])
-    if rule.early_stopping is True:
+    if config.early_stopping is True:
         return is_full
-    reaches = penalties[-1] if rule.early_stopping == "never" and rule.alpha > 0 else penalties[length]
+    reaches = penalties[-1] if config.early_stopping == "never" and config.alpha > 0 else penalties[length]
     return is_full & (worst >= going_on[:, 0] / reaches)
 
 

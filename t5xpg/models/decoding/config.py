@@ -9,6 +9,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.seeds import check_seed
+from t5xpg.models.config import is_count
 
 METHODS = ("greedy", "beam", "sample")
 T5X, TRANSFORMERS = "t5x", "transformers"
@@ -73,26 +74,30 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("length_penalty", LENGTH_PENALTIES)):
-            if getattr(self, name) not in known:
-                raise self._wrong(name, nearest(str(getattr(self, name)), known).strip())
+            value = getattr(self, name)
+            self._check(name, value in known, nearest(str(value), known).strip())
         for name in ("max_decode_length", "num_decodes"):
-            if getattr(self, name) is not None and not _is_count(getattr(self, name), least=1):
-                raise self._wrong(name, "it must be a whole number of at least 1, or None.")
+            is_good = getattr(self, name) is None or is_count(getattr(self, name))
+            self._check(name, is_good, "it must be a whole number of at least 1, or None.")
         for name in ("return_all_decodes", "rescale_log_probs"):
-            if not isinstance(getattr(self, name), bool):
-                raise self._wrong(name, "it must be True or False.")
-        if not _is_number(self.alpha) or (self.alpha < 0 and self.length_penalty == T5X):
-            raise self._wrong("alpha", "it must be a number, and at least 0 with T5X's penalty.")
-        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
-            raise self._wrong("early_stopping", "it must be True, False or 'never'.")
-        if not _is_number(self.temperature) or self.temperature < 0:
-            raise self._wrong("temperature", "it must be a number of at least 0.")
-        if not _is_count(self.topk, least=0):
-            raise self._wrong("topk", "it must be a whole number of at least 0 (0 for all tokens).")
-        if not _is_number(self.topp) or not 0 <= self.topp <= 1:
-            raise self._wrong("topp", "it must be a probability, 1.0 for all tokens.")
+            self._check(name, isinstance(getattr(self, name), bool), "it must be True or False.")
+        is_good = _is_number(self.alpha) and (self.alpha >= 0 or self.length_penalty != T5X)
+        self._check("alpha", is_good, "it must be a number, and at least 0 with T5X's penalty.")
+        is_good = isinstance(self.early_stopping, bool) or self.early_stopping == "never"
+        self._check("early_stopping", is_good, "it must be True, False or 'never'.")
+        is_good = _is_number(self.temperature) and self.temperature >= 0
+        self._check("temperature", is_good, "it must be a number of at least 0.")
+        self._check("topk", is_count(self.topk, least=0), "it must be a whole number of at least 0 (0 for all tokens).")
+        is_good = _is_number(self.topp) and 0 <= self.topp <= 1
+        self._check("topp", is_good, "it must be a probability, 1.0 for all tokens.")
         check_seed(self.seed)
-        self._check_all_is_read()
+        for each in dataclasses.fields(self):
+            methods = _READ_BY.get(each.name, METHODS)
+            owners = " and ".join(f"'{method}'" for method in methods)
+            is_good = self.method in methods or getattr(self, each.name) == each.default
+            self._check(each.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}.")
+        is_good = self.early_stopping is False or self.length_penalty != T5X
+        self._check("early_stopping", is_good, "that is an option of length_penalty='transformers'.")
 
     @property
     def decodes(self) -> int:
@@ -112,24 +117,10 @@ class DecodingConfig:
         values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
         return values | ({"num_decodes": self.decodes} if "num_decodes" in names else {})
 
-    def _check_all_is_read(self) -> None:
-        for each in dataclasses.fields(self):
-            methods = _READ_BY.get(each.name, METHODS)
-            if self.method not in methods and getattr(self, each.name) != each.default:
-                owners = " and ".join(f"'{method}'" for method in methods)
-                raise self._wrong(
-                    each.name, f"that is an option of the method {owners}; the method is {self.method!r}."
-                )
-        if self.early_stopping is not False and self.length_penalty == T5X:
-            raise self._wrong("early_stopping", "that is an option of length_penalty='transformers'.")
-
-    def _wrong(self, name: str, why: str) -> UserError:
-        return UserError(f"DecodingConfig.{name} is {getattr(self, name)!r}: {why}")
+    def _check(self, name: str, is_good: bool, why: str) -> None:
+        if not is_good:
+            raise UserError(f"DecodingConfig.{name} is {getattr(self, name)!r}: {why}")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

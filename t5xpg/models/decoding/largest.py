@@ -23,11 +23,8 @@ def first_of_the_largest(x: jax.Array) -> jax.Array:
 
 
 def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """[B, M] -> the `count` largest of each row, descending, and their places: [B, count] float32 and int32.
-
-    There must be so many above -inf. On CPUs one after another, which for a few is a fraction of `lax.top_k`'s time.
-    """
-    if jax.default_backend() != "cpu":
+    """[B, M] -> the `count` largest of each row (above -inf), descending, and their places, float32 and int32."""
+    if jax.default_backend() != "cpu":  # there one after another, which for a few is a fraction of top_k's time
         return lax.top_k(x, count)
 
     def take(left: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:

@@ -1,9 +1,7 @@
 """What decoding needs of a model, and how all searches begin.
 
-A model with these methods is decoded by every function of this package, whatever it is inside. `inputs` is what a row
-of the batch is given: the encoder's tokens, or the prompt that a decoder-only model continues. Such a model reads the
-prompt in `init_cache`, returns its last token from `first_tokens`, and counts `step` from there: where the prompts of a
-batch have different lengths, its cache knows them, and the searches need not (`models.prompted`).
+`inputs` is what a row of the batch is given: the encoder's tokens, or the prompt that a decoder-only model continues.
+Such a model reads the prompt in `init_cache`, returns its last token from `first_tokens`, and counts `step` from there.
 Shapes: B batch, N beams or samples, S length of the inputs, T length decoded, V vocab.
 """
 
@@ -54,10 +52,7 @@ class Decodable(Protocol):
         """
 
     def reorder_beams(self, cache: Cache, parents: jax.Array, /) -> Cache:
-        """The cache when beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32.
-
-        Called after every step of a beam search: it should not copy what beams have behind them.
-        """
+        """The cache when beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32."""
 
 
 class Decoded(NamedTuple):

@@ -7,14 +7,13 @@ logits: not on the batch that a row stands in. Shapes: B batch, N samples, T len
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5xpg.models.decoding.config import MIN_TEMPERATURE
+from t5xpg.models.decoding.config import MIN_TEMPERATURE, DecodingConfig
 from t5xpg.models.decoding.largest import first_of_the_largest, highest_threshold, in_order
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
 from t5xpg.models.rng import stream_key
@@ -22,40 +21,22 @@ from t5xpg.models.rng import stream_key
 STREAM = "decoding"
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """What is drawn from; see `DecodingConfig` for the options."""
+def drawn_from(logits: jax.Array, config: DecodingConfig) -> jax.Array:
+    """The model's logits [..., V] float32 with the temperature, and -inf for tokens that are left out.
 
-    temperature: float = 1.0
-    topk: int = 0
-    topp: float = 1.0
-    rescale_log_probs: bool = True
-
-    def logits(self, logits: jax.Array) -> jax.Array:
-        """The model's logits [..., V] float32 with the temperature, and -inf for tokens that are left out."""
-        logits = logits / jnp.float32(self.temperature)
-        if 0 < self.topk < logits.shape[-1]:
-            logits = keep_topk(logits, self.topk)
-        if 0 < self.topp < 1:
-            logits = keep_topp(logits, self.topp)
-        return logits
-
-
-def keep_topk(logits: jax.Array, k: int) -> jax.Array:
-    """-inf for all but the k largest of [..., V] and those that equal the last of them."""
-    threshold = highest_threshold(logits, lambda kept: jnp.sum(kept.astype(jnp.int32), axis=-1) >= k)
-    return jnp.where(in_order(logits) >= threshold[..., None], logits, -jnp.inf)
-
-
-def keep_topp(logits: jax.Array, p: float) -> jax.Array:
-    """-inf for all but the fewest most probable of [..., V] with at least p together, and what equals the last."""
-    probabilities = jax.nn.softmax(logits, axis=-1)
-
-    def enough(kept: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(kept, probabilities, 0.0), axis=-1) >= p
-
-    threshold = highest_threshold(probabilities, enough)
-    return jnp.where(in_order(probabilities) >= threshold[..., None], logits, -jnp.inf)
+    What equals the last that is kept is kept, too.
+    """
+    logits = logits / jnp.float32(config.temperature)
+    if 0 < config.topk < logits.shape[-1]:
+        threshold = highest_threshold(logits, lambda kept: jnp.sum(kept.astype(jnp.int32), axis=-1) >= config.topk)
+        logits = jnp.where(in_order(logits) >= threshold[..., None], logits, -jnp.inf)
+    if 0 < config.topp < 1:
+        probabilities = jax.nn.softmax(logits, axis=-1)
+        threshold = highest_threshold(
+            probabilities, lambda kept: jnp.sum(jnp.where(kept, probabilities, 0.0), axis=-1) >= config.topp
+        )
+        logits = jnp.where(in_order(probabilities) >= threshold[..., None], logits, -jnp.inf)
+    return logits
 
 
 class _State(NamedTuple):
@@ -72,43 +53,43 @@ def sample(
     params: Params,
     inputs: jax.Array,
     max_decode_length: int,
-    num_decodes: int = 1,
-    distribution: Distribution | None = None,
-    seed: int = 0,
+    config: DecodingConfig,
     row_numbers: jax.Array | None = None,
     eos_id: int = 1,
     pad_id: int = 0,
 ) -> Decoded:
-    """`num_decodes` samples of each row, the most probable first (of equals, the first drawn).
+    """`config.decodes` samples of each row, the most probable first (of equals, the first drawn).
 
-    inputs: [B, S] int32, padded with 0. row_numbers: [B] int32, what a row is called wherever it stands; None for its
-    place in this batch. Scores are log probabilities, of the distribution or of the model (rescale_log_probs). To be
-    jitted by the caller with all but params, inputs and row_numbers fixed; stops as soon as every sample has ended.
-    With a temperature of 0 nothing is drawn: every sample is the greedy answer.
+    inputs: [B, S] int32, padded with 0. Each sample ends with its eos_id (unless it has max_decode_length tokens) and
+    holds pad_id after it; rows that are padding throughout have ended from the start. row_numbers: [B] int32, what a
+    row is called wherever it stands; None for its place in this batch. Scores are log probabilities, of the
+    distribution or of the model (rescale_log_probs). To be jitted by the caller with all but params, inputs and
+    row_numbers fixed; stops as soon as every sample has ended. With a temperature of 0 all are the greedy answer.
     """
-    B, N, T = inputs.shape[0], num_decodes, max_decode_length
-    distribution = distribution or Distribution()
-    is_greedy = distribution.temperature < MIN_TEMPERATURE
+    B, N, T = inputs.shape[0], config.decodes, max_decode_length
     numbers = jnp.arange(B, dtype=jnp.int32) if row_numbers is None else row_numbers.astype(jnp.int32)
-    keys = _keys(seed, numbers, N)
+    keys = _keys(config.seed, numbers, N)
+    alone = N == 1 and config.temperature < MIN_TEMPERATURE  # the greedy answer, without an axis for others
 
     def choose(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, N] and their log probabilities."""
-        if is_greedy:
+        if config.temperature < MIN_TEMPERATURE:
             chosen = first_of_the_largest(logits)
-            if distribution.rescale_log_probs:
+            if config.rescale_log_probs:
                 return chosen, jnp.zeros(chosen.shape, jnp.float32)
             return chosen, _log_probability(logits, chosen)
-        drawn_from = distribution.logits(logits)
+        left = drawn_from(logits, config)
         at_step = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, step)))(keys)
-        chosen = jax.vmap(jax.vmap(jax.random.categorical))(at_step, drawn_from).astype(jnp.int32)
-        return chosen, _log_probability(drawn_from if distribution.rescale_log_probs else logits, chosen)
+        chosen = jax.vmap(jax.vmap(jax.random.categorical))(at_step, left).astype(jnp.int32)
+        return chosen, _log_probability(left if config.rescale_log_probs else logits, chosen)
 
     def unfinished(state: _State) -> jax.Array:
         return (state.step < T) & ~jnp.all(state.ended)
 
     def extend(state: _State) -> _State:
-        logits, cache = model.decode_step(params, state.cache, state.previous, state.step)
+        previous = state.previous[:, 0] if alone else state.previous
+        logits, cache = model.decode_step(params, state.cache, previous, state.step)
+        logits = logits[:, None] if alone else logits
         chosen, log_probability = choose(logits, state.step)
         chosen = jnp.where(state.ended, jnp.int32(pad_id), chosen)
         scores = state.scores + jnp.where(state.ended, 0.0, log_probability)
@@ -125,7 +106,7 @@ def sample(
             jnp.broadcast_to(model.first_tokens(inputs)[:, None], (B, N)),
             jnp.full((B, N, T), pad_id, jnp.int32),
             jnp.zeros((B, N), jnp.float32),
-            model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N),
+            model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=None if alone else N),
         ),
     )
     order = jnp.argsort(-state.scores, axis=1, stable=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.models.decoding import Decoded, Rule, beam_search
+from t5xpg.models.decoding import Decoded, DecodingConfig, beam_search
 from tests.models.decoding.automaton import END, Automaton, log_probabilities, rows, table
 
 LENGTH = 7
+Rule = functools.partial(DecodingConfig, "beam", None, None, True)  # the penalty, alpha, when it stops
 RULES = [
     *(Rule("t5x", alpha) for alpha in (0.0, 0.6, 2.0)),
     *(Rule("transformers", alpha) for alpha in (0.0, 1.0, -1.0)),
@@ -25,17 +27,16 @@ Sequences = list[tuple[tuple[int, ...], float]]
 
 
 @functools.cache
-def search(rule: Rule, beams: int = 4, length: int = LENGTH) -> Callable[..., Decoded]:
-    return jax.jit(
-        functools.partial(beam_search, Automaton(), max_decode_length=length, num_decodes=beams, rule=rule, eos_id=END)
-    )
+def search(rule: DecodingConfig, beams: int = 4, length: int = LENGTH) -> Callable[..., Decoded]:
+    config = dataclasses.replace(rule, num_decodes=beams)
+    return jax.jit(functools.partial(beam_search, Automaton(), max_decode_length=length, config=config, eos_id=END))
 
 
-def penalty(rule: Rule, length: int) -> float:
+def penalty(rule: DecodingConfig, length: int) -> float:
     return ((5 + length) / 6) ** rule.alpha if rule.length_penalty == "t5x" else length**rule.alpha
 
 
-def by_lists(params: np.ndarray, inputs: np.ndarray, rule: Rule, beams: int) -> Sequences:
+def by_lists(params: np.ndarray, inputs: np.ndarray, rule: DecodingConfig, beams: int) -> Sequences:
     """The sequences of one row with their scores, the best first: straight from the two rules' descriptions."""
     t5x = rule.length_penalty == "t5x"
     going_on: Sequences = [((), 0.0)]
@@ -71,7 +72,7 @@ def by_lists(params: np.ndarray, inputs: np.ndarray, rule: Rule, beams: int) -> 
 
 
 @pytest.mark.parametrize(("rule", "beams"), [*((rule, 4) for rule in RULES), (RULES[1], 1), (RULES[4], 3)], ids=str)
-def test_it_finds_what_a_search_with_lists_finds(rule: Rule, beams: int) -> None:
+def test_it_finds_what_a_search_with_lists_finds(rule: DecodingConfig, beams: int) -> None:
     inputs = rows(5)
     lengths = set()
     for end in (-1.0, 2.0, 4.0):  # ends are rare, and then likely
@@ -89,7 +90,7 @@ def test_it_finds_what_a_search_with_lists_finds(rule: Rule, beams: int) -> None
 
 
 @pytest.mark.parametrize("rule", RULES[1::5], ids=str)
-def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty(rule: Rule) -> None:
+def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty(rule: DecodingConfig) -> None:
     params, inputs = jnp.asarray(table(1)), rows(6)
     together = search(rule)(params, inputs=jnp.asarray(inputs))
     some = inputs.copy()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.decoding import DecodingConfig, Distribution, Rule, beam_search, decode, greedy, sample
+from t5xpg.models.decoding import DecodingConfig, beam_search, decode, greedy, sample
 from tests.models.decoding.automaton import END, Automaton, rows, table
 
 
@@ -35,8 +35,8 @@ from tests.models.decoding.automaton import END, Automaton, rows, table
         ({"method": "sample", "topp": 1.5}, "topp is 1.5: it must be a probability"),
         ({"method": "sample", "seed": -1}, "-1"),
         ({"method": "sample", "return_all_decodes": 1}, "return_all_decodes is 1: it must be True or False"),
-        ({"temperature": 0.7}, "temperature is 0.7: that is an option of the method 'sample'; the method is 'greedy'"),
-        ({"num_decodes": 2}, "num_decodes is 2: that is an option of the method 'beam' and 'sample'"),
+        ({"temperature": 0.7}, "temperature is 0.7: it is an option of the method 'sample', not of 'greedy'"),
+        ({"num_decodes": 2}, "num_decodes is 2: it is an option of the method 'beam' and 'sample'"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
@@ -66,11 +66,11 @@ def test_decode_is_the_method_with_its_options() -> None:
     rule = {"length_penalty": "transformers", "alpha": 1.0, "early_stopping": True}
     config = DecodingConfig("beam", 5, num_decodes=3, return_all_decodes=False, **rule)
     answer = decode(model, params, inputs, config, 6)
-    expected = beam_search(model, params, inputs, 5, 3, Rule("transformers", 1.0, True))
+    expected = beam_search(model, params, inputs, 5, config)
     np.testing.assert_array_equal(answer.tokens, expected.tokens[:, :1])
     np.testing.assert_array_equal(answer.scores, expected.scores[:, :1])
     config = DecodingConfig("sample", num_decodes=2, temperature=0.5, topk=4, topp=0.9, seed=3, rescale_log_probs=False)
     numbers = jnp.asarray([5, 6, 7, 8])
     answer = decode(model, params, inputs, config, 6, numbers)
-    expected = sample(model, params, inputs, 6, 2, Distribution(0.5, 4, 0.9, False), 3, numbers)
+    expected = sample(model, params, inputs, 6, config, numbers)
     np.testing.assert_array_equal(answer.tokens, expected.tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,23 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.models.decoding import Decoded, Distribution, greedy, sample
+from t5xpg.models.decoding import Decoded, DecodingConfig, greedy, sample
+from t5xpg.models.decoding.sampling import drawn_from
 from t5xpg.models.rng import stream_key
 from tests.models.decoding.automaton import END, VOCABULARY, Automaton, log_probabilities, rows, table
 
 LENGTH = 8
+Distribution = functools.partial(DecodingConfig, "sample")
 
 
 @functools.cache
-def compiled(distribution: Distribution, samples: int, seed: int) -> Any:
+def compiled(distribution: DecodingConfig, samples: int, seed: int) -> Any:
     def run(params: jax.Array, inputs: jax.Array, row_numbers: jax.Array) -> Decoded:
-        return sample(Automaton(), params, inputs, LENGTH, samples, distribution, seed, row_numbers, eos_id=END)
+        config = dataclasses.replace(distribution, num_decodes=samples, seed=seed)
+        return sample(Automaton(), params, inputs, LENGTH, config, row_numbers, eos_id=END)
 
     return jax.jit(run)
 
 
 def drawn(
-    inputs: np.ndarray, distribution: Distribution, samples: int = 2, seed: int = 0, numbers: Any = None
+    inputs: np.ndarray, distribution: DecodingConfig, samples: int = 2, seed: int = 0, numbers: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     numbers = np.arange(len(inputs), dtype=np.int32) if numbers is None else np.asarray(numbers, np.int32)
     found = compiled(distribution, samples, seed)(jnp.asarray(table(0)), jnp.asarray(inputs), jnp.asarray(numbers))
@@ -57,7 +61,8 @@ def test_what_is_left_out(temperature: float, k: int, p: float) -> None:
     logits[0, 0, 10:13] = logits[0, 0].max() + 1  # equal ones stay together
     logits[0, 1] = 0.25
     logits[1, 0] -= 100.0
-    found = np.asarray(jax.jit(Distribution(temperature, k, p).logits)(jnp.asarray(logits)))
+    config = Distribution(temperature=temperature, topk=k, topp=p)
+    found = np.asarray(jax.jit(functools.partial(drawn_from, config=config))(jnp.asarray(logits)))
     expected = np.stack([[numpy_filter(row, temperature, k, p) for row in rows] for rows in logits])
     np.testing.assert_array_equal(found, expected)
 
@@ -116,7 +121,7 @@ def test_seeds_rows_and_samples_differ() -> None:
 
 
 @pytest.mark.parametrize("distribution", [Distribution(temperature=0.0), Distribution(topk=1), Distribution(topp=1e-6)])
-def test_nothing_left_to_chance_is_greedy(distribution: Distribution) -> None:
+def test_nothing_left_to_chance_is_greedy(distribution: DecodingConfig) -> None:
     inputs = rows(5)
     expected = jax.jit(functools.partial(greedy, Automaton(), max_decode_length=LENGTH))(jnp.asarray(table(0)), inputs)
     tokens, scores = drawn(inputs, distribution)
@@ -127,7 +132,7 @@ def test_nothing_left_to_chance_is_greedy(distribution: Distribution) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_scores_of_the_models_own_distribution(temperature: float) -> None:
     inputs = rows(4)
-    tokens, scores = drawn(inputs, Distribution(temperature, rescale_log_probs=False), samples=3)
+    tokens, scores = drawn(inputs, Distribution(temperature=temperature, rescale_log_probs=False), samples=3)
     assert (np.diff(scores, axis=1) <= 0).all()
     for row in range(4):
         for sequence, score in zip(tokens[row], scores[row], strict=True):
