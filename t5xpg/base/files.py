@@ -201,10 +201,8 @@ def _host() -> str:
 def _lives(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
+    except OSError as error:  # PermissionError: another user's
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

@@ -25,10 +25,6 @@ Position = dict[str, np.ndarray]
 class Positioned(Protocol):
     """A stream of batches, but for its batches."""
 
-    @property
-    def waited(self) -> float:
-        """Seconds that were waited for batches."""
-
     def state(self) -> Position:
         """The position of the next batch."""
 
@@ -41,11 +37,6 @@ class SharedPositions:
 
     def __init__(self, stream: Positioned, folder: Path, group: Group) -> None:
         self._stream, self._folder, self._group = stream, folder, group
-
-    @property
-    def waited(self) -> float:
-        """Seconds that this process has waited for batches."""
-        return self._stream.waited
 
     def state(self) -> Position:
         """The position of the next batch; on other processes than the first, their part of it."""

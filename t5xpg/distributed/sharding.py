@@ -208,16 +208,11 @@ def jit_create(create: Callable[..., TrainState], shardings: TrainState, *argume
 
 
 def jit_train_step(
-    step: Callable[..., Any],
-    mesh: Mesh,
-    shardings: TrainState,
-    more: int = 0,
-    rules: LogicalAxisRules = STANDARD_RULES,
+    step: Callable[..., Any], mesh: Mesh, shardings: TrainState, more: int = 0, rules: LogicalAxisRules = STANDARD_RULES
 ) -> Any:
     """`step(state, batch, ...) -> (state, metrics)`, compiled; the old state's memory is reused for the new one.
 
-    more: how many further arguments `step` takes, which lie on every device. rules: what activations
-    follow.
+    more: how many further arguments `step` takes, which lie on every device. rules: what activations follow.
     """
     return jax.jit(
         _on_mesh(step, mesh, rules),
