@@ -13,10 +13,9 @@ from t5xpg.experiment.identity import deciding_settings
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.results import training_seconds
 from t5xpg.study import unigrams
-from t5xpg.study.board import FORMAT, rounded, sources
 from t5xpg.study.matrix_plan import AXES, MatrixPlan
-from t5xpg.study.page import Board
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.page import FORMAT, Board, rounded
+from t5xpg.study.runs import Run, outcome, sources
 
 MEASURES = ("loss", "bits_per_byte", "accuracy")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,22 @@ from typing import Any, TypeAlias
 from t5xpg.base.files import read_json, replaced_together, write_text
 from t5xpg.base.page import escape, table, with_block
 from t5xpg.base.paths import shown
+from t5xpg.run.report import README_FILE
 from t5xpg.run.results import write_results
 
-README_FILE = "README.md"
+FORMAT = 1
+Board: TypeAlias = Mapping[str, Any]  # one JSON value, made from the records of runs and nothing else
 
-Board: TypeAlias = Mapping[str, Any]
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """A measure as a board has it."""
+    return None if value is None else round(value, digits)
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """None where one of the values is missing, or there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known and len(known) == len(values) else None
 
 
 @dataclass(frozen=True)
@@ -84,9 +96,7 @@ def batch_shape(trained: Mapping[str, Any], packed: str) -> str:
 def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
     """The table at the end of a block: rows of its own, and where the runs come from, as `board.sources` has it."""
     cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
-    versions = (
-        ", ".join(f"{name} {version}" for name, version in one.items() if version) for one in sources["versions"]
-    )
+    versions = [", ".join(f"{name} {found}" for name, found in one.items() if found) for one in sources["versions"]]
     last = [
         ["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"],
         ["hardware", escape(f"{', '.join(sources['cpu'])}; {cores} each")],

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5xpg.study import judging
-from t5xpg.study.board import FORMAT, mean, rounded, sources
-from t5xpg.study.page import Board
-from t5xpg.study.runs import Outcome, Run, outcome
+from t5xpg.study.page import FORMAT, Board, mean, rounded
+from t5xpg.study.runs import Outcome, Run, outcome, sources
 from t5xpg.study.sweep_plan import SweepPlan
 
 MEASURE = "nats_per_byte"

@@ -158,12 +158,8 @@ def _tried(tried: Mapping[str, Any]) -> list[str]:
     loss = decimals(tried["loss"])
     if tried["diverged_at"] is not None:
         loss = f"not finite after step {tried['diverged_at']:,}"
-    return [
-        tried["recipe"],
-        f"`{tried['candidate']}`",
-        f"{tried['steps']:,}",
-        f"**{loss}**" if tried["chosen"] else loss,
-    ]
+    settings, steps = f"`{tried['candidate']}`", f"{tried['steps']:,}"
+    return [tried["recipe"], settings, steps, f"**{loss}**" if tried["chosen"] else loss]
 
 
 def _judged(board: Board) -> Iterator[str]:

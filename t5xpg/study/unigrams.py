@@ -1,10 +1,8 @@
 """What each cell of a matrix is compared with: the unigram model of its training targets, on its held-out batches.
 
 It counts the targets of exactly the batches that the run was trained on, and is measured on the batches of its
-validation: of all targets, and of the text alone. Sentinels and ends follow from how the targets are made (the next
-sentinel is the one with the next number, a token stands behind it), and of some targets they are half. A model that has
-understood no more than that beats the unigrams of all targets; it does not beat those of the text, measured where there
-is text.
+validation: of all targets, and of the text alone, as sentinels and ends follow from how targets are made, and can be
+half of them. A model that knows no more than that beats the unigrams of all targets, and not those of the text.
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.base.phases import PHASES
-from t5xpg.base.processes import start_logged
+from t5xpg.study.runs import start_logged
 
 # A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
 _LOOK_SECONDS = 0.002
@@ -58,9 +57,7 @@ class WatchedRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -80,14 +77,12 @@ class WatchedRun:
         """Wait for marks, at most so long, and take in what has come."""
         if self._open[_SAVE]:
             seconds = min(seconds, _LOOK_SECONDS)
-        readable, _, _ = select.select([self._marks], [], [], max(seconds, 0.0))
-        if not readable:
-            # another process may have inherited the pipe, so that it does not end with this one
-            if self._process.poll() is not None:
-                self._drain()
-            self._look_for_saved()
+        if select.select([self._marks], [], [], max(seconds, 0.0))[0]:
+            self._read()
             return
-        self._read()
+        if self._process.poll() is not None:  # another process may have inherited the pipe, and keep it open
+            self._drain()
+        self._look_for_saved()
 
     def open(self, name: str) -> bool:
         """Whether the process is in this phase: a save is until its checkpoint has its name on disk."""
