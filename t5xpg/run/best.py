@@ -151,13 +151,9 @@ def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:
         prefix = VALIDATION if task is None else f"{VALIDATION}/{task}"
         return {f"{prefix}/{name}": _finite(record[name]) for name in MEASURES if name in record}
     if split == INFER_EVAL:
-        metrics = record["metrics"]
-        return {f"{task}/{name}": _finite(value) for name, value in metrics.items() if _is_number(value)}
+        numbers = {name: one for name, one in record["metrics"].items() if one is None or isinstance(one, int | float)}
+        return {f"{task}/{name}": _finite(value) for name, value in numbers.items()}
     return {}
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
 
 
 def _finite(value: Any) -> float | None:

@@ -9,6 +9,7 @@ import bisect
 import hashlib
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,45 +17,37 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_text
-from t5xpg.base.page import cell, decimals, escape, table
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
 Record = Mapping[str, Any]
+Results = dict[str, Any]
+
+FORMAT = 1
+TRAIN_POINTS = 200  # of the thinned training curve
+_CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
+_FACTS_OF_A_START = ("git", "versions", "host", "devices")
 
 
-def of_records(records: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+def task_curves(records: Sequence[Record]) -> dict[str, Any]:
     """The curves of each task: {"validation": {task: …}, "infer_eval": {task: …}}, empty where there are none.
 
     "validation": {"step": […], measure: […]} of a mixture's tasks. "infer_eval": {"step": […], "examples": […],
     "metrics": {name: […]}}; of a metric that is a text (a signature) the last one, and pictures are left out.
     """
     found: dict[str, Any] = {}
-    for split, columns in (("validation", _validation_columns), ("infer_eval", _metric_columns)):
+    for split, columns in (("validation", _columns), ("infer_eval", _metric_columns)):
         by_task: dict[str, list[Record]] = {}
         for record in records:
             if record.get("split") == split and record.get("task") is not None:
                 by_task.setdefault(record["task"], []).append(record)
         if by_task:
-            found[split] = {task: columns(lines, measures) for task, lines in by_task.items()}
+            found[split] = {task: columns(lines) for task, lines in by_task.items()}
     return found
 
 
-def sections(results: Record, measures: Mapping[str, str]) -> list[str]:
-    """The tables, as Markdown: the last loss of each task, and its last metrics while training.
-
-    measures: names of columns and how they are called.
-    """
-    return [one for one in (_losses(results, measures), _metrics(results)) if one]
-
-
-def _validation_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
-    names = [name for name in measures if any(line.get(name) is not None for line in lines)]
-    return {"step": [line["step"] for line in lines], **{name: [line.get(name) for line in lines] for name in names}}
-
-
-def _metric_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
     for name in dict.fromkeys(name for line in lines for name in line["metrics"]):
         values = [line["metrics"].get(name) for line in lines]
@@ -63,59 +56,16 @@ def _metric_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[st
             metrics[name] = texts[-1]
         elif any(isinstance(value, int | float) for value in values):
             metrics[name] = [value if isinstance(value, int | float) else None for value in values]
-    return {
-        "step": [line["step"] for line in lines],
-        "examples": [line["examples"] for line in lines],
-        "metrics": metrics,
-    }
-
-
-def _losses(results: Record, measures: Mapping[str, str]) -> str:
-    evaluation = results.get("evaluation")
-    points: dict[str, Record] = {}
-    if isinstance(evaluation, Mapping) and isinstance(evaluation.get("tasks"), Mapping):
-        points = {task: {"step": evaluation["step"], **values} for task, values in evaluation["tasks"].items()}
-    else:
-        for task, columns in results.get("tasks", {}).get("validation", {}).items():
-            points[task] = {name: values[-1] for name, values in columns.items()}
-    if not points:
-        return ""
-    shown = [measure for measure in measures if any(point.get(measure) is not None for point in points.values())]
-    rows = [
-        [escape(task), f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)]
-        for task, point in points.items()
-    ]
-    return table(["validation by task", "step", *(measures[measure] for measure in shown)], rows, numbers_from=1)
-
-
-def _metrics(results: Record) -> str:
-    rows = [
-        [
-            escape(f"{task} / {name}"),
-            f"{columns['step'][-1]:,}",
-            cell(values if isinstance(values, str) else values[-1]),
-        ]
-        for task, columns in results.get("tasks", {}).get("infer_eval", {}).items()
-        for name, values in columns["metrics"].items()
-    ]
-    return table(["metrics while training", "step", ""], rows, numbers_from=1) if rows else ""
-
-
-FORMAT = 1
-TRAIN_POINTS = 200  # of the thinned training curve
-_CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
-_FACTS_OF_A_START = ("git", "versions", "host", "devices")
-
-Results = dict[str, Any]
+    steps, examples = ([line[name] for line in lines] for name in ("step", "examples"))
+    return {"step": steps, "examples": examples, "metrics": metrics}
 
 
 def collect(run: RunDirectory, published: Path | None = None, *, train_points: Sequence[int] | None = None) -> Results:
     """The results of a run, from its records alone.
 
-    `published`: a results.json to stand beside them; its last and best values and its validation curve are taken
-    over under "published". `train_points`: the steps of another run's training curve, to take those of them that this
-    run has reached instead of its own. Raises UserError where there is no run, no validation loss yet, or an
-    unreadable file.
+    published: a results.json to stand beside them, kept under "published" (`published_part`). train_points: the steps
+    of another run's training curve, to take those of them that this run has reached instead of its own. Raises
+    UserError where there is no run, no validation loss yet, or an unreadable file.
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
@@ -153,7 +103,9 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         "examples": _examples(record["identity"], steps),
         "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
         "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
-        "best_validation": _point([min(validation, key=_loss_or_infinity)]),
+        "best_validation": _point(
+            [min(validation, key=lambda line: math.inf if (x := line.get("loss")) is None else x)]
+        ),
         "curves": {"validation": _columns(validation), "train": _columns(points)},
         "batches": _batches(run.batches, [line["step"] for line in validation]),
         "samples": None if evaluated is None else _optional(run.samples_json),
@@ -162,7 +114,7 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     }
     if selected is not None:
         results["selected"] = selected
-    if tasks := of_records(metrics, _CURVE_NAMES):
+    if tasks := task_curves(metrics):
         results["tasks"] = tasks
     if others := _other_splits(run, steps):
         results["other_splits"] = others
@@ -300,14 +252,15 @@ def _batches(path: Path, steps: Sequence[int]) -> dict[str, list[Any]] | None:
 
 def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any]:
     # The first record's window holds the compilation: speeds are medians.
-    result: dict[str, Any] = {"training_seconds": training_seconds(timing), "wall_seconds": None}
-    times = [line["time"] for line in timing if line.get("time") is not None]
-    if times and len(starts) == 1:
-        result["wall_seconds"] = times[-1] - starts[0]["time"]
-    for name in ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak"):
-        values = [line[name] for line in timing if line.get(name) is not None]
-        result[name] = statistics.median(values) if values else None
-    return result
+    times = _known(timing, "time")
+    wall = times[-1] - starts[0]["time"] if times and len(starts) == 1 else None
+    rates = ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak")
+    medians = {name: statistics.median(values) if (values := _known(timing, name)) else None for name in rates}
+    return {"training_seconds": training_seconds(timing), "wall_seconds": wall, **medians}
+
+
+def _known(lines: Sequence[Record], name: str) -> list[Any]:
+    return [line[name] for line in lines if line.get(name) is not None]
 
 
 def _point(lines: Sequence[Record]) -> dict[str, Any] | None:
@@ -320,7 +273,7 @@ def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
 
 
 def _sum(lines: Sequence[Record], name: str) -> int | None:
-    values = [line[name] for line in lines if line.get(name) is not None]
+    values = _known(lines, name)
     return round(sum(values)) if values else None
 
 
@@ -329,10 +282,6 @@ def _examples(identity: Record, steps: int) -> int | None:
     settings = identity.get("settings") or {}
     batch_size, packed = (settings.get(f"train_dataset.{name}") for name in ("batch_size", "pack"))
     return None if batch_size is None or packed else steps * batch_size
-
-
-def _loss_or_infinity(line: Record) -> float:
-    return float("inf") if line.get("loss") is None else float(line["loss"])
 
 
 def _optional(path: Path) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
@@ -140,8 +141,8 @@ def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origin: 
         },
     )
     start.directory.keep_model(vocabulary.model_file)
-    start.directory.write_config(loaded.full)
-    start.directory.write_operative(loaded.operative)
+    write_text(start.directory.config_gin, loaded.full)
+    write_text(start.directory.operative_gin, loaded.operative)
 
 
 def started_run(start: Start, built: Assembly) -> StartedRun:

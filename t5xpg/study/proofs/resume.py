@@ -26,9 +26,10 @@ from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study.proofs import receipt
-from t5xpg.study.proofs.comparison import Comparison, compare, compare_positions, kept
+from t5xpg.study.proofs.comparison import Comparison, compare, compare_positions
 from t5xpg.study.proofs.folder import proof_folder
 from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
 from t5xpg.study.runs import ended_message, train_command
@@ -169,7 +170,7 @@ class _Proof:
 
     def _saved(self, name: str) -> int | None:
         """The last whole checkpoint of a run."""
-        return max(kept(RunDirectory(self._folder / name).checkpoints), default=None)
+        return max(saved_steps(RunDirectory(self._folder / name).checkpoints), default=None)
 
     def _close(self, comparison: Comparison) -> int:
         counts = Counter(kill.phase or "between" for kill in self._kills)
