@@ -106,8 +106,7 @@ def _load_with_run(options: Namespace) -> tuple[LoadedConfig, Path]:
 
 def _run_directory(options: Namespace, otherwise: str) -> Path:
     """--run, or `otherwise`: a path, or a name in runs/."""
-    chosen = options.run or otherwise
-    return Path(chosen) if os.sep in chosen else paths.runs_directory() / chosen
+    return paths.run_directory(options.run or otherwise)
 
 
 def _path(text: str | None) -> Path | None:

@@ -37,3 +37,8 @@ def shown(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def run_directory(chosen: str) -> Path:
+    """A run directory as it was typed: a path, or a name in `runs_directory`."""
+    return Path(chosen) if os.sep in chosen else runs_directory() / chosen

@@ -45,9 +45,7 @@ class ConfigError(UserError):
 
 
 def find_experiment(name_or_file: str) -> tuple[str, Path]:
-    """The name and the gin file of an experiment given by its folder's name or by a path to a gin file.
-
-    Checkpoints that were imported are found by the names of their runs.
+    """The name and the gin file of an experiment: of a folder's name, a path to a gin file, or an imported run's name.
 
     Raises UserError with the nearest names where there is none.
     """

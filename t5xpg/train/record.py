@@ -35,6 +35,7 @@ from t5xpg.evaluate.validation import task_configs
 from t5xpg.experiment import Experiment, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
+from t5xpg.run.directory import differing
 
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
@@ -129,10 +130,10 @@ def _check_room(output: Path, size: float) -> None:
     """Raise UserError where so many bytes do not fit on the disk: better than to fill it first."""
     free = shutil.disk_usage(output.parent).free
     if size > free:
-        raise UserError(
-            f"The recording would take about {size / 1e6:,.1f} MB, and {output.parent} has {free / 1e6:,.1f} MB free. "
-            "Record fewer STEPS, or name a folder on another disk with OUTPUT=…"
+        need = (
+            f"The recording would take about {size / 1e6:,.1f} MB, and {output.parent} has {free / 1e6:,.1f} MB free."
         )
+        raise UserError(f"{need} {_MORE_ROOM}")
 
 
 def _refuse_other_things(output: Path) -> None:
@@ -157,11 +158,9 @@ def _refuse_other_things(output: Path) -> None:
 def _refuse_another(output: Path, wanted: Recording) -> None:
     """Raise UserError where `output` holds other batches than are wanted, or a damaged recording."""
     with RecordedData(output) as there:
-        found = _what_decides(there.recording)
-    expected = _what_decides(wanted)
-    differing = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
-    if differing:
-        listed = "; ".join(f"{name} was {found.get(name)}, is {expected.get(name)}" for name in differing)
+        found = differing(_what_decides(there.recording), _what_decides(wanted))
+    if found:
+        listed = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in found.items())
         raise UserError(
             f"{shown(output)} is a recording of other batches: {listed}. "
             "Replace it with FORCE=1, or name another folder with OUTPUT=…"
@@ -170,7 +169,7 @@ def _refuse_another(output: Path, wanted: Recording) -> None:
 
 def _what_decides(recording: Recording) -> dict[str, Any]:
     """Everything that two recordings of the same batches have in common, by the names that messages use."""
-    decides = {
+    return {
         "STEPS": recording.streams["train"].limit,
         "EVAL_STEPS": recording.streams["validation"].limit,
         "text": recording.source["data"],
@@ -178,15 +177,6 @@ def _what_decides(recording: Recording) -> dict[str, Any]:
         **{name: recording.versions.get(name) for name in _DATA_LIBRARIES},
         **{name: stream.identity for name, stream in recording.streams.items()},
     }
-    return _flat(decides)
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one: {"train": {"seed": 1}} as {"train seed": 1}."""
-    flat: dict[str, Any] = {}
-    for name, item in value.items():
-        flat |= _flat(item, f"{prefix}{name} ") if isinstance(item, Mapping) else {f"{prefix}{name}": item}
-    return flat
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -63,15 +63,9 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
     differences = differing(first, json.loads(json.dumps(own)))
     if differences:
         listed = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]
-        raise UserError(
-            "\n".join(
-                [
-                    f"Process {group.process} was started with other settings, data or versions than process 0:",
-                    *listed[:_SHOWN],
-                    "Give the same command on every host, with the same checkout, packages, exports and caches.",
-                ]
-            )
-        )
+        heading = f"Process {group.process} was started with other settings, data or versions than process 0:"
+        remedy = "Give the same command on every host, with the same checkout, packages, exports and caches."
+        raise UserError("\n".join([heading, *listed[:_SHOWN], remedy]))
 
 
 def print_header(loaded: LoadedConfig, built: Assembly) -> None:
@@ -84,10 +78,11 @@ def print_header(loaded: LoadedConfig, built: Assembly) -> None:
         on = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
         if devices["count"] > 1:
             on += f" as {devices['count']} simulated devices"
+    count = f"{model.num_params / 1e6:,.1f} million" if model.num_params >= 10**6 else f"{model.num_params:,}"
     if "processes" in devices:
         on += f" of {devices['processes']} processes"
     print(
-        f"{loaded.name}: {_count_text(model.num_params)} parameters, {model.config.dtype}, "
+        f"{loaded.name}: {count} parameters, {model.config.dtype}, "
         f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
         f"{'/'.join(str(length) for length in lengths.values())} tokens, {experiment.total_steps:,} steps, "
         f"seed {experiment.random_seed}\ndevice: {on}",
@@ -103,10 +98,6 @@ def print_data(description: TaskDescription, experiment: Experiment) -> None:
     masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
     cached = "cached" if description.cached else "not cached"
     print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
-
-
-def _count_text(count: int) -> str:
-    return f"{count / 1e6:,.1f} million" if count >= 10**6 else f"{count:,}"
 
 
 def _vocabulary_text(vocabulary: Vocabulary) -> str:

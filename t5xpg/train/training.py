@@ -219,16 +219,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
         if profiled:
             update = stack.enter_context(profiled_updates(update, start.directory.profile, progress.print))
-        records = stack.enter_context(
-            RunRecords(
-                start.directory,
-                step,
-                _trail(start, built),
-                experiment.loggers,
-                started_run(start, built),
-                progress.print,
-            )
-        )
+        loggers = (experiment.loggers, started_run(start, built), progress.print)
+        records = stack.enter_context(RunRecords(start.directory, step, _trail(start, built), *loggers))
         run = Run(
             experiment=experiment,
             stream=stream,

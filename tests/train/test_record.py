@@ -193,7 +193,7 @@ def test_the_same_recording_is_left_and_another_refused(
     assert f"{output} holds these batches already" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"STEPS was 3, is 4\. Replace it with FORCE=1, or name another folder"):
         record(output, steps=4)
-    with pytest.raises(UserError, match=r"train seed was \d+, is \d+; validation seed was \d+, is \d+\. Replace"):
+    with pytest.raises(UserError, match=r"train\.seed was \d+, is \d+; validation\.seed was \d+, is \d+\. Replace"):
         record(output, "RANDOM_SEED=8")
     with pytest.raises(UserError, match=r"other batches: EVAL_STEPS was 2, is 1\. Replace"):
         record(output, "EVAL_STEPS=1")

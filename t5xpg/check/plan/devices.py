@@ -94,13 +94,8 @@ def find(name: str) -> Device:
     """The device of that name, as `A100 80GB` too. Raises UserError with the nearest names."""
     known = {device.name: device for device in DEVICES}
     written = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
-    for short in (
-        written,
-        f"{written}gb",
-        f"tpu-{written}",
-        written.removesuffix("-80gb"),
-        written.removesuffix("-141gb"),
-    ):
+    shorter = [written.removesuffix(f"-{size}gb") for size in (80, 141)]
+    for short in (written, f"{written}gb", f"tpu-{written}", *shorter):
         if short in known:
             return known[short]
     raise UserError(
@@ -147,17 +142,9 @@ def _copy(_: int) -> float:
 def lines() -> list[str]:
     """The table for people: 10^12 operations a second, GB, GB a second."""
     header = ("device", "bfloat16", "float32", "memory", "bandwidth", "links", "group", "network")
-    rows = [
-        (
-            device.name,
-            f"{device.peak['bfloat16'] / 1e12:,.4g}",
-            f"{device.peak['float32'] / 1e12:,.4g}",
-            f"{device.memory / GB:,.4g}",
-            f"{device.bandwidth / GB:,.4g}",
-            f"{device.links / GB:,.4g}",
-            f"{device.domain:,}",
-            f"{device.network / GB:,.4g}",
-        )
-        for device in DEVICES
-    ]
+    rows = []
+    for one in DEVICES:
+        peaks = [one.peak[dtype] / 1e12 for dtype in ("bfloat16", "float32")]
+        rates = (one.memory / GB, one.bandwidth / GB, one.links / GB, one.domain, one.network / GB)
+        rows.append([one.name, *(f"{value:,.4g}" for value in (*peaks, *rates))])
     return aligned(header, rows, 1)

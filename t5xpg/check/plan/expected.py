@@ -42,11 +42,7 @@ class Expected:
     @property
     def bound(self) -> str:
         """Where most of the time goes."""
-        parts = {
-            "compute": self.compute,
-            "memory bandwidth": self.memory,
-            "interconnect": self.waiting + self.late,
-        }
+        parts = {"compute": self.compute, "memory bandwidth": self.memory, "interconnect": self.waiting + self.late}
         return max(parts, key=lambda name: parts[name])
 
 

@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 
 from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
 from t5xpg.experiment import Experiment
+from t5xpg.experiment.assembly import abstract_batch
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LAYERS
 from t5xpg.models.losses import loss_and_metrics
@@ -68,7 +69,7 @@ def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, m
     part = least(experiment, state, shardings)
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
-    batch = _size(_batch(experiment, experiment.train_dataset.batch_size)) // data
+    batch = _size(abstract_batch(experiment.train_dataset)) // data
     activations = _activations(experiment, rows, model) + _gathered(experiment, state, shardings)
     return dataclasses.replace(part, activations=activations, batch=batch)
 
@@ -123,7 +124,8 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: in
 
         return jax.vjp(loss, params, has_aux=True)[1]  # a pytree of what it needs
 
-    found = jax.eval_shape(kept, params, _batch(experiment, rows), token_bytes, jax.random.key(0))
+    batch = abstract_batch(experiment.train_dataset, rows)
+    found = jax.eval_shape(kept, params, batch, token_bytes, jax.random.key(0))
     leaves = jax.tree.leaves(found)
     # Parameters are kept too, but they are the state's own.
     own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params))
@@ -138,12 +140,6 @@ def _chunk(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
     if config.attention_chunk_size is None or longest <= config.attention_chunk_size:
         return 0  # all weights are kept, and counted
     return 4 * rows * config.num_heads * config.attention_chunk_size * longest
-
-
-def _batch(experiment: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-    dataset = experiment.train_dataset
-    features = dataset.batch_spec(rows).features()
-    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
 
 def _size(tree: Any) -> int:
