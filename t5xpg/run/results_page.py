@@ -9,8 +9,6 @@ from t5xpg.base.curves import Curve, draw
 from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
 
-BEGIN = "<!-- results:begin -->"
-END = "<!-- results:end -->"
 CURVE_FILE = "curve.svg"
 SHOWN_SAMPLES = 6
 _MEASURES = {  # how the columns of a curve are called
@@ -21,12 +19,6 @@ _MEASURES = {  # how the columns of a curve are called
 }
 
 Results = Mapping[str, Any]
-
-
-def block(results: Results) -> str:
-    """The block between its markers, markers included, without a line end after the last."""
-    written_by = "<!-- Written by `make report` from results.json. Do not edit. -->"
-    return "\n\n".join([BEGIN, written_by, *sections(results), END])
 
 
 def sections(results: Results) -> list[str]:

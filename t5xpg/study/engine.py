@@ -15,8 +15,8 @@ from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
+from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
-from t5xpg.study.page import Board, Page
 from t5xpg.study.runs import Run
 
 

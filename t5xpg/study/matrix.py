@@ -17,10 +17,10 @@ from t5xpg.data.text.manifest import find_manifests
 from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.experiment import data_state, prepare
+from t5xpg.run.report import Board, Page
 from t5xpg.study import matrix_board, matrix_page, unigrams
 from t5xpg.study.engine import Study
 from t5xpg.study.matrix_plan import AXES, MatrixPlan
-from t5xpg.study.page import Board, Page
 from t5xpg.study.plan import read
 from t5xpg.study.runs import Run, outcome
 

@@ -11,10 +11,11 @@ from t5xpg.base.errors import UserError
 from t5xpg.experiment import Experiment
 from t5xpg.experiment.identity import deciding_settings
 from t5xpg.run.records import read_jsonl
+from t5xpg.run.report import Board
 from t5xpg.run.results import training_seconds
 from t5xpg.study import unigrams
 from t5xpg.study.matrix_plan import AXES, MatrixPlan
-from t5xpg.study.page import FORMAT, Board, rounded
+from t5xpg.study.page import FORMAT, rounded
 from t5xpg.study.runs import Run, outcome, sources
 
 MEASURES = ("loss", "bits_per_byte", "accuracy")

@@ -8,8 +8,9 @@ from typing import Any
 
 from t5xpg.base.page import UNKNOWN, decimals, escape, table
 from t5xpg.base.progress import duration
+from t5xpg.run.report import Board, Page
 from t5xpg.study.matrix_plan import AXES
-from t5xpg.study.page import Board, Page, batch_shape, facts, progress
+from t5xpg.study.page import batch_shape, facts, progress
 
 _NOTHING = "\N{EN DASH}"  # a pair that is not trained
 # Of whose cells the targets are all of the text, whatever the vocabulary.

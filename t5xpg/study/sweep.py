@@ -11,9 +11,9 @@ from typing import ClassVar
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.paths import shown
+from t5xpg.run.report import Board, Page
 from t5xpg.study import judging, sweep_board, sweep_page
 from t5xpg.study.engine import Study
-from t5xpg.study.page import Board, Page
 from t5xpg.study.plan import read
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.sweep_plan import SweepPlan

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t5xpg.run.report import Board
 from t5xpg.study import judging
-from t5xpg.study.page import FORMAT, Board, mean, rounded
+from t5xpg.study.page import FORMAT, mean, rounded
 from t5xpg.study.runs import Outcome, Run, outcome, sources
 from t5xpg.study.sweep_plan import SweepPlan
 

@@ -9,7 +9,8 @@ from typing import Any
 from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.page import UNKNOWN, code, decimals, escape, table
 from t5xpg.base.progress import duration
-from t5xpg.study.page import Board, Page, batch_shape, facts, progress
+from t5xpg.run.report import Board, Page
+from t5xpg.study.page import batch_shape, facts, progress
 from t5xpg.study.sweep_board import MEASURE
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"

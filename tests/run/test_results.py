@@ -12,9 +12,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
-from t5xpg.run.report import write_report
+from t5xpg.run.report import PAGE, write_report
 from t5xpg.run.results import at_steps, collect, read_results, thinned, training_seconds
-from t5xpg.run.results_page import block
 from tests.run.test_report import SAMPLES, make_run, measures
 
 
@@ -65,7 +64,7 @@ def test_what_a_run_was_selected_by_and_its_evaluation_there(tmp_path: Path) -> 
     ended = results["selected"].pop("ended_early")
     assert results["selected"] == {"metric": "validation/accuracy", "mode": "max", "step": 700, "value": 0.9}
     assert ended.startswith("validation/accuracy has not been better for 2 evaluations")
-    text = block(collect(run))
+    text = PAGE.block(collect(run))
     assert "| started from | big after step 1,200; the SHA-256 of its arrays begins with `abababababab` |" in text
     assert "| best | validation/accuracy 0.9 at step 700 |" in text
     assert "| ended early | validation/accuracy has not been better" in text
