@@ -9,9 +9,9 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.files import read_json
+from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
 from t5xpg.study import kinds, matrix_page, sweep_page
-from t5xpg.study.page import Page
 
 BOARDS = [(kind.page, file) for kind in kinds.KINDS for file in paths.EXPERIMENTS.glob(f"*/{kind.page.board_file}")]
 
