@@ -41,6 +41,7 @@ class JsonlWriter(Closing):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         with path.open("rb+") as file:  # the next record begins a line
             file.truncate(file.read().rfind(b"\n") + 1)

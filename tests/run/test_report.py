@@ -231,7 +231,7 @@ def test_the_evaluation_is_shown(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "report"
-    written = [f"report: {folder / name}" for name in ("README.md", "results.json", "curve.svg")]
+    written = [f"report: {folder / name}" for name in ("README.md", "curve.svg", "results.json")]
     run = make_run(tmp_path / "mine", steps=400)
     for evaluation, said in (
         ({"step": 400}, []),
