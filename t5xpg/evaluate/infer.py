@@ -13,7 +13,7 @@ from t5xpg.base.page import one_line
 from t5xpg.base.progress import Progress
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.vocab.sentinels import blanks_of, fill
-from t5xpg.evaluate.infer_resume import PartialFile, open_partial
+from t5xpg.evaluate.infer_resume import open_partial
 from t5xpg.evaluate.infer_sources import Row, Source, file_source, json_line, open_split, read_records, split_config
 from t5xpg.evaluate.predictor import Answer, Predictor
 from t5xpg.evaluate.trained_model import Step
@@ -99,13 +99,12 @@ def _predict(predictor: Predictor, source: Source, target: Path | None) -> None:
         _write(predictor, source, sys.stdout.buffer, done=0)
         return
     identity = {**predictor.identity, "input": source.identity}
-    with open_partial(target, identity, predictor.batch_size) as partial:
-        count = _write(predictor, source, partial, partial.done)
-        partial.finish()
+    with open_partial(target, identity, predictor.batch_size) as (file, done):
+        count = _write(predictor, source, file, done)
     print(f"{count:,} predictions in {target}", file=sys.stderr)
 
 
-def _write(predictor: Predictor, source: Source, file: BinaryIO | PartialFile, done: int) -> int:
+def _write(predictor: Predictor, source: Source, file: BinaryIO, done: int) -> int:
     """Predict from row `done` on; each batch is handed on as soon as it is there. How many records there are then."""
     with Progress("predict", source.total, "records", initial=done) as progress:
         for batch in source.batches(done):

@@ -8,12 +8,12 @@ import multiprocessing
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.evaluate.infer_resume import PartialFile, open_partial
+from t5xpg.evaluate.infer_resume import open_partial
 
 IDENTITY = {"step": 3, "decoding": {"method": "greedy"}}
 
@@ -24,16 +24,15 @@ class StoppedError(Exception):
 
 def start(target: Path, lines: int, identity: Mapping[str, Any] = IDENTITY, batch: int = 3) -> int:
     """A start that writes lines up to `lines` in all and is then stopped; how many were there."""
-    with contextlib.suppress(StoppedError), open_partial(target, identity, batch) as partial:
-        done = partial.done
-        add(partial, lines)
+    with contextlib.suppress(StoppedError), open_partial(target, identity, batch) as (file, done):
+        add(file, done, lines)
         raise StoppedError
     return done
 
 
-def add(partial: PartialFile, lines: int) -> None:
-    for number in range(partial.done, lines):
-        partial.write(f"{number}\n".encode())
+def add(file: BinaryIO, done: int, lines: int) -> None:
+    for number in range(done, lines):
+        file.write(f"{number}\n".encode())
 
 
 def test_whole_batches_are_kept(tmp_path: Path) -> None:
@@ -47,11 +46,10 @@ def test_whole_batches_are_kept(tmp_path: Path) -> None:
         file.write(b"torn")
     assert start(target, 7) == 3
     assert partial.read_bytes() == header + b"\n" + b"".join(f"{n}\n".encode() for n in range(7))
-    with open_partial(target, IDENTITY, 3) as kept:
-        assert kept.done == 6
-        add(kept, 8)
+    with open_partial(target, IDENTITY, 3) as (kept, done):
+        assert done == 6
+        add(kept, done, 8)
         assert not target.exists()
-        kept.finish()
     assert target.read_text() == "".join(f"{n}\n" for n in range(8))
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
@@ -104,11 +102,10 @@ def test_one_process_writes(tmp_path: Path) -> None:
         except UserError as error:
             os._exit(7 if "Another process writes" in str(error) else 1)
 
-    with open_partial(tmp_path / "out.jsonl", IDENTITY, 3) as partial:
-        add(partial, 3)
+    with open_partial(tmp_path / "out.jsonl", IDENTITY, 3) as (file, done):
+        add(file, done, 3)
         process = multiprocessing.get_context("fork").Process(target=second)
         process.start()
         process.join(timeout=60)
         assert process.exitcode == 7
-        partial.finish()
     assert (tmp_path / "out.jsonl").read_text() == "0\n1\n2\n"
