@@ -4,8 +4,6 @@ The background is transparent and the colours follow the reader's light or dark 
 which colour-blind readers can tell apart; the kinds of line differ in width as well.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ reading, and nothing else depends on it: it may be deleted, and where it cannot 
 T5XPG_VERIFY=1 in the environment (`--verify`, `make … VERIFY=1`) has every file read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

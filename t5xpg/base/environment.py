@@ -1,7 +1,5 @@
 """Facts about where a run happens: versions, machine, state of the source."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Writing files and folders so that an interruption leaves the earlier ones whole."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

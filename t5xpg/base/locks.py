@@ -4,8 +4,6 @@ A lock is a file that a process holds with flock, so that it ends with the proce
 The record of the holder in the file serves the message alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

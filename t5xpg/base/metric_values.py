@@ -4,8 +4,6 @@
 take them as JSON (`to_record`), `run.records.TensorBoardWriter` as what they are.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

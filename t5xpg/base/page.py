@@ -1,7 +1,5 @@
 """Text, numbers and tables for people: as Markdown that shows exactly them, and in columns for a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

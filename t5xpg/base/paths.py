@@ -1,7 +1,5 @@
 """Where things lie in a checkout."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

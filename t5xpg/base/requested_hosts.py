@@ -1,7 +1,5 @@
 """Which processes train together: as they were named, or as the scheduler says that started them. Without JAX."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: the first asks to stop after the step, the second Ctrl-C stops at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 from types import FrameType

@@ -4,8 +4,6 @@ Nothing is compiled, exported, cached or written. TensorFlow is started only for
 nothing is known without it. What `make train` would make first is no problem.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast

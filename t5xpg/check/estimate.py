@@ -1,7 +1,5 @@
 """`make estimate`: what a whole run takes, from a start as training makes it and a few timed steps."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """The run directory: whether what lies there is this run."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run starts from, and what it is selected by: whether they are there, and fit the task."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping

@@ -8,8 +8,6 @@ On several hosts every process runs the same program. Each reads the rows of a b
 all of them compute. What a run writes, the first one writes; to checkpoints all of them add their parts.
 """
 
-from __future__ import annotations
-
 # ruff: noqa: F401  what other rooms and gin files name
 from t5xpg.distributed.group import ALONE, Group, Processes
 from t5xpg.distributed.joining import join

@@ -7,8 +7,6 @@ never comes to its end. A process that dies without a word is missed by the firs
 store has gone with it, and JAX ends the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the hardware can do at most: operations a second, of which a share is reached, and bytes of memory."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import math

@@ -5,8 +5,6 @@ hosts share, and the first one reads them all. What it then has is what one proc
 so that a checkpoint does not know how many processes wrote it.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where the state and the batches lie on a mesh."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

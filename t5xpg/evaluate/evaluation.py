@@ -1,7 +1,5 @@
 """What a run has learned: the loss of a whole held-out split, the metrics of its tasks, sample predictions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

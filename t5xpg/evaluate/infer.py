@@ -1,7 +1,5 @@
 """Predictions of a checkpoint of a run: for a prompt, for a file, for a split of its task."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

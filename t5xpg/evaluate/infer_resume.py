@@ -4,8 +4,6 @@ Lines lie in `<name>.partial` until all are there. Its first line says what they
 batches: what stood beside a row in a batch may decide its last bits, so a batch is made again from its first row.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Where the rows that are predicted come from: a file of JSON lines, or a split of the experiment's task."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

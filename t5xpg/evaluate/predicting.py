@@ -1,7 +1,5 @@
 """How an experiment predicts: what its model is, what it is asked, and the method of decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run has trained: the parameters of a checkpoint, and the vocabulary of their ids."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The parts of an experiment that live on devices, put together: model, mesh, where the state lies, compiled steps."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ gin stops at the first mistake. Here statements are fed to it one by one (`readi
 before anything is built (`graph`), and parts are built one by one (`building`): all mistakes are said at once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence

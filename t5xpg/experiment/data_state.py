@@ -3,8 +3,6 @@
 Nothing is made here; `prepare` does that.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """gin files and overrides, statement by statement, so that a mistake in one does not hide those in others."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """What has to be there before training: exports, vocabularies, caches. Makes what is missing, refuses what differs."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -7,8 +7,6 @@ cut, in constant time. Two runs that saw the same data in the same order have th
 Where several processes read, each hashes the virtual shards that it reads, and the first one writes the lines.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ run.json holds what makes the run the run it is ("identity": settings, seed, dat
 changes, and a history of its starts ("starts": time, step, command, versions, machine, state of the source).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

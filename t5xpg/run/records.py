@@ -4,8 +4,6 @@ Both survive a kill at any moment: what was written before it can be read, and a
 drops what an earlier process recorded after s, so that the records are those of an unbroken run.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -4,8 +4,6 @@
 anywhere else, with the published results beside the run's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Everything in it is determined by the run, except what stands under "timing", "hardware", "versions" and "git".
 """
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 import itertools

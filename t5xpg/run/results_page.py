@@ -1,7 +1,5 @@
 """The results block of an experiment's README, made from results.json and from nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

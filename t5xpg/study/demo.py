@@ -1,7 +1,5 @@
 """`make demo`: the whole chain of one small experiment, each part done only where it is missing."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A plan in the experiment's folder (`sweep` or `matrix`) says what is trained. It
 that was interrupted goes on where it stopped. What they found is one JSON value, the board, of which the page is made.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ different tasks compare in nothing else: the loss on a run's own task says how h
 reads more text than a step of another, though the rows are as many and as long.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence

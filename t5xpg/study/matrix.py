@@ -1,7 +1,5 @@
 """Matrices: one cell for every architecture, objective and vocabulary that belong together, a training run each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property

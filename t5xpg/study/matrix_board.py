@@ -1,7 +1,5 @@
 """The board of a matrix, matrix.json."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

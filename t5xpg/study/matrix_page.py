@@ -1,7 +1,5 @@
 """The page of a matrix: the tables of its README, made from matrix.json and from nothing else."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the boards and the pages of all studies have in common."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 What sweep.toml holds is modelled in `sweep`, what matrix.toml holds in `matrix`.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 import types

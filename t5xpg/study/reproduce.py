@@ -1,7 +1,5 @@
 """`make reproduce`: train an experiment again in a clean run directory, and compare with what it has published."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex

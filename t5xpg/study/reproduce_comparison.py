@@ -4,8 +4,6 @@ Numbers decide: bit for bit on the published kind of hardware, within a toleranc
 settings, data, versions, hardware) explains.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The runs of a plan: what each is, how far it has come, and training those that are not done, a few at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

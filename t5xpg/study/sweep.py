@@ -1,7 +1,5 @@
 """Sweeps: every candidate of every recipe is trained briefly, and the best of each for longer, with several seeds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The board of a sweep, leaderboard.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

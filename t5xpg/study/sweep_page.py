@@ -1,7 +1,5 @@
 """The page of a sweep: the README's leaderboard and its pictures, made from leaderboard.json and from nothing else."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ validation: of all targets, and of the text alone, as sentinels and ends follow 
 half of them. A model that knows no more than that beats the unigrams of all targets, and not those of the text.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -8,8 +8,6 @@ Programs are kept by machine, because code for one processor may not run on anot
 LIMIT bytes in all. `T5XPG_COMPILE_CACHE` names another folder; 0 keeps nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib

@@ -1,7 +1,5 @@
 """The state that a run begins with where it starts from a checkpoint: whether that fits, and taking it over."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

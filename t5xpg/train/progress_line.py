@@ -1,7 +1,5 @@
 """The progress line of a training, and the rates behind it: tokens and operations a second, waiting for data."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """`make record`: the exact batches of a run into a folder, to train from without TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

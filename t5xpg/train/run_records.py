@@ -3,8 +3,6 @@
 What the run determines (metrics.jsonl, batches.sha256) and what it does not (timing.jsonl) go to different files.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

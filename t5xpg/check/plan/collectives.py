@@ -1,7 +1,5 @@
 """What the devices of a compiled program send each other: kind, bytes, and along which axes of the mesh."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

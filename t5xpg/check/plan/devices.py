@@ -4,8 +4,6 @@ Peaks of matrix products are those of `hardware.PEAK_TERAFLOPS`. All rates are o
 but of the v3 one of a chip's two cores.
 """
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

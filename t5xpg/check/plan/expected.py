@@ -6,8 +6,6 @@ parameters and gradients run beside the backward pass, two thirds of the step, a
 are not counted, nor the time to start an operation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

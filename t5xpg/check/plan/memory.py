@@ -6,8 +6,6 @@ the chunk that attention works off where it does so by chunks; and the largest o
 their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

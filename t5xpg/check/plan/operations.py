@@ -3,8 +3,6 @@
 A CPU's program widens bfloat16, splits what others fuse, and writes intermediate results; that is reckoned out.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -10,8 +10,6 @@ The digests are written before the folder takes its name, so no checkpoint is ev
 in each process that is about to use it: what is to be found (a flipped bit on a disk) changes neither size nor time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """What a run starts from, where it does not start from scratch: the name of a checkpoint, and what is taken of it."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a checkpoint is made of: the items that orbax writes, from and to the values of a run."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -4,8 +4,6 @@
 logger of your own is a class with `record`: docs/logging.md has one.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass

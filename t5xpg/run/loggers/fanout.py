@@ -1,7 +1,5 @@
 """Where a run's records go besides its JSON lines: TensorBoard, and one thread for each logger of the experiment."""
 
-from __future__ import annotations
-
 import dataclasses
 import queue
 import secrets

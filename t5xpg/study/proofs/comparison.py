@@ -1,7 +1,5 @@
 """Whether two run directories hold the same run, bit for bit, and the first place where they do not."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -5,8 +5,6 @@ devices. One run of two processes loses one of them to SIGKILL and is started ag
 one; one begins on one and goes on on two.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import time

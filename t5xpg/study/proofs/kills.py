@@ -1,7 +1,5 @@
 """In which phases a run is to be killed, at which moments, and in which it was."""
 
-from __future__ import annotations
-
 import os
 import random
 import select

@@ -5,8 +5,6 @@ SIGKILL ends it in each of the phases of `t5xpg.base.phases` and the same comman
 killed run that comes to its end is compared with the unbroken one; the receipt is kept beside them.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import shutil
