@@ -113,10 +113,7 @@ def _is_inside(name: str) -> bool:
 
 
 def _marks(path: Path) -> list[int] | None:
-    """What tells that a file may have changed: size, time of its text, time of its record, number; None: no file.
-
-    The last two also change where somebody puts the time of the text back.
-    """
+    """What tells that a file may have changed: size, times of its text and of its record, number; None: no file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -79,10 +79,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _take_up(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
-    """Leave the file with its header and the lines of whole batches, and its position behind them; how many those are.
-
-    Raises UserError where it has another header.
-    """
+    """Leave the file behind its header and the lines of whole batches; how many those are. Raises UserError."""
     found = file.readline()
     if found != header:
         if not header.startswith(found):  # else its first write was cut off

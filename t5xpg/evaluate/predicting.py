@@ -105,10 +105,7 @@ class TaskMetrics:
 
 
 class InferEval:
-    """Measures parameters on the tasks of an evaluator; the same examples each time.
-
-    evaluator: called at the first measurement.
-    """
+    """Measures parameters on the tasks of an evaluator, opened the first time; on the same examples each time."""
 
     def __init__(self, evaluator: Callable[[], RemoteEvaluator], outputs: ModelOutputs) -> None:
         self._open = evaluator
@@ -174,10 +171,7 @@ def metric_names(evaluator: RemoteEvaluator) -> list[str]:
 
 
 def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
-    """Predictions by the experiment's method of decoding, and scores, over the devices of the mesh.
-
-    Each is compiled when it is first asked for.
-    """
+    """Predictions by the experiment's decoding, and scores, over the mesh; each compiled when it is first asked for."""
     experiment = built.experiment
     spec = unpacked(experiment.eval_dataset).batch_spec()
 

@@ -86,10 +86,7 @@ class Predictor:
         return predictor, at
 
     def decode(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> Decoded:
-        """int32 [B, S], padded with 0 -> tokens int32 [B, N, T] and scores, as NumPy arrays; see `decoding.Decoded`.
-
-        row_numbers: int32 [B], what the rows are called in their file or split, where sampling asks for it.
-        """
+        """int32 [B, S], padded with 0 -> `decoding.Decoded` as NumPy arrays. row_numbers: int32 [B], for sampling."""
         numbers = np.arange(len(inputs)) if row_numbers is None else row_numbers
         return jax.device_get(self._decode(self._params, inputs, row_numbers=numbers.astype(np.int32)))
 

@@ -21,10 +21,7 @@ from t5xpg.experiment.gin_reading import Reader
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """An experiment with the texts that it came from.
-
-    full: every binding, as gin. operative: every value that was used, defaults included, as gin.
-    """
+    """An experiment and its texts as gin. full: every binding. operative: every value used, defaults included."""
 
     name: str
     gin_file: Path
@@ -111,10 +108,7 @@ def examine(
 
 
 def split_overrides(text: str) -> tuple[list[str], list[str]]:
-    """Split `--gin.A=1 --gin.B={'x': 2} --gin_file=f` into (["A=1", "B={'x': 2}"], ["f"]).
-
-    A value runs to the next `--gin`, so that it may hold spaces.
-    """
+    """`--gin.A=1 --gin.B={'x': 2} --gin_file=f` as (["A=1", "B={'x': 2}"], ["f"]); values may hold spaces."""
     overrides: list[str] = []
     files: list[str] = []
     pieces = [piece.strip() for piece in re.split(r"(?:^|\s+)(?=--gin[._])", text) if piece.strip()]

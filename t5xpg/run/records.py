@@ -166,10 +166,7 @@ class Unwritten:
 
 
 def to_json(value: Any) -> Any:
-    """`value` with JSON's own types: mappings, sequences, paths, NumPy and JAX scalars; not finite becomes None.
-
-    Raises TypeError for anything else.
-    """
+    """`value` with JSON's own types, also of paths, NumPy and JAX scalars; not finite becomes None, else TypeError."""
     if isinstance(value, Mapping):
         return {str(key): to_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -185,10 +185,7 @@ def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
 
 
 def at_steps(lines: Sequence[Record], steps: Sequence[int]) -> list[dict[str, Any]]:
-    """The records as the points that `thinned` makes of a longer run, whose points stand at `steps`.
-
-    Points whose records are not all there are left out.
-    """
+    """The records as the points that `thinned` makes of a longer run; without those whose records are not all there."""
     groups: list[Sequence[Record]] = []
     begin = 0
     for step in steps:

@@ -259,10 +259,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def distance(name: str, old: Any, new: Any) -> float:
-    """How far two values lie apart: of accuracies absolutely, else relatively; infinitely what is no number or counted.
-
-    0 exactly where they are equal.
-    """
+    """How far values lie apart: accuracies absolutely, else relatively; infinitely what is counted or no number."""
     if old == new:
         return 0.0
     if not (isinstance(old, int | float) and isinstance(new, int | float)) or isinstance(old, int):

@@ -36,10 +36,7 @@ class RunState:
 
     @classmethod
     def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> RunState:
-        """The value that was saved after `step` updates, on the devices of `abstract`. best: of the run's records.
-
-        Raises UserError where the checkpoint is damaged, or its arrays are not those of `abstract`.
-        """
+        """The value saved after `step` updates, on the devices of `abstract`. Raises UserError if it does not fit."""
         with phases.phase("restore", step):
             train, position, meta = checkpointer.restore(step, abstract)
         return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0), position=position)

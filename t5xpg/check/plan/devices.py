@@ -117,10 +117,7 @@ def measured(dtype: str, sharing: int = 1) -> Device:
 
 
 def _bandwidth() -> float:
-    """Bytes a second that all cores together read and write while they copy.
-
-    Seconds are those of each thread, so that other programs make it little lower than it is.
-    """
+    """Bytes a second that all cores together read and write while they copy, by the clock of each thread."""
     cores = environment.usable_cores()
     with ThreadPoolExecutor(cores) as pool:
         return sum(pool.map(_copy, range(cores)))

@@ -49,10 +49,7 @@ class Memory:
 
 
 def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
-    """The state and the gradients alone: less cannot be, and it takes no time to say.
-
-    state: the abstract state; shardings: where each of its arrays lies.
-    """
+    """The state and the gradients alone, which takes no time to say. shardings: where each array of the state lies."""
     gradients = _bytes(state.params, shardings.params)
     return Memory(
         state=_bytes(state, shardings),
@@ -73,10 +70,7 @@ def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, m
 
 
 def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
-    """Bytes of weights that are gathered where they are used, and of their gradients before those are scattered.
-
-    Of the embedding and the output matrix, which XLA mostly holds together, and of the largest other one.
-    """
+    """Bytes of weights gathered where they are used, and of their gradients: all tables, and the largest other one."""
     axes = jax.tree.leaves(experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
     leaves = zip(jax.tree.leaves(state.params), jax.tree.leaves(shardings.params), axes, strict=True)
     tables = largest = 0

@@ -55,10 +55,7 @@ def staying(steps: Sequence[int], folder: Callable[[int], Path], config: Checkpo
 
 
 def best(steps: Iterable[int], folder: Callable[[int], Path], config: CheckpointConfig) -> int | None:
-    """The one with the best metric, the first of equals; None where none has it. What is not a number is the worst.
-
-    A passing one is none.
-    """
+    """The one with the best metric, the first of equals, none that is passing; what is not a number is the worst."""
     badness: dict[int, float] = {}
     for step in steps if config.keep_best is not None else ():
         if _is_passing(folder(step)):
@@ -319,10 +316,7 @@ class Checkpointer(Closing):
         return restored
 
     def _stored(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays to read for those that are wanted: scanned layers where these are stored, plain ones where those.
-
-        Raises one UserError that names every array which is missing, superfluous, or of another shape or type.
-        """
+        """The arrays to read for those that are wanted. Raises one UserError that names all that do not fit."""
         with self._disk_errors("read from"):
             found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
         stored = {item: checkpoint_items.as_stored(tree, found_items[item]) for item, tree in wanted.items()}

@@ -141,10 +141,7 @@ class _Proof:
         return False
 
     def _aim(self, saved: int | None) -> tuple[str, int]:
-        """A phase, and which of those that come in a start from the checkpoint `saved`.
-
-        ("save", 0) where no share is left but that of restoring, and nothing is saved yet: the run has to get on.
-        """
+        """A phase, and which of those in a start from `saved`; ("save", 0) where the run has to get on first."""
         coming = self._times.occurrences(saved)
         aim = self._shares.draw_phase(coming)
         if aim is None:
