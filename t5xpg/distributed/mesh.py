@@ -139,9 +139,10 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     else:
         count = config.slices * config.data * config.model
     if not 1 <= count <= len(available):
-        kind = available[0].platform.upper()
+        kind, number = available[0].platform.upper(), len(available)
+        there = f"is 1 {kind} device" if number == 1 else f"are {number} {kind} devices"
         raise UserError(
-            f"The mesh asks for {count} devices ({config}); here {_are(len(available), kind)}. "
+            f"The mesh asks for {count} devices ({config}); here {there}. "
             "Lower MeshConfig.data, MeshConfig.model, MeshConfig.slices or MeshConfig.devices."
         )
     shape = config.shape(count)
@@ -177,7 +178,3 @@ def _by_slices(devices: list[jax.Device], shape: dict[str, int]) -> np.ndarray:
             f"MeshConfig.slices is {slices}, each of {data * model} devices, and these {len(devices)} devices lie in "
             f"{of_hardware} slices. Set MeshConfig.slices to that, and data * model to the devices of one."
         ) from error
-
-
-def _are(count: int, kind: str) -> str:
-    return f"is 1 {kind} device" if count == 1 else f"are {count} {kind} devices"

@@ -5,12 +5,10 @@ of the metrics of tasks. The state of a selection follows from a run's records a
 from those that it keeps, and is where the unbroken run was.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from t5xpg.base.errors import UserError, nearest
 
@@ -94,7 +92,7 @@ class Best:
         self._last: int | None = None
 
     @classmethod
-    def of_records(cls, records: Iterable[Mapping[str, Any]], selection: BestMetric | None, step: int) -> Best:
+    def of_records(cls, records: Iterable[Mapping[str, Any]], selection: BestMetric | None, step: int) -> Self:
         """After the lines of metrics.jsonl up to `step`, in their order."""
         best = cls(selection)
         for record in records:

@@ -1,11 +1,9 @@
 """From the sums that a step returns to the numbers that a person reads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 # Sums over target tokens, added up over steps and divided once; see `losses.loss_and_metrics`.
 SUMS = ("cross_entropy", "z_loss", "weights", "correct", "target_bytes")
@@ -56,7 +54,7 @@ class Window:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> Window:
+    def from_json(cls, value: Mapping[str, Any] | None) -> Self:
         """The window that `to_json` was called on; an empty one for None."""
         return cls(value["steps"], dict(value["values"])) if value else cls()
 

@@ -97,7 +97,7 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         "num_params": last_start.get("num_params"),
         "steps": steps,
         "total_steps": last_start.get("total_steps"),
-        "target_tokens": _sum(train, "target_tokens"),
+        "target_tokens": round(sum(tokens)) if (tokens := _known(train, "target_tokens")) else None,
         "examples": _examples(record["identity"], steps),
         "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
         "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
@@ -265,11 +265,6 @@ def _point(lines: Sequence[Record]) -> dict[str, Any] | None:
 def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
     names = [name for name in _CURVE_NAMES if any(line.get(name) is not None for line in lines)]
     return {"step": [line["step"] for line in lines], **{name: [line.get(name) for line in lines] for name in names}}
-
-
-def _sum(lines: Sequence[Record], name: str) -> int | None:
-    values = _known(lines, name)
-    return round(sum(values)) if values else None
 
 
 def _examples(identity: Record, steps: int) -> int | None:

@@ -1,11 +1,9 @@
 """All of a run that is resumed, as one value: a checkpoint holds it, and nothing else of a run changes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,7 +33,7 @@ class RunState:
     position: Position | None = None
 
     @classmethod
-    def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> RunState:
+    def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> Self:
         """The value saved after `step` updates, on the devices of `abstract`. Raises UserError if it does not fit."""
         with phases.phase("restore", step):
             train, position, meta = checkpointer.restore(step, abstract)

@@ -96,15 +96,11 @@ def print_data(description: TaskDescription, experiment: Experiment) -> None:
     size = f", {count:,} documents" if count else ""
     spans = description.objective
     masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
-    cached = "cached" if description.cached else "not cached"
-    print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
-
-
-def _vocabulary_text(vocabulary: Vocabulary) -> str:
-    what = (
-        "bytes" if vocabulary.model_file is None else f"{KINDS[vocabulary.kind]} {shown(Path(vocabulary.model_file))}"
-    )
-    return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
+    cached, vocabulary = "cached" if description.cached else "not cached", description.vocabulary
+    file = vocabulary.model_file
+    kind = "bytes" if file is None else f"{KINDS[vocabulary.kind]} {shown(Path(file))}"
+    ids = f"{kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
+    print(f"data: {description.name}, {cached}{size}{masked}; {ids}", flush=True)
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:
