@@ -47,7 +47,7 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
     save = _time_save(experiment, state)
     evaluation = _time_evaluation(built, eval_step, state)
     updates = experiment.total_steps
-    evaluations, saves = (_periods(updates, each) for each in (experiment.eval_period, experiment.checkpoints.period))
+    evaluations, saves = (-(-updates // each) for each in (experiment.eval_period, experiment.checkpoints.period))
     times = {  # how often each part of the run comes, and its seconds
         "updates": (updates, update),
         "evaluations": (1 + evaluations, evaluation * (batches or 0)),
@@ -148,11 +148,6 @@ def _token_bytes(built: Assembly) -> jax.Array:
     return jax.device_put(counts, jax.sharding.NamedSharding(built.mesh, jax.sharding.PartitionSpec()))
 
 
-def _periods(total: int, period: int) -> int:
-    """How often something happens that happens every `period` updates and at the end."""
-    return -(-total // period)
-
-
 def _seconds_since_the_command() -> float:
     """What starting the program and reading the configuration took; 0 where the system does not say."""
     try:
@@ -200,7 +195,7 @@ def _print(
     else:
         repeated("evaluations", 2, f" ({batches} batches)")
     if experiment.infer_eval_period is not None:
-        number = _periods(updates, experiment.infer_eval_period)
+        number = -(-updates // experiment.infer_eval_period)
         line("metrics", f"{number} x INFER_EVAL_STEPS batches of every task, predicted: not counted")
     repeated("checkpoints", 2)
     if selection is not None and selection.keep:

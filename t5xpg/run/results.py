@@ -79,7 +79,10 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     steps = max(line["step"] for line in metrics)
     last_start = starts[-1]
     selected = _selected(metrics, last_start.get("selection"), steps)
-    evaluated = evaluation_of(run, steps, selected["step"] if selected else None)
+    evaluated = _optional(run.evaluation_json)  # of the last step, or of the best; then samples.json is, too
+    best = selected["step"] if selected else None
+    if not isinstance(evaluated, dict) or evaluated.get("step") not in (steps, steps if best is None else best):
+        evaluated = None
     points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
     results: Results = {
         "format": FORMAT,
@@ -119,13 +122,6 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     if published is not None:
         results["published"] = published_part(read_results(published))
     return results
-
-
-def evaluation_of(run: RunDirectory, last: int, best: int | None = None) -> Results | None:
-    """evaluation.json where it is of the last step, or of the best; then samples.json is, too. Else None."""
-    evaluation = _optional(run.evaluation_json)
-    wanted = (last, last if best is None else best)
-    return evaluation if isinstance(evaluation, dict) and evaluation.get("step") in wanted else None
 
 
 def _selected(metrics: Sequence[Record], selection: Record | None, last: int) -> Results | None:
