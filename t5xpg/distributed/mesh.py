@@ -94,10 +94,9 @@ class MeshConfig:
     """How many devices along each axis of the mesh, and what lies along them.
 
     data: -1 takes all devices that `slices` and `model` leave. devices: use only the first so many; None takes all, or,
-    where `data` is given, as many as slices * data * model.
-    slices: groups of data * model devices each, between which a network lies (slices of TPUs, machines with GPUs). In
-    T5X's words, the mesh has the shape (1, data, model) over ICI and (slices, 1, 1) over DCN.
-    rules: which axis of an array lies along which axis of the mesh.
+    where `data` is given, as many as slices * data * model. slices: groups of data * model devices each, between which
+    a network lies (slices of TPUs, machines with GPUs); in T5X's words, the mesh is (1, data, model) over ICI and
+    (slices, 1, 1) over DCN. rules: which axis of an array lies along which axis of the mesh.
     """
 
     data: int = -1

@@ -45,8 +45,7 @@ def evaluate(
     task. The metrics of the tasks (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's
     method of decoding, and on scores. What does not fit into evaluation.json goes into the folder evaluation/:
     predictions/<task>.jsonl, and metrics.jsonl, a history; pictures and histograms into TensorBoard's folder.
-
-    Raises UserError, before anything is exported or measured, where the run is not of this experiment and settings.
+    Raises UserError, before anything is made or measured, where the run is not of this experiment and settings.
     """
     experiment = loaded.experiment
     directory = RunDirectory(path)

@@ -25,9 +25,7 @@ class BestMetric:
     """metric: a name as `values_of` gives it. mode: whether the lowest ("min") or the highest ("max") is the best; None
     where the metric is of a validation, which says so itself. keep: a checkpoint is written of every evaluation that is
     the best so far, and the last of these stays. patience: so many evaluations in a row without a better one end the
-    run; None for never.
-
-    Raises UserError for values that cannot be.
+    run; None for never. Raises UserError for values that cannot be.
     """
 
     metric: str = "validation/loss"

@@ -80,14 +80,12 @@ def train(
     profiled: bool = False,
     group: Group = ALONE,
 ) -> int:
-    """Train `loaded` in the run directory `path`, or continue there. Returns the exit code.
+    """Train `loaded` in the run directory `path`, or continue there; returns the exit code.
 
     until: pause after this update, saved, as a request to stop would. recorded: the folder of a recording
     (`make record`) to take the batches from, without TensorFlow. profiled: trace some updates (`profile`). group: the
-    processes that train together; each makes this call.
-
-    0 at the end; 128 + n where signal n asked to stop: the step was finished and saved, and the run can go on.
-    Raises UserError for what the user can mend.
+    processes that train together; each makes this call. The exit code is 0 at the end, 128 + n where signal n asked to
+    stop: the step was finished and saved. Raises UserError for what the user can mend.
     """
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)

@@ -304,7 +304,7 @@ def test_a_recording_that_will_not_fit_is_not_begun(
 ) -> None:
     """It is refused after some batches, instead of filling the disk first."""
     monkeypatch.setattr(recording, "_SAMPLE", 2)
-    with pytest.raises(UserError, match=r"The recording would take about \d.* MB, and .* MB free\. Make room, record fewer"):
+    with pytest.raises(UserError, match=r"would take about \d.* MB, and .* MB free\. Make room, record fewer"):
         record(tmp_path / "new", steps=10**9)
     assert not list(tmp_path.iterdir())
 

@@ -21,14 +21,10 @@ _SAVE = "save"
 
 
 class WatchedRun:
-    """A process that trains, and what it says of its phases. A context manager; leaving it kills what still runs.
-
-    What is known of it is as of the last call of `listen`:
+    """A process that trains, and what it says of its phases, as of the last `listen`. Leaving it kills what still runs.
 
     steps: the update of each beginning of a phase in this start, by phase. durations: seconds of the phases that have
-    ended, by phase. ended: whether the process is dead and every mark read.
-
-    environment: variables beside those of this process.
+    ended, by phase. ended: whether the process is dead and every mark read. environment: variables beside ours.
     """
 
     def __init__(
