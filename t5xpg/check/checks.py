@@ -13,7 +13,6 @@ from jax.sharding import AbstractMesh, Mesh
 from t5xpg import distributed
 from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.paths import shown
 from t5xpg.check import data as data_checks
 from t5xpg.check import run as run_checks
 from t5xpg.check import start as start_checks
@@ -44,7 +43,7 @@ def check(
         found.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
     else:
         if not mistakes:
-            found.append(Finding("gin", f"{shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
+            found.append(Finding("gin", f"{paths.shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
         directory = RunDirectory(run or paths.run_directory(loaded.experiment.model_dir or loaded.name))
         found += findings(loaded, directory, device=device)
     return report(found)

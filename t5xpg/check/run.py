@@ -6,7 +6,6 @@ from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.paths import shown
 from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.experiment import data_state, prepare
@@ -33,7 +32,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
         return
     step = max(saved_steps(directory.checkpoints), default=0)
     if not recorded["identity"]:
-        yield Finding("run", f"new, in {shown(directory.path)}")
+        yield Finding("run", f"new, in {paths.shown(directory.path)}")
         return
     found = differences(recorded, loaded.name, identity)
     if found:
@@ -41,7 +40,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
         return
     total = loaded.experiment.total_steps
     where = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
-    yield Finding("run", f"{where}, in {shown(directory.path)}")
+    yield Finding("run", f"{where}, in {paths.shown(directory.path)}")
 
 
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 from t5xpg import distributed
 from t5xpg.base import metric_values
 from t5xpg.base.errors import UserError
-from t5xpg.base.metric_values import MetricValue
 from t5xpg.base.progress import Progress
 from t5xpg.data import batch
 from t5xpg.data.batch import MASKED_LM, Batch, inputs_and_targets, with_targets
@@ -90,7 +89,7 @@ class TaskMetrics:
 
     task: str
     examples: int
-    metrics: Mapping[str, MetricValue]
+    metrics: Mapping[str, metric_values.MetricValue]
 
     def to_record(self, step: int) -> dict[str, Any]:
         """A line of metrics.jsonl: {"step", "split": "infer_eval", "task", "examples", "metrics": {name: value}}."""

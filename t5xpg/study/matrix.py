@@ -8,7 +8,6 @@ from typing import ClassVar
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
-from t5xpg.base.paths import shown
 from t5xpg.check import checks
 from t5xpg.check.finding import Finding, report
 from t5xpg.data.text.manifest import find_manifests
@@ -123,7 +122,7 @@ class Matrix(Study):
         plan = self.plan
         counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
         left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
-        yield Finding("matrix", f"{shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}")
+        yield Finding("matrix", f"{paths.shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}")
         if plan.dataset not in find_manifests(paths.data_directory()):
             yield Finding("data", f"{plan.dataset} is exported first: make data DATASET={plan.dataset}")
         for name, entry in plan.vocabularies.items():

@@ -12,7 +12,6 @@ from typing import Any
 from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
-from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.data.recording.format import StreamWriter
 from t5xpg.data.recording.manifest import (
@@ -71,7 +70,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
         recording = Recording(_typed(loaded), records, _plain(source), environment.versions(), files={})
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
-            print(f"{shown(output)} holds these batches already")
+            print(f"{paths.shown(output)} holds these batches already")
         else:
             with room_for("the recording", output.parent, _MORE_ROOM):
                 _write(output, recording, streams)
@@ -95,9 +94,9 @@ def _print_result(output: Path, loaded: LoadedConfig) -> None:
     size = sum(path.stat().st_size for path in output.iterdir())
     train, validation = (read_recording(output).streams[name].batches for name in STREAMS)
     print(
-        f"{shown(output)}: {train:,} batches to train, {validation:,} to validate, "
+        f"{paths.shown(output)}: {train:,} batches to train, {validation:,} to validate, "
         f"{f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:,.1f} kB'}\n"
-        f"train from them: make train EXP={shlex.quote(_typed(loaded))} RECORDED={shlex.quote(shown(output))}"
+        f"train from them: make train EXP={shlex.quote(_typed(loaded))} RECORDED={shlex.quote(paths.shown(output))}"
     )
 
 
@@ -160,7 +159,7 @@ def _refuse_another(output: Path, wanted: Recording) -> None:
     if found:
         listed = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in found.items())
         raise UserError(
-            f"{shown(output)} is a recording of other batches: {listed}. "
+            f"{paths.shown(output)} is a recording of other batches: {listed}. "
             "Replace it with FORCE=1, or name another folder with OUTPUT=…"
         )
 
@@ -186,4 +185,4 @@ def _plain(value: Any) -> dict[str, Any]:
 def _typed(loaded: LoadedConfig) -> str:
     """What one types for EXP to name the experiment."""
     named = loaded.gin_file.resolve().is_relative_to(paths.EXPERIMENTS.resolve())
-    return loaded.name if named else shown(loaded.gin_file)
+    return loaded.name if named else paths.shown(loaded.gin_file)

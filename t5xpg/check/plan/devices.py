@@ -15,7 +15,6 @@ from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import aligned
 from t5xpg.distributed import hardware
-from t5xpg.distributed.hardware import PEAK_TERAFLOPS
 
 # What a step can count on, of the published rates.
 #
@@ -51,7 +50,7 @@ class Device:
 
 
 def _peak(name: str) -> dict[str, float]:
-    return {dtype: tera * 1e12 for dtype, tera in dict(PEAK_TERAFLOPS)[name].items()}
+    return {dtype: tera * 1e12 for dtype, tera in dict(hardware.PEAK_TERAFLOPS)[name].items()}
 
 
 _NVIDIA = "https://www.nvidia.com/en-us/data-center"

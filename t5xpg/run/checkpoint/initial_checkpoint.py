@@ -7,7 +7,6 @@ from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.paths import shown
 from t5xpg.run.checkpoint.folders import saved_steps
 
 _FOLDER = "checkpoints"  # in a run directory
@@ -63,11 +62,11 @@ def find(initial: InitialCheckpoint) -> SavedStep:
     run = next((place for place in places if place.is_dir()), places[0])
     steps = saved_steps(run / _FOLDER)
     if not run.is_dir():
-        raise UserError(f"INITIAL_CHECKPOINT: there is no run {shown(run)}.{_near(run)}")
+        raise UserError(f"INITIAL_CHECKPOINT: there is no run {paths.shown(run)}.{_near(run)}")
     if not steps:
-        raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} holds no checkpoint. Train it first.{_near(run)}")
+        raise UserError(f"INITIAL_CHECKPOINT: {paths.shown(run)} holds no checkpoint. Train it first.{_near(run)}")
     if step is not None and step not in steps:
-        raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} has no checkpoint of step {step}; there are: {steps}.")
+        raise UserError(f"INITIAL_CHECKPOINT: {paths.shown(run)} has no checkpoint of step {step}; there are: {steps}.")
     return SavedStep(run, step)
 
 

@@ -12,7 +12,6 @@ from typing import Self
 
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.phases import PHASES
 from t5xpg.study.runs import start_logged
 
 # A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
@@ -31,10 +30,10 @@ class WatchedRun:
         self, command: Sequence[str], checkpoints: Path, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self._checkpoints = checkpoints
-        self._open: dict[str, dict[int | None, float]] = {name: {} for name in PHASES}
+        self._open: dict[str, dict[int | None, float]] = {name: {} for name in phases.PHASES}
         self._unread = b""
-        self.steps: dict[str, list[int | None]] = {name: [] for name in PHASES}
-        self.durations: dict[str, list[float]] = {name: [] for name in PHASES}
+        self.steps: dict[str, list[int | None]] = {name: [] for name in phases.PHASES}
+        self.durations: dict[str, list[float]] = {name: [] for name in phases.PHASES}
         self.ended = False
         self._began = time.monotonic()
         self._marks, end = os.pipe()
@@ -91,7 +90,7 @@ class WatchedRun:
         self._process.kill()
         self._process.wait()
         self._drain()
-        return [name for name in PHASES if self.open(name)]
+        return [name for name in phases.PHASES if self.open(name)]
 
     def _drain(self) -> None:
         """Read what the process has left behind in the pipe."""
@@ -164,8 +163,8 @@ class PhaseShares:
 
     def __init__(self, kills: int, draw: random.Random) -> None:
         self._draw = draw
-        shares = Counter({name: kills // len(PHASES) for name in PHASES})
-        shares.update(draw.sample(PHASES, kills % len(PHASES)))
+        shares = Counter({name: kills // len(phases.PHASES) for name in phases.PHASES})
+        shares.update(draw.sample(phases.PHASES, kills % len(phases.PHASES)))
         self._left = +shares
 
     @property
@@ -175,7 +174,7 @@ class PhaseShares:
 
     def draw_phase(self, possible: Collection[str]) -> str | None:
         """A phase that still has to get kills and is possible in this start; None where there is none."""
-        cards = [name for name in PHASES for _ in range(self._left[name]) if name in possible]
+        cards = [name for name in phases.PHASES for _ in range(self._left[name]) if name in possible]
         return self._draw.choice(cards) if cards else None
 
     def count(self, phase: str | None) -> None:
@@ -194,7 +193,7 @@ class PhaseTimes:
     def occurrences(self, saved: int | None) -> dict[str, int]:
         """How often each phase comes in a start from the checkpoint `saved`; None for a start from nothing."""
         found = {}
-        for name in PHASES:
+        for name in phases.PHASES:
             after = -1 if saved is None else saved
             found[name] = sum(step is None or step > after for step in self.steps[name])
         found["restore"] = 0 if saved is None else 1
