@@ -1,7 +1,5 @@
 """A progress line: rewritten in place on a terminal, a plain line now and then anywhere else."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import os
@@ -27,7 +25,7 @@ class Progress:
     initial: the count at the start where earlier work is continued. stream: by default the standard error at the time.
     """
 
-    _active: ClassVar[list[Progress]] = []  # the innermost is last: the one whose line stands on the terminal
+    _active: ClassVar[list["Progress"]] = []  # the innermost is last: the one whose line stands on the terminal
     _default: ClassVar[TextIO | None] = None  # instead of the standard error
 
     def __init__(

@@ -1,7 +1,5 @@
 """The start of a run: what is printed and recorded of it, and whether all its processes were given the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ class Start:
     identity: dict[str, Any]
     source: prepare.DataIdentity
     checkpointer: Checkpointer
-    service: DataService | RecordedData
+    service: "DataService | RecordedData"
     group: Group
     step: int
 

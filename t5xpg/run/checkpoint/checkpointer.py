@@ -13,8 +13,6 @@ the next Checkpointer removes what is unfinished.
 Several processes write one checkpoint: each the parts of arrays that its devices hold. The first one sees to all else.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -44,7 +42,7 @@ from t5xpg.run.records import Closing
 PASSING = "passing"  # in the meta of one that is only to go on from
 
 
-def staying(steps: Sequence[int], folder: Callable[[int], Path], config: CheckpointConfig) -> set[int]:
+def staying(steps: Sequence[int], folder: Callable[[int], Path], config: "CheckpointConfig") -> set[int]:
     """Those of `steps`, ascending, that stay: the last `config.keep`, the best, and the very last.
 
     Passing ones count for nothing but that: an unbroken run would not have written them.
@@ -54,7 +52,7 @@ def staying(steps: Sequence[int], folder: Callable[[int], Path], config: Checkpo
     return {*lasting[-config.keep :], *steps[-1:], *([] if found is None else [found])}
 
 
-def best(steps: Iterable[int], folder: Callable[[int], Path], config: CheckpointConfig) -> int | None:
+def best(steps: Iterable[int], folder: Callable[[int], Path], config: "CheckpointConfig") -> int | None:
     """The one with the best metric, the first of equals, none that is passing; what is not a number is the worst."""
     badness: dict[int, float] = {}
     for step in steps if config.keep_best is not None else ():
