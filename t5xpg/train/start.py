@@ -4,12 +4,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_text
 from t5xpg.base.paths import shown
+from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -24,9 +25,6 @@ from t5xpg.run.loggers import StartedRun
 from t5xpg.run.records import to_json
 from t5xpg.train import initial_state
 
-if TYPE_CHECKING:
-    from t5xpg.data.recording.reader import RecordedData
-
 _SHOWN = 20
 
 
@@ -39,7 +37,7 @@ class Start:
     identity: dict[str, Any]
     source: prepare.DataIdentity
     checkpointer: Checkpointer
-    service: "DataService | RecordedData"
+    service: DataService | RecordedData
     group: Group
     step: int
 

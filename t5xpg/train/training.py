@@ -1,7 +1,5 @@
 """A training run, from top to bottom: check, prepare, open, loop, finish."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading
@@ -9,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +18,12 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.base.signals import StopRequest
+from t5xpg.data.recording.reader import RecordedData, RecordedStream
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.distributed import ALONE, Group
+from t5xpg.distributed.group import Stop
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
 from t5xpg.experiment import Experiment, assembly, data_state, prepare
@@ -43,10 +43,6 @@ from t5xpg.train.progress_line import ProgressLine
 from t5xpg.train.run_records import RunRecords
 from t5xpg.train.run_state import Position, RunState
 from t5xpg.train.start import Start, print_data, print_header, record_start, require_same, started_run
-
-if TYPE_CHECKING:
-    from t5xpg.data.recording.reader import RecordedData, RecordedStream
-    from t5xpg.distributed.group import Stop
 
 
 @dataclass(frozen=True)
@@ -132,8 +128,6 @@ def train(
 @contextlib.contextmanager
 def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[RecordedData]:
     """The recording in a folder, which holds the batches of the experiment until `end`."""
-    from t5xpg.data.recording.reader import RecordedData  # most runs have none
-
     with RecordedData(folder) as recording:
         recording.require(end)
         for dataset in (experiment.train_dataset, experiment.eval_dataset):

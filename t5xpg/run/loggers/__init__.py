@@ -13,8 +13,6 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import MetricValue
 
-__all__ = ["Logger", "StartedRun", "check_package"]
-
 
 @dataclass(frozen=True)
 class StartedRun:
