@@ -3,8 +3,6 @@
 Nothing heavy is imported before the command is known: `t5xpg --help` takes a fraction of a second.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -92,13 +90,13 @@ def _without_overrides(options: Namespace, message: str) -> None:
         raise UserError(message)
 
 
-def _load(options: Namespace) -> LoadedConfig:
+def _load(options: Namespace) -> "LoadedConfig":
     from t5xpg.experiment import config
 
     return config.load(options.experiment, *_overrides(options))
 
 
-def _load_with_run(options: Namespace) -> tuple[LoadedConfig, Path]:
+def _load_with_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
     """The experiment, and its run directory: --run, its model_dir, or its name in runs/."""
     loaded = _load(options)
     return loaded, _run_directory(options, loaded.experiment.model_dir or loaded.name)
@@ -106,8 +104,7 @@ def _load_with_run(options: Namespace) -> tuple[LoadedConfig, Path]:
 
 def _run_directory(options: Namespace, otherwise: str) -> Path:
     """--run, or `otherwise`: a path, or a name in runs/."""
-    chosen = options.run or otherwise
-    return Path(chosen) if os.sep in chosen else paths.runs_directory() / chosen
+    return paths.run_directory(options.run or otherwise)
 
 
 def _path(text: str | None) -> Path | None:
@@ -194,7 +191,7 @@ def _tokens(options: Namespace) -> None:
     print("\n".join(listing(vocabulary, options.text, options.ids)))
 
 
-def _vocabulary(name: str) -> Vocabulary:
+def _vocabulary(name: str) -> "Vocabulary":
     """The vocabulary of a task, or of a tokenizer's file."""
     from t5xpg.data.tasks import task_names
     from t5xpg.data.vocab.files import vocabulary_of_file
@@ -279,7 +276,7 @@ def _train(options: Namespace) -> int:
         return training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
 
 
-def _train_with_t5x(options: Namespace, loaded: LoadedConfig) -> int:
+def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> int:
     from t5xpg.exchange.t5x import engine
 
     if options.recorded or options.profile:

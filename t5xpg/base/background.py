@@ -1,7 +1,5 @@
 """Work in a thread beside the main one."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

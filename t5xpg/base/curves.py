@@ -4,8 +4,6 @@ The background is transparent and the colours follow the reader's light or dark 
 which colour-blind readers can tell apart; the kinds of line differ in width as well.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Sequence
@@ -64,10 +62,7 @@ class Curve:
 
 
 def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str:
-    """An SVG document of the curves over steps, each labelled at its end with its name and last value.
-
-    Raises ValueError where no curve has a value.
-    """
+    """An SVG of the curves over steps, each labelled with its name and last value. ValueError where none has one."""
     shown = [curve for curve in curves if curve.last is not None]
     if not shown:
         raise ValueError("no curve has a value")
@@ -125,10 +120,7 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
 
 
 def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Between four and eight round numbers, evenly spaced, from at or below `low` to at or above `high`.
-
-    `whole`: none between two whole numbers, for steps.
-    """
+    """Between four and eight round numbers, evenly spaced, around `low` and `high`. whole: none but whole numbers."""
     if high <= low:
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / _TICKS

@@ -5,8 +5,6 @@ reading, and nothing else depends on it: it may be deleted, and where it cannot 
 T5XPG_VERIFY=1 in the environment (`--verify`, `make … VERIFY=1`) has every file read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
@@ -16,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, sha256_of_file, write_json
+from t5xpg.base.files import json_object_if_any, sha256_of_file, write_json
 
 VERIFY_VARIABLE = "T5XPG_VERIFY"
 MEMORY = ".t5xpg_digests.json"
@@ -115,10 +113,7 @@ def _is_inside(name: str) -> bool:
 
 
 def _marks(path: Path) -> list[int] | None:
-    """What tells that a file may have changed: size, time of its text, time of its record, number; None: no file.
-
-    The last two also change where somebody puts the time of the text back.
-    """
+    """What tells that a file may have changed: size, times of its text and of its record, number; None: no file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -129,13 +124,12 @@ def _marks(path: Path) -> list[int] | None:
 
 
 def _remembered(memory: Path) -> dict[str, list[Any]]:
-    try:
-        recorded = read_json(memory)
-        if recorded["format"] != _FORMAT:
-            return {}
-        entries = {str(name): list(entry) for name, entry in recorded["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}  # not there, or not ours: the files are read
+    """The entries of the file; none where it is not there, or not ours: the files are read."""
+    recorded = json_object_if_any(memory)
+    files = recorded.get("files")
+    if recorded.get("format") != _FORMAT or not isinstance(files, dict):
+        return {}
+    entries = {name: entry for name, entry in files.items() if isinstance(entry, list)}
     return {name: entry for name, entry in entries.items() if len(entry) == 5 and isinstance(entry[-1], str)}
 
 

@@ -1,7 +1,6 @@
 """Facts about where a run happens: versions, machine, state of the source."""
 
-from __future__ import annotations
-
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -15,19 +14,9 @@ from typing import Any
 
 import t5xpg
 
-# What decides the numbers of a run, by the name shown; the distributions that can provide it.
-_DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
-    "jax": ("jax",),
-    "jaxlib": ("jaxlib",),
-    "flax": ("flax",),
-    "optax": ("optax",),
-    "orbax": ("orbax-checkpoint",),
-    "seqio": ("seqio",),
-    "t5": ("t5",),
-    "tensorflow": ("tensorflow-cpu", "tensorflow"),
-    "numpy": ("numpy",),
-    "sentencepiece": ("sentencepiece",),
-}
+# What decides the numbers of a run, by the name shown, and the distributions that provide it under another one.
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "seqio", "t5", "tensorflow", "numpy", "sentencepiece")
+_DISTRIBUTIONS = {"orbax": ("orbax-checkpoint",), "tensorflow": ("tensorflow-cpu", "tensorflow")}
 
 
 def versions() -> dict[str, str | None]:
@@ -36,8 +25,8 @@ def versions() -> dict[str, str | None]:
     They are read from the installed metadata: nothing is imported.
     """
     found: dict[str, str | None] = {"python": platform.python_version(), "t5xpg": t5xpg.__version__}
-    for name, distributions in _DISTRIBUTIONS.items():
-        found[name] = next((version for one in distributions if (version := _version(one))), None)
+    for name in _LIBRARIES:
+        found[name] = next((version for one in _DISTRIBUTIONS.get(name, (name,)) if (version := _version(one))), None)
     return found
 
 
@@ -58,13 +47,11 @@ def cpu_model() -> str | None:
     """The processor's name as the system gives it."""
     if sys.platform == "darwin":
         return output_of(["sysctl", "-n", "machdep.cpu.brand_string"])
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
             if key.strip() in ("model name", "Model", "cpu model") and value.strip():
                 return " ".join(value.split())
-    except OSError:
-        pass
     return platform.processor() or None
 
 
@@ -72,22 +59,19 @@ def usable_cores() -> int:
     """How many processor cores this process may use: its affinity, and a container's limit where there is one."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS does not
     cores = len(affinity(0)) if affinity is not None else (os.cpu_count() or 1)
-    try:
+    with contextlib.suppress(OSError, ValueError):  # no limit of this kind here
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         if quota != "max":
             cores = min(cores, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):  # no limit of this kind here
-        pass
     return cores
 
 
 def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     """{"commit": 40 hex digits, "clean": whether the tree equals it} of the checkout that holds t5xpg.
 
-    None where git is missing, or t5xpg is not tracked in a checkout (an installed package inside somebody else's
-    repository). `folder` is the root of the checkout, by default where the package lies. Files that git ignores do
-    not count; untracked ones do, because they could be imported. In an image, which has no repository, T5XPG_REVISION
-    says what it was made of: a commit, with a + behind it where the tree had changes.
+    None where git is missing, or t5xpg is not tracked in a checkout. folder: the root of the checkout, by default where
+    the package lies. Untracked files count, as they could be imported; those that git ignores do not. In an image,
+    T5XPG_REVISION says what it was made of: a commit, with a + behind it where the tree had changes.
     """
     revision = os.environ.get("T5XPG_REVISION", "")
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
@@ -127,13 +111,7 @@ def output_of(command: Sequence[str]) -> str | None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-            env=variables,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False, env=variables
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

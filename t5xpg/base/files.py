@@ -1,7 +1,5 @@
 """Writing files and folders so that an interruption leaves the earlier ones whole."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -201,10 +199,8 @@ def _host() -> str:
 def _lives(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
+    except OSError as error:  # PermissionError: another user's
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

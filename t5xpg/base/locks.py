@@ -4,8 +4,6 @@ A lock is a file that a process holds with flock, so that it ends with the proce
 The record of the holder in the file serves the message alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -45,21 +43,17 @@ def hold(
                 wait(f"{_holder(file)} Waiting for it …")
                 waiting = True
             time.sleep(poll_seconds)
-        _write_holder(file, doing)
+        record = {"process": os.getpid(), "host": platform.node(), "doing": doing, "since": time.time()}
+        with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+            file.seek(0)
+            file.truncate(0)
+            file.write(json.dumps(record))
+            file.flush()
         try:
             yield
         finally:
             with contextlib.suppress(OSError):
                 file.truncate(0)
-
-
-def _write_holder(file: IO[str], doing: str) -> None:
-    record = {"process": os.getpid(), "host": platform.node(), "doing": doing, "since": time.time()}
-    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
-        file.seek(0)
-        file.truncate(0)
-        file.write(json.dumps(record))
-        file.flush()
 
 
 def _holder(file: IO[str]) -> str:

@@ -4,9 +4,6 @@
 take them as JSON (`to_record`), `run.records.TensorBoardWriter` as what they are.
 """
 
-from __future__ import annotations
-
-import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,8 +80,7 @@ def shown(value: MetricValue) -> str:
         return f"{int(value):,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    array = {Histogram: "values", Image: "pictures", Generic: "tensor"}[type(value)]
-    shape = " x ".join(map(str, getattr(value, array).shape))
+    shape = " x ".join(map(str, next(iter(vars(value).values())).shape))
     return f"{type(value).__name__.lower()} of {shape}"
 
 
@@ -93,15 +89,12 @@ def pack(values: Mapping[str, MetricValue]) -> tuple[dict[str, Any], dict[str, n
     message: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, value in values.items():
-        if isinstance(value, Histogram):
-            message[name], arrays[name] = {"kind": "histogram", "bins": value.bins}, value.values
-        elif isinstance(value, Image):
-            message[name], arrays[name] = {"kind": "image", "max_outputs": value.max_outputs}, value.pictures
-        elif isinstance(value, Generic):
-            summary = base64.b64encode(value.summary).decode("ascii")
-            message[name], arrays[name] = {"kind": "generic", "summary": summary}, value.tensor
+        if isinstance(value, Histogram | Image | Generic):
+            arrays[name], more = vars(value).values()
+            more = more.decode("latin-1") if isinstance(more, bytes) else more
+            message[name] = {"kind": type(value).__name__, "more": more}
         else:
-            message[name] = {"kind": "plain", "value": value}
+            message[name] = {"value": value}
     return message, arrays
 
 
@@ -114,11 +107,9 @@ def _unpacked(facts: Mapping[str, Any], array: np.ndarray | None) -> MetricValue
     if array is None:
         value: int | float | str | None = facts["value"]
         return value
-    if facts["kind"] == "histogram":
-        return Histogram(array, facts["bins"])
-    if facts["kind"] == "image":
-        return Image(array, facts["max_outputs"])
-    return Generic(array, base64.b64decode(facts["summary"]))
+    if facts["kind"] == "Generic":
+        return Generic(array, facts["more"].encode("latin-1"))
+    return (Histogram if facts["kind"] == "Histogram" else Image)(array, facts["more"])
 
 
 def _described(array: np.ndarray) -> dict[str, Any]:

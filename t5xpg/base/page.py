@@ -1,7 +1,5 @@
 """Text, numbers and tables for people: as Markdown that shows exactly them, and in columns for a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,9 +98,6 @@ def block_of(text: str, begin: str, end: str, file: Path) -> str:
 
 
 def with_block(text: str, new: str, begin: str, end: str, file: Path, heading: str = "## Results") -> str:
-    """The page with `new`, markers included, in place of its block, or at its end under `heading` where it has none.
-
-    Raises UserError for broken markers.
-    """
+    """The page with `new`, markers included, in place of its block, or at its end under `heading`. Raises UserError."""
     old = block_of(text, begin, end, file)
     return text.replace(old, new) if old else f"{text.rstrip()}\n\n{heading}\n\n{new}\n"

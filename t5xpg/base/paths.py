@@ -1,7 +1,5 @@
 """Where things lie in a checkout."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -37,3 +35,8 @@ def shown(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def run_directory(chosen: str) -> Path:
+    """A run directory as it was typed: a path, or a name in `runs_directory`."""
+    return Path(chosen) if os.sep in chosen else runs_directory() / chosen

@@ -4,8 +4,6 @@ Where the environment names a file descriptor, the begin and the end of a phase 
 otherwise this costs nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

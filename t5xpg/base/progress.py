@@ -1,7 +1,5 @@
 """A progress line: rewritten in place on a terminal, a plain line now and then anywhere else."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import os
@@ -9,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import ClassVar, Self, TextIO
 
 _REDRAW_SECONDS = 0.1  # on a terminal
@@ -22,15 +19,13 @@ _FALLBACK_COLUMNS = 80
 class Progress:
     """Shows how far some work is; a context manager.
 
-    On a terminal one line is rewritten: label, bar, percent, count, rate, time left and the note, cut to the
-    terminal's width. Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every `interval` seconds, the
-    first after a second, and one at the end.
-
-    `total` is the count at the end (None where unknown), `unit` the plural of what is counted ("steps"), `initial`
-    the count at the start where earlier work is continued. `stream` defaults to the standard error at the time.
+    On a terminal one line is rewritten, cut to its width: label, bar, percent, count, rate, time left and the note.
+    Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every `interval` seconds, the first after a second,
+    and one at the end. total: the count at the end, None where unknown. unit: the plural of what is counted ("steps").
+    initial: the count at the start where earlier work is continued. stream: by default the standard error at the time.
     """
 
-    _active: ClassVar[list[Progress]] = []  # the innermost is last: the one whose line stands on the terminal
+    _active: ClassVar[list["Progress"]] = []  # the innermost is last: the one whose line stands on the terminal
     _default: ClassVar[TextIO | None] = None  # instead of the standard error
 
     def __init__(
@@ -67,9 +62,7 @@ class Progress:
             self._next_drawing = self._started + min(self._interval, _FIRST_LINE_SECONDS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *rest: object) -> None:
         with self._lock:
             if self in self._active:
                 self._active.remove(self)

@@ -1,7 +1,5 @@
 """Which processes train together: as they were named, or as the scheduler says that started them. Without JAX."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,10 +35,7 @@ class RequestedHosts:
 def requested_hosts(
     coordinator: str | None, processes: str | None, process: str | None, environment: Mapping[str, str]
 ) -> RequestedHosts | None:
-    """What was asked for, by options and otherwise by the environment; None for this process alone.
-
-    Raises UserError where that is only a part, or cannot be.
-    """
+    """What was asked for by options, else by the environment; None for this process alone. Raises UserError."""
     given = {
         "COORDINATOR": coordinator or _first(environment, COORDINATOR),
         "PROCESSES": processes or _first(environment, PROCESSES),

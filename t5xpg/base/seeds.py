@@ -1,7 +1,5 @@
 """One seed, many named streams: the part that needs no jax (models/rng.py makes JAX keys)."""
 
-from __future__ import annotations
-
 import hashlib
 
 from t5xpg.base.errors import UserError

@@ -4,9 +4,6 @@ Nothing is compiled, exported, cached or written. TensorFlow is started only for
 nothing is known without it. What `make train` would make first is no problem.
 """
 
-from __future__ import annotations
-
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,7 +13,6 @@ from jax.sharding import AbstractMesh, Mesh
 from t5xpg import distributed
 from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.paths import shown
 from t5xpg.check import data as data_checks
 from t5xpg.check import run as run_checks
 from t5xpg.check import start as start_checks
@@ -47,8 +43,8 @@ def check(
         found.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
     else:
         if not mistakes:
-            found.append(Finding("gin", f"{shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
-        directory = RunDirectory(run or _own_run(loaded))
+            found.append(Finding("gin", f"{paths.shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
+        directory = RunDirectory(run or paths.run_directory(loaded.experiment.model_dir or loaded.name))
         found += findings(loaded, directory, device=device)
     return report(found)
 
@@ -93,11 +89,6 @@ def findings(
     yield from run_checks.look_at(loaded, directory, data=data)
 
 
-def _own_run(loaded: LoadedConfig) -> Path:
-    chosen = loaded.experiment.model_dir or loaded.name
-    return Path(chosen) if os.sep in chosen else paths.runs_directory() / chosen
-
-
 def _loggers(experiment: Experiment) -> Iterator[Finding]:
     for logger in experiment.loggers:
         name = type(logger).__name__
@@ -135,12 +126,9 @@ def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
         yield Finding("batch", f"{rows} x {lengths} tokens in {parts} part{'s' if parts > 1 else ''}")
     devices = distributed.batch_parts(mesh)
     if experiment.eval_dataset.batch_size != rows and experiment.eval_dataset.batch_size % devices:
-        yield Finding(
-            "batch",
-            f"The batch of the evaluation, {experiment.eval_dataset.batch_size} rows, does not divide into "
-            f"{devices} data-parallel devices.",
-            problem=True,
-        )
+        evaluated = f"The batch of the evaluation, {experiment.eval_dataset.batch_size} rows,"
+        text = f"{evaluated} does not divide into {devices} data-parallel devices."
+        yield Finding("batch", text, problem=True)
 
 
 def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | None) -> Iterator[Finding]:

@@ -1,7 +1,5 @@
 """The task that a stream reads: its text, its cache, its spans and its vocabulary."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 

@@ -1,14 +1,11 @@
 """`make estimate`: what a whole run takes, from a start as training makes it and a few timed steps."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +28,6 @@ PROBE_SECONDS = 10.0  # of timed updates, after those that warm up
 _WARM_UP, _FEWEST, _MOST = 2, 5, 200
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds of the parts of a run, and how often each comes. start: from the command to the first update."""
-
-    start: float
-    update: float
-    updates: int
-    evaluation: float
-    evaluations: int
-    save: float
-    saves: int
-
-    @property
-    def total(self) -> float:
-        parts = (self.update * self.updates, self.evaluation * self.evaluations, self.save * self.saves)
-        return self.start + sum(parts)
-
-
 def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
     """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine.
 
@@ -68,9 +47,13 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
     save = _time_save(experiment, state)
     evaluation = _time_evaluation(built, eval_step, state)
     updates = experiment.total_steps
-    evaluations, saves = (_periods(updates, each) for each in (experiment.eval_period, experiment.checkpoints.period))
-    times = Times(start, update, updates, evaluation * (batches or 0), 1 + evaluations, save, saves)
-    _print(loaded, built, times, batches, train_step.memory_analysis(), price_per_hour)
+    evaluations, saves = (-(-updates // each) for each in (experiment.eval_period, experiment.checkpoints.period))
+    times = {  # how often each part of the run comes, and its seconds
+        "updates": (updates, update),
+        "evaluations": (1 + evaluations, evaluation * (batches or 0)),
+        "checkpoints": (saves, save),
+    }
+    _print(loaded, built, start, times, batches, train_step.memory_analysis(), price_per_hour)
     return 0
 
 
@@ -165,11 +148,6 @@ def _token_bytes(built: Assembly) -> jax.Array:
     return jax.device_put(counts, jax.sharding.NamedSharding(built.mesh, jax.sharding.PartitionSpec()))
 
 
-def _periods(total: int, period: int) -> int:
-    """How often something happens that happens every `period` updates and at the end."""
-    return -(-total // period)
-
-
 def _seconds_since_the_command() -> float:
     """What starting the program and reading the configuration took; 0 where the system does not say."""
     try:
@@ -182,15 +160,18 @@ def _seconds_since_the_command() -> float:
 def _print(
     loaded: LoadedConfig,
     built: Assembly,
-    times: Times,
+    start: float,
+    times: dict[str, tuple[int, float]],
     batches: int | None,
     memory: Any,
     price_per_hour: float | None,
 ) -> None:
     experiment, devices, selection = loaded.experiment, built.devices, loaded.experiment.selection
+    updates, update = times["updates"]
+    total = start + sum(number * seconds for number, seconds in times.values())
     flops = experiment.train_dataset.batch_size * experiment.model.flops_per_example(experiment.lengths)
     peak = hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
-    share = hardware.share_of_peak(flops / times.update, peak)
+    share = hardware.share_of_peak(flops / update, peak)
     of_peak = f", {share:.0%} of the peak" if share is not None else ""
     cpu = f" ({environment.cpu_model()})" if devices["platform"] == "cpu" else ""
     print(f"{loaded.name} on {devices['count']} x {devices['kind']}{cpu}")
@@ -198,31 +179,32 @@ def _print(
     def line(what: str, text: str) -> None:
         print(f"{what:<13}{text}")
 
-    def repeated(what: str, number: int, seconds: float, digits: int, note: str = "") -> None:
+    def repeated(what: str, digits: int, note: str = "") -> None:
+        number, seconds = times[what]
         line(what, f"{number:,} x {seconds:.{digits}f} s{note} = {duration(number * seconds)}")
 
     line("parameters", f"{experiment.model.num_params:,}")
-    line("operations", f"{flops / 1e9:,.1f} GFLOP an update, {flops * times.updates:.3g} in all{of_peak}")
+    line("operations", f"{flops / 1e9:,.1f} GFLOP an update, {flops * updates:.3g} in all{of_peak}")
     if memory is not None:
         size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         line("memory", f"{size / 2**20:,.0f} MiB a device")
-    line("start", duration(times.start))
-    repeated("updates", times.updates, times.update, 3)
+    line("start", duration(start))
+    repeated("updates", 3)
     if batches is None:
-        line("evaluations", f"{times.evaluations} over a whole split of unknown length: not counted")
+        line("evaluations", f"{times['evaluations'][0]} over a whole split of unknown length: not counted")
     else:
-        repeated("evaluations", times.evaluations, times.evaluation, 2, f" ({batches} batches)")
+        repeated("evaluations", 2, f" ({batches} batches)")
     if experiment.infer_eval_period is not None:
-        number = _periods(times.updates, experiment.infer_eval_period)
+        number = -(-updates // experiment.infer_eval_period)
         line("metrics", f"{number} x INFER_EVAL_STEPS batches of every task, predicted: not counted")
-    repeated("checkpoints", times.saves, times.save, 2)
+    repeated("checkpoints", 2)
     if selection is not None and selection.keep:
-        line("", f"and {times.save:.2f} s for each evaluation that is the best so far, out of their turn")
+        line("", f"and {times['checkpoints'][1]:.2f} s for each evaluation that is the best so far, out of their turn")
     if selection is not None and selection.patience is not None:
         line("early stop", f"as soon as {selection.metric} has not been better for {selection.patience} evaluations")
-    line("in all", f"{duration(times.total)} ({times.total:,.0f} s)")
+    line("in all", f"{duration(total)} ({total:,.0f} s)")
     if price_per_hour is not None:
-        line("cost", f"{times.total / 3600 * price_per_hour:,.2f} at {price_per_hour:g} an hour")
+        line("cost", f"{total / 3600 * price_per_hour:,.2f} at {price_per_hour:g} an hour")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 1.5 * environment.usable_cores():
         print(f"other programs are running (load {load:.0f}): alone on the machine it would be faster")

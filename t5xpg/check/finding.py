@@ -1,7 +1,5 @@
 """What a check finds: lines of a table, and whether something stands in the way of training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

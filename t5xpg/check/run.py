@@ -1,20 +1,17 @@
 """The run directory: whether what lies there is this run."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
-from t5xpg.base.paths import shown
 from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import deciding, run_identity
+from t5xpg.run.checkpoint.folders import last_meta, saved_steps
 from t5xpg.run.directory import RunDirectory, differences
 
 
@@ -33,9 +30,9 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
     except UserError as error:
         yield Finding("run", str(error), problem=True)
         return
-    step = max(_steps(directory), default=0)
+    step = max(saved_steps(directory.checkpoints), default=0)
     if not recorded["identity"]:
-        yield Finding("run", f"new, in {shown(directory.path)}")
+        yield Finding("run", f"new, in {paths.shown(directory.path)}")
         return
     found = differences(recorded, loaded.name, identity)
     if found:
@@ -43,7 +40,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
         return
     total = loaded.experiment.total_steps
     where = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
-    yield Finding("run", f"{where}, in {shown(directory.path)}")
+    yield Finding("run", f"{where}, in {paths.shown(directory.path)}")
 
 
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
@@ -59,19 +56,10 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     return identity
 
 
-def _steps(directory: RunDirectory) -> list[int]:
-    folders = directory.checkpoints.iterdir() if directory.checkpoints.is_dir() else ()
-    return [int(folder.name) for folder in folders if folder.name.isdecimal() and folder.is_dir()]
-
-
 def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
     """The model's settings that stand in the last checkpoint, for a folder whose run.json is gone."""
-    for step in sorted(_steps(directory), reverse=True):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged one: for the checkpoints to say
-            meta = read_json(directory.checkpoints / str(step) / "meta" / "metadata")
-            of_model = {
-                name if name.startswith("model") else f"model.{name}": meta["settings"][name]
-                for name in meta["settings"]
-            }
-            return {"experiment": str(meta["experiment"]), "identity": {"settings": deciding(of_model)}}
-    return {"experiment": "", "identity": {}}
+    meta = last_meta(directory.checkpoints)
+    if not meta or not isinstance(meta.get("settings"), dict):
+        return {"experiment": "", "identity": {}}
+    of_model = {name if name.startswith("model") else f"model.{name}": one for name, one in meta["settings"].items()}
+    return {"experiment": str(meta.get("experiment")), "identity": {"settings": deciding(of_model)}}

@@ -1,14 +1,11 @@
 """What a run starts from, and what it is selected by: whether they are there, and fit the task."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any
 from t5xpg.base.paths import shown
 from t5xpg.check.data import describe
 from t5xpg.check.finding import Finding
@@ -20,6 +17,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.needs import PlannedIds
 from t5xpg.optim import state
 from t5xpg.run.best import BestMetric, validation_names
+from t5xpg.run.checkpoint.folders import last_meta
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
@@ -30,7 +28,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick:
     experiment = loaded.experiment
     meta = None
     if experiment.initial is not None:
-        own = _own_meta(directory).get(initial_state.NAME)
+        own = last_meta(directory.checkpoints).get(initial_state.NAME)
         if own is not None and own["named"] == experiment.initial.checkpoint:
             text = f"was {own['experiment']} after step {own['step']:,}, which is not needed any more"
             yield Finding("start", text)
@@ -102,13 +100,3 @@ def _best(selection: BestMetric, require: Callable[[], None]) -> Finding:
     ends = "" if patience is None else f"; ends after {patience} in a row without a better one"
     kept = "kept" if selection.keep else "not kept"
     return Finding("best", f"{selection.metric}, {selection.mode}, {kept}{ends}")
-
-
-def _own_meta(directory: RunDirectory) -> dict[str, Any]:
-    """The meta of the run's own last checkpoint; empty where there is none that can be read."""
-    folders = [path for path in directory.checkpoints.glob("*") if path.name.isdecimal()]
-    for folder in sorted(folders, key=lambda path: -int(path.name)):
-        meta = json_object_if_any(folder / "meta" / "metadata")  # a damaged one: for the checkpoints to say
-        if meta:
-            return meta
-    return {}

@@ -8,9 +8,8 @@ On several hosts every process runs the same program. Each reads the rows of a b
 all of them compute. What a run writes, the first one writes; to checkpoints all of them add their parts.
 """
 
-from __future__ import annotations
-
-from t5xpg.distributed.group import ALONE, Alone, Group, Processes
+# ruff: noqa: F401  what other rooms and gin files name
+from t5xpg.distributed.group import ALONE, Group, Processes
 from t5xpg.distributed.joining import join
 from t5xpg.distributed.mesh import (
     DATA,
@@ -37,32 +36,3 @@ from t5xpg.distributed.sharding import (
     state_shardings,
     with_shardings,
 )
-
-__all__ = [
-    "ALONE",
-    "DATA",
-    "MODEL",
-    "SLICE",
-    "STANDARD_RULES",
-    "Alone",
-    "Group",
-    "LogicalAxisRules",
-    "MeshConfig",
-    "Processes",
-    "batch_parts",
-    "batch_parts_of",
-    "batch_sharding",
-    "check_batch_size",
-    "jit_create",
-    "jit_eval_step",
-    "jit_train_step",
-    "join",
-    "make_mesh",
-    "params_shardings",
-    "path_names",
-    "replicated",
-    "shard_batch",
-    "standard_logical_axis_rules",
-    "state_shardings",
-    "with_shardings",
-]

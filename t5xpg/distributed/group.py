@@ -7,18 +7,17 @@ never comes to its end. A process that dies without a word is missed by the firs
 store has gone with it, and JAX ends the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import platform
+import re
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.signals import StopRequest
@@ -67,88 +66,29 @@ _STORE = "t5xpg"
 _FAILED, _STOP = f"{_STORE}/notice/failed", f"{_STORE}/notice/stop"
 _ALIVE = f"{_STORE}/alive"
 # In the texts of what collective operations and the store raise when another process has gone.
-_BROKEN = (
-    "Gloo",
-    "gloo",
-    "NCCL",
-    "UNAVAILABLE",
-    "Connection",
-    "coordination service",
-    "CoordinationService",
-    "Barrier",
-)
+_BROKEN = re.compile("[Gg]loo|NCCL|UNAVAILABLE|Connection|coordination service|CoordinationService|Barrier")
 
 
-class Group(Protocol):
-    """The processes of a run. Calls of one name come in the same order in every process."""
+class Stop:
+    """Whether a run stops before its end; of one process, as it is asked itself."""
 
-    process: int
-    count: int
-
-    @property
-    def first(self) -> bool:
-        """Whether this process writes what one alone writes."""
-
-    def broadcast(self, name: str, value: bytes = b"") -> bytes:
-        """What the first process gives as `value`; those of the others count for nothing."""
-
-    def gather(self, name: str, value: bytes) -> list[bytes]:
-        """The values of all processes, in their order, on the first one; an empty list on the others, at once."""
-
-    def barrier(self, name: str) -> None:
-        """Return when all processes have called it."""
-
-    def follow(self, request: StopRequest, step: int) -> Stop:
-        """How this run hears of requests to stop, of which `request` is this process's. step: updates so far."""
-
-
-class Stop(Protocol):
-    """Whether a run stops before its end."""
+    def __init__(self, request: StopRequest) -> None:
+        self.request = request
 
     def reached(self, step: int) -> bool:
         """Whether the update `step`, just begun, is the last one. To be asked after every update."""
+        return self.request.requested
 
     @property
     def number(self) -> int | None:
         """The signal that asked for it, of whichever process; None while none has."""
+        return self.request.number
 
 
-class Alone:
-    """One process."""
-
-    process, count, first = 0, 1, True
-
-    def broadcast(self, name: str, value: bytes = b"") -> bytes:
-        """See `Group`."""
-        return value
-
-    def gather(self, name: str, value: bytes) -> list[bytes]:
-        """See `Group`."""
-        return [value]
-
-    def barrier(self, name: str) -> None:
-        """See `Group`."""
-
-    def follow(self, request: StopRequest, step: int) -> Stop:
-        """See `Group`."""
-        return _OwnStop(request)
-
-
-class _OwnStop:
-    def __init__(self, request: StopRequest) -> None:
-        self._request = request
-
-    def reached(self, step: int) -> bool:
-        return self._request.requested
-
-    @property
-    def number(self) -> int | None:
-        return self._request.number
-
-
-class _SharedStop:
+class _SharedStop(Stop):
     def __init__(self, request: StopRequest, together: StopTogether) -> None:
-        self.request, self.together = request, together
+        super().__init__(request)
+        self.together = together
         self.heard: int | None = None
         self.announced = False
 
@@ -160,7 +100,33 @@ class _SharedStop:
         return self.heard if self.heard is not None else self.request.number
 
 
-class Processes:
+class Group:
+    """The processes of a run; this class is one alone. Calls of one name come in the same order in every process."""
+
+    process, count = 0, 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes what one alone writes."""
+        return self.process == 0
+
+    def broadcast(self, name: str, value: bytes = b"") -> bytes:
+        """What the first process gives as `value`; those of the others count for nothing."""
+        return value
+
+    def gather(self, name: str, value: bytes) -> list[bytes]:
+        """The values of all processes, in their order, on the first one; an empty list on the others, at once."""
+        return [value]
+
+    def barrier(self, name: str) -> None:
+        """Return when all processes have called it."""
+
+    def follow(self, request: StopRequest, step: int) -> Stop:
+        """How this run hears of requests to stop, of which `request` is this process's. step: updates so far."""
+        return Stop(request)
+
+
+class Processes(Group):
     """Several processes. Made by `joining.join`."""
 
     def __init__(self, client: Any, process: int, count: int) -> None:
@@ -175,13 +141,7 @@ class Processes:
         self._heard: dict[str, tuple[str, float]] = {}  # of each process, the last sign of life and when it came
         self._watcher = threading.Thread(target=self._watch, name="hosts", daemon=True)
 
-    @property
-    def first(self) -> bool:
-        """See `Group`."""
-        return self.process == 0
-
     def broadcast(self, name: str, value: bytes = b"") -> bytes:
-        """See `Group`."""
         key = self._key(name)
         if self.first:
             self._client.key_value_set_bytes(key, value)
@@ -189,7 +149,6 @@ class Processes:
         return bytes(self._client.blocking_key_value_get_bytes(key, _EVER))
 
     def gather(self, name: str, value: bytes) -> list[bytes]:
-        """See `Group`."""
         key = self._key(name)
         if not self.first:
             self._client.key_value_set_bytes(f"{key}/{self.process}", value)
@@ -200,12 +159,9 @@ class Processes:
         return [value, *values]
 
     def barrier(self, name: str) -> None:
-        """See `Group`."""
         self._client.wait_at_barrier(self._key(name), _EVER)
 
     def follow(self, request: StopRequest, step: int) -> Stop:
-        """See `Group`."""
-
         def promise(last: int) -> None:
             self._client.key_value_set(f"{_STORE}/last/{self.process}", str(last))
 
@@ -231,7 +187,7 @@ class Processes:
 
         Returns None where this process is the one that failed.
         """
-        broken = not isinstance(error, UserError) and any(word in str(error) for word in _BROKEN)
+        broken = not isinstance(error, UserError) and _BROKEN.search(str(error)) is not None
         if broken and (reason := self._reason_of_another()) is not None:
             return reason
         text = str(error).strip() if isinstance(error, UserError) else _named(error)
@@ -325,7 +281,7 @@ class Processes:
         return None
 
 
-ALONE = Alone()
+ALONE = Group()
 
 
 def lost_seconds() -> float:

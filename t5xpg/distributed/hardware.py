@@ -1,7 +1,5 @@
 """What the hardware can do at most: operations a second, of which a share is reached, and bytes of memory."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import math
@@ -76,13 +74,11 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
 def best_peak_flops(
     dtype: str, *, size: int = 1024, seconds: float = 0.3, memory: Path | None = None, again: bool = True
 ) -> float:
-    """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib.
+    """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib: other programs can
+    only make a measurement too low.
 
-    again: whether it is measured also where it is known; it takes half a second.
-
-    Other programs can only make a measurement too low, so the best one is nearest to the truth. It is kept in
-    `t5xpg/peaks.json` of the user's cache folder (XDG_CACHE_HOME), or in `memory`; where that cannot be written, every
-    start measures for itself.
+    again: whether it is measured also where it is known; it takes half a second. It is kept in `t5xpg/peaks.json` of
+    the user's cache folder (XDG_CACHE_HOME), or in `memory`; where that cannot be written, every start measures.
     """
     jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
     key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
@@ -102,8 +98,7 @@ def best_peak_flops(
 def peak_flops_of_mesh(mesh: Mesh, dtype: str, *, again: bool = False) -> float | None:
     """Floating point operations a second of all devices of a mesh together, for a share of the peak.
 
-    Published where it is; measured for CPUs, as one machine's however many devices are simulated on it, where it is not
-    known from earlier or may be `again`; None for other devices.
+    Published where it is; measured for CPUs, as of one machine however many devices are simulated; None for others.
     """
     first = mesh.devices.flat[0]
     published = peak_flops(first, dtype)

@@ -1,7 +1,5 @@
 """Joining the other processes of a run, and leaving them: at the end, or with the reason why there is another end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -94,10 +94,9 @@ class MeshConfig:
     """How many devices along each axis of the mesh, and what lies along them.
 
     data: -1 takes all devices that `slices` and `model` leave. devices: use only the first so many; None takes all, or,
-    where `data` is given, as many as slices * data * model.
-    slices: groups of data * model devices each, between which a network lies (slices of TPUs, machines with GPUs). In
-    T5X's words, the mesh has the shape (1, data, model) over ICI and (slices, 1, 1) over DCN.
-    rules: which axis of an array lies along which axis of the mesh.
+    where `data` is given, as many as slices * data * model. slices: groups of data * model devices each, between which
+    a network lies (slices of TPUs, machines with GPUs); in T5X's words, the mesh is (1, data, model) over ICI and
+    (slices, 1, 1) over DCN. rules: which axis of an array lies along which axis of the mesh.
     """
 
     data: int = -1
@@ -139,9 +138,10 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     else:
         count = config.slices * config.data * config.model
     if not 1 <= count <= len(available):
-        kind = available[0].platform.upper()
+        kind, number = available[0].platform.upper(), len(available)
+        there = f"is 1 {kind} device" if number == 1 else f"are {number} {kind} devices"
         raise UserError(
-            f"The mesh asks for {count} devices ({config}); here {_are(len(available), kind)}. "
+            f"The mesh asks for {count} devices ({config}); here {there}. "
             "Lower MeshConfig.data, MeshConfig.model, MeshConfig.slices or MeshConfig.devices."
         )
     shape = config.shape(count)
@@ -177,7 +177,3 @@ def _by_slices(devices: list[jax.Device], shape: dict[str, int]) -> np.ndarray:
             f"MeshConfig.slices is {slices}, each of {data * model} devices, and these {len(devices)} devices lie in "
             f"{of_hardware} slices. Set MeshConfig.slices to that, and data * model to the devices of one."
         ) from error
-
-
-def _are(count: int, kind: str) -> str:
-    return f"is 1 {kind} device" if count == 1 else f"are {count} {kind} devices"

@@ -5,8 +5,6 @@ hosts share, and the first one reads them all. What it then has is what one proc
 so that a checkpoint does not know how many processes wrote it.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,10 +23,6 @@ Position = dict[str, np.ndarray]
 class Positioned(Protocol):
     """A stream of batches, but for its batches."""
 
-    @property
-    def waited(self) -> float:
-        """Seconds that were waited for batches."""
-
     def state(self) -> Position:
         """The position of the next batch."""
 
@@ -41,11 +35,6 @@ class SharedPositions:
 
     def __init__(self, stream: Positioned, folder: Path, group: Group) -> None:
         self._stream, self._folder, self._group = stream, folder, group
-
-    @property
-    def waited(self) -> float:
-        """Seconds that this process has waited for batches."""
-        return self._stream.waited
 
     def state(self) -> Position:
         """The position of the next batch; on other processes than the first, their part of it."""

@@ -1,10 +1,8 @@
 """Which rows of a batch a process holds, and its arrays of them as parts of arrays over the devices of all."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -22,7 +20,7 @@ class HeldRows:
     shards: tuple[int, ...]
 
     @classmethod
-    def of_all(cls, batch_size: int) -> HeldRows:
+    def of_all(cls, batch_size: int) -> Self:
         """The whole batch."""
         return cls(batch_size, batch_size, (0,))
 
@@ -73,9 +71,10 @@ def require_devices_of_all(mesh: Mesh, processes: int) -> None:
     there = {device.process_index for device in mesh.devices.flat}
     idle = sorted(set(range(processes)) - there)
     if idle:
+        listed = ", ".join(map(str, idle[:5])) + (" and more" if len(idle) > 5 else "")
         axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
         raise UserError(
-            f"The mesh ({axes}) has no device of process {_listed(idle)}, and {processes} processes were started. Take "
+            f"The mesh ({axes}) has no device of process {listed}, and {processes} processes were started. Take "
             "a mesh over all devices (gin/partitioning/data_parallel.gin), or start fewer processes."
         )
 
@@ -88,8 +87,3 @@ def on_mesh(tree: object, shardings: object) -> object:
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     return jax.tree.map(place, tree, shardings)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5]))
-    return f"{shown} and more" if len(numbers) > 5 else shown

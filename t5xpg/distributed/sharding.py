@@ -1,7 +1,5 @@
 """Where the state and the batches lie on a mesh."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
@@ -208,16 +206,11 @@ def jit_create(create: Callable[..., TrainState], shardings: TrainState, *argume
 
 
 def jit_train_step(
-    step: Callable[..., Any],
-    mesh: Mesh,
-    shardings: TrainState,
-    more: int = 0,
-    rules: LogicalAxisRules = STANDARD_RULES,
+    step: Callable[..., Any], mesh: Mesh, shardings: TrainState, more: int = 0, rules: LogicalAxisRules = STANDARD_RULES
 ) -> Any:
     """`step(state, batch, ...) -> (state, metrics)`, compiled; the old state's memory is reused for the new one.
 
-    more: how many further arguments `step` takes, which lie on every device. rules: what activations
-    follow.
+    more: how many further arguments `step` takes, which lie on every device. rules: what activations follow.
     """
     return jax.jit(
         _on_mesh(step, mesh, rules),

@@ -1,12 +1,11 @@
 """What the frequencies of tokens alone give: the loss and the accuracy that a model has to beat."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -28,7 +27,7 @@ class Unigram:
     counts: np.ndarray
 
     @classmethod
-    def of(cls, batches: Iterable[Mapping[str, np.ndarray]], layout: BatchLayout, vocab_size: int) -> Unigram:
+    def of(cls, batches: Iterable[Mapping[str, np.ndarray]], layout: BatchLayout, vocab_size: int) -> Self:
         """Counted in batches of training."""
         counts = np.zeros(vocab_size)
         for batch in batches:

@@ -1,7 +1,5 @@
 """What a run has learned: the loss of a whole held-out split, the metrics of its tasks, sample predictions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base import metric_values
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_atomically, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
@@ -21,6 +18,7 @@ from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.evaluate.baselines import unigram_of_training
 from t5xpg.evaluate.infer import Predictor
+from t5xpg.evaluate.infer_sources import changed
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
 from t5xpg.evaluate.trained_model import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
@@ -43,19 +41,15 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a checkpoint of a run on its whole validation split; writes samples.json and evaluation.json.
 
-    step: of the checkpoint, "best", or None for the last one.
-    split: another split of the task; what is found goes into the folder evaluation/<split>/, and no samples are made.
-    task: another task or mixture with the ids that the run was trained on, and its own objective; likewise, into
-      evaluation/<task>/, with a split into evaluation/<task>/<split>/.
+    step: of the checkpoint, "best", or None for the last one. split: another split of the task. task: another task or
+    mixture with the ids that the run was trained on, and its own objective. What is found of these goes into the folder
+    evaluation/[<task>/][<split>/], and no samples are made.
 
-    Beside the loss stands that of the frequencies of tokens in training ("unigram"): what has learned is below it.
-    Of a mixture, the loss of every task is measured as well. The metrics of the tasks (`metric_fns`), where they have
-    any, are computed by `seqio.Evaluator` on predictions by the experiment's method of decoding, and on scores. What
-    does not fit into evaluation.json goes into the folder evaluation/: predictions/<task>.jsonl, and metrics.jsonl, a
-    history; pictures and histograms into TensorBoard's folder.
-
-    Raises UserError, before anything is exported or measured, where the run is not one of this experiment with these
-    settings; what was measured would stand for another run.
+    Beside the loss stands that of the frequencies of tokens in training ("unigram"); of a mixture the loss of every
+    task. The metrics of the tasks (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's
+    method of decoding, and on scores. What does not fit into evaluation.json goes into the folder evaluation/:
+    predictions/<task>.jsonl, and metrics.jsonl, a history; pictures and histograms into TensorBoard's folder.
+    Raises UserError, before anything is made or measured, where the run is not of this experiment and settings.
     """
     experiment = loaded.experiment
     directory = RunDirectory(path)
@@ -64,7 +58,7 @@ def evaluate(
     if task is not None and task != config.mixture_or_task_name:
         config, folder = of_task(config, task), folder / task
     if split is not None and split != config.split:
-        config, folder = _of_split(config, split), folder / split
+        config, folder = changed(config, f"SPLIT={split}", split=split), folder / split
     own = folder == directory.evaluation
     source = _prepared(loaded, directory, config)
     if config.max_batches != directory.read()["identity"].get("settings", {}).get("eval_dataset.max_batches"):
@@ -136,17 +130,7 @@ def evaluate(
 
 def of_task(config: DatasetConfig, task: str) -> DatasetConfig:
     """The dataset with another task in it, which makes of its text what it makes of it by itself."""
-    try:
-        return dataclasses.replace(config, mixture_or_task_name=task, objective=None)
-    except UserError as error:
-        raise UserError(f"TASK={task}: {error}") from None
-
-
-def _of_split(config: DatasetConfig, split: str) -> DatasetConfig:
-    try:
-        return dataclasses.replace(config, split=split)
-    except UserError as error:
-        raise UserError(f"SPLIT={split}: {error}") from None
+    return changed(config, f"TASK={task}", mixture_or_task_name=task, objective=None)
 
 
 def _write_history(
@@ -204,7 +188,10 @@ def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
         return prepare.prepare(config, experiment.needs)
     known = _evaluation_identity(experiment, prepare.DataIdentity({}), directory)
     directory.check(loaded.name, {name: value for name, value in known.items() if name not in ("data", "cache")})
-    _check_ids(config, directory)
+    # of a task of the table, the ids are known before anything is made; of others the data process knows
+    row, recorded = data_state.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
+    if row is not None and recorded is not None:
+        check_same_vocabulary(row.vocabulary, recorded, directory)
     source = prepare.prepare(config, experiment.needs)
     if config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
         directory.check(loaded.name, _evaluation_identity(experiment, source, directory))
@@ -219,13 +206,6 @@ def _evaluation_identity(
     settings = {name: value for name, value in identity["settings"].items() if name not in _WHILE_TRAINING}
     kept = {name: recorded[name] for name in _WHILE_TRAINING if name in recorded}
     return {**identity, "settings": {**settings, **kept}}
-
-
-def _check_ids(config: DatasetConfig, directory: RunDirectory) -> None:
-    """Raise UserError where a task of the table has other ids than the run; of others the data process knows."""
-    row, recorded = data_state.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
-    if row is not None and recorded is not None:
-        check_same_vocabulary(row.vocabulary, recorded, directory)
 
 
 def is_up_to_date(directory: RunDirectory, step: int) -> bool:

@@ -1,7 +1,5 @@
 """Predictions of a checkpoint of a run: for a prompt, for a file, for a split of its task."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -13,34 +11,13 @@ from t5xpg.base.page import one_line
 from t5xpg.base.progress import Progress
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.vocab.sentinels import blanks_of, fill
-from t5xpg.evaluate.infer_resume import PartialFile, open_partial
-from t5xpg.evaluate.infer_sources import (
-    FileSource,
-    Record,
-    Row,
-    Source,
-    json_line,
-    open_split,
-    read_records,
-    split_config,
-)
+from t5xpg.evaluate.infer_resume import open_partial
+from t5xpg.evaluate.infer_sources import Row, Source, file_source, json_line, open_split, read_records, split_config
 from t5xpg.evaluate.predictor import Answer, Predictor
 from t5xpg.evaluate.trained_model import Step
 from t5xpg.experiment import prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
-
-__all__ = [
-    "Answer",
-    "Predictor",
-    "Record",
-    "fill_in",
-    "predict_file",
-    "predict_split",
-    "print_filled",
-    "print_sample",
-    "read_records",
-]
 
 
 def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None) -> None:
@@ -79,38 +56,30 @@ def print_sample(text: str, prediction: str, target: str) -> None:
 
 
 def _filled(text: str, prediction: str) -> str:
-    """On one line. What the texts hold is cleaned before the marks, which are control characters, stand between it."""
-    return fill(one_line(text), one_line(prediction), *_marks())
-
-
-def _marks() -> tuple[str, str]:
-    """What stands around a filled blank: bold on a terminal."""
-    return ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
+    """On one line, blanks bold on a terminal. Texts are cleaned before these marks, which are control characters."""
+    marks = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
+    return fill(one_line(text), one_line(prediction), *marks)
 
 
 def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | None, step: Step = None) -> None:
     """Predict for every line of a JSONL file; write each record with "prediction" and "filled" added.
 
     A line holds {"inputs": text} (or "text"). Where several sequences are decoded for a record, "predictions" and
-    "scores" hold all of them, the best first. To the standard output where `target` is None; else the file appears
-    when all of it is written, and a start after an interruption goes on where that came.
-
-    Raises UserError that names the line, before the first prediction, for what is no such record, is longer than what
-    the model was trained on, or has a blank that the vocabulary has no sentinel for.
+    "scores" hold all of them, the best first. target: None for the standard output; else the file appears when all of
+    it is written, and a start after an interruption goes on there. Raises UserError that names the line, before the
+    first prediction, for what is no such record, is too long, or has a blank without a sentinel.
     """
     target = _output_file(target)
-    records = FileSource.read(source)
+    records = list(read_records(source))  # all, before anything else is done: not a mistake after hours
     predictor, _ = Predictor.from_run(loaded, path, step)
     for record in records:
         _check_tokens(predictor, record.text, f"{source}:{record.number}:")
-    _predict(predictor, FileSource(source, records, predictor), target)
+    _predict(predictor, file_source(source, records, predictor), target)
 
 
 def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | None, step: Step = None) -> None:
-    """The same for every row of a split of the task that the experiment evaluates on.
-
-    A record has "inputs", "targets" and "prediction"; "filled" where the inputs have blanks. What the split needs is
-    exported and cached where it is missing. Raises UserError where the task has no such split.
+    """The same for every row of a split of the task that the experiment evaluates on: {"inputs", "targets",
+    "prediction"}, and "filled" where the inputs have blanks. What the split needs is made where it is missing.
     """
     target = _output_file(target)
     directory = RunDirectory(path)
@@ -128,13 +97,12 @@ def _predict(predictor: Predictor, source: Source, target: Path | None) -> None:
         _write(predictor, source, sys.stdout.buffer, done=0)
         return
     identity = {**predictor.identity, "input": source.identity}
-    with open_partial(target, identity, predictor.batch_size) as partial:
-        count = _write(predictor, source, partial, partial.done)
-        partial.finish()
+    with open_partial(target, identity, predictor.batch_size) as (file, done):
+        count = _write(predictor, source, file, done)
     print(f"{count:,} predictions in {target}", file=sys.stderr)
 
 
-def _write(predictor: Predictor, source: Source, file: BinaryIO | PartialFile, done: int) -> int:
+def _write(predictor: Predictor, source: Source, file: BinaryIO, done: int) -> int:
     """Predict from row `done` on; each batch is handed on as soon as it is there. How many records there are then."""
     with Progress("predict", source.total, "records", initial=done) as progress:
         for batch in source.batches(done):
@@ -159,9 +127,7 @@ def _output_file(given: Path | None) -> Path | None:
     if given.is_dir():
         raise UserError(f"OUTPUT={given} is a folder. Expected a file, for instance {given / 'out.jsonl'}")
     if given.exists() and not given.is_file():
-        raise UserError(
-            f"OUTPUT={given} is no regular file (a pipe or a device). Leave it out to write to the terminal."
-        )
+        raise UserError(f"OUTPUT={given} is no regular file. Leave it out to write to the terminal.")
     return Path(os.path.realpath(given))
 
 

@@ -4,8 +4,6 @@ Lines lie in `<name>.partial` until all are there. Its first line says what they
 batches: what stood beside a row in a batch may decide its last bits, so a batch is made again from its first row.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -27,40 +25,15 @@ _FORMAT = 1
 _SHOWN = 5
 
 
-class PartialFile:
-    """The lines that there are. `done`: how many were there when it was opened, a multiple of a batch."""
-
-    def __init__(self, target: Path, file: BinaryIO, header: bytes, done: int) -> None:
-        self.done = done
-        self._target = target
-        self._file = file
-        self._header = header
-
-    def write(self, line: bytes) -> None:
-        """Append one line, with its end."""
-        self._file.write(line)
-
-    def flush(self) -> None:
-        """Give the lines to the system: they outlive this process."""
-        self._file.flush()
-
-    def finish(self) -> None:
-        """Make the file of all lines, whole or not at all, and remove what it was made from."""
-        self.flush()
-        self._file.seek(len(self._header))
-        with write_atomically(self._target) as whole:
-            shutil.copyfileobj(self._file, whole)
-        _partial(self._target).unlink()
-
-
 @contextlib.contextmanager
-def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> Iterator[PartialFile]:
-    """The lines of `target` that an earlier process has written, or none; this process alone may add to them.
+def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> Iterator[tuple[BinaryIO, int]]:
+    """A file behind the lines of `target` that an earlier process has written, and their number, in whole batches.
 
+    At the end of the block they become `target`, whole or not at all; after an error they stay for the next start.
     identity: JSON of what decides every line. Raises UserError where what is there was written of something else, is
-    not ours, or is being written.
+    not ours, or is being written: this process alone may add to it.
     """
-    path = _partial(target)
+    path = target.with_name(target.name + SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
     header = (json.dumps({_HEADER: _FORMAT, **to_json(identity)}, ensure_ascii=False) + "\n").encode()
     with _locked(path) as file:
@@ -68,7 +41,12 @@ def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> 
         if done:
             print(f"{path}: {done:,} records are done, going on behind them", file=sys.stderr)
         try:
-            yield PartialFile(target, file, header, done)
+            yield file, done
+            file.flush()
+            file.seek(len(header))
+            with write_atomically(target) as whole:
+                shutil.copyfileobj(file, whole)
+            path.unlink()
         except BaseException as error:
             if isinstance(error, OSError) and error.filename is None:
                 error.filename = str(path)  # writing to a full disk does not say where
@@ -79,10 +57,6 @@ def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> 
             elif isinstance(error, KeyboardInterrupt | SystemExit):
                 print(f"{path} keeps what is done: the same command goes on behind it", file=sys.stderr)
             raise
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(target.name + SUFFIX)
 
 
 @contextlib.contextmanager
@@ -105,10 +79,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _take_up(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
-    """Leave the file with its header and the lines of whole batches, and its position behind them; how many those are.
-
-    Raises UserError where it has another header.
-    """
+    """Leave the file behind its header and the lines of whole batches; how many those are. Raises UserError."""
     found = file.readline()
     if found != header:
         if not header.startswith(found):  # else its first write was cut off

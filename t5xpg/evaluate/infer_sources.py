@@ -1,21 +1,20 @@
 """Where the rows that are predicted come from: a file of JSON lines, or a split of the experiment's task."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import inputs_and_targets
+from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.text.lines import bounded_lines, json_object, string_in, text_of_line
 from t5xpg.data.vocab.sentinels import blanks_of
@@ -51,11 +50,8 @@ def read_records(source: Path) -> Iterator[Record]:
             text = text_of_line(line, where)
             if text.strip():
                 content = json_object(text, where, _RECORD)
-                yield Record(number, content, string_in(content, _field(content), where))
-
-
-def _field(content: dict[str, Any]) -> str:
-    return "text" if "text" in content and "inputs" not in content else "inputs"
+                field = "text" if "text" in content and "inputs" not in content else "inputs"
+                yield Record(number, content, string_in(content, field, where))
 
 
 def json_line(value: dict[str, Any]) -> bytes:
@@ -81,94 +77,80 @@ class Rows:
     tokens: np.ndarray
 
 
-class Source(Protocol):
-    """Rows in batches."""
+@dataclass(frozen=True)
+class Source:
+    """Rows in batches. identity: what they are, as JSON. total: how many; None where nobody has counted.
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What the rows are, as JSON."""
+    batches: those from a row on, a multiple of the batch size; they are the same whatever that row is.
+    """
 
-    @property
-    def total(self) -> int | None:
-        """How many they are; None where nobody has counted."""
-
-    def batches(self, done: int) -> Iterator[Rows]:
-        """From row `done` on, a multiple of the batch size. The batches are the same for every `done`."""
+    identity: Mapping[str, Any]
+    total: int | None
+    batches: Callable[[int], Iterator[Rows]]
 
 
-class FileSource:
+def file_source(source: Path, records: list[Record], predictor: Predictor) -> Source:
     """The records of a JSONL file."""
+    size = predictor.batch_size
 
-    def __init__(self, source: Path, records: list[Record], predictor: Predictor) -> None:
-        self.identity = {"sha256": sha256_of_file(source)}
-        self.total = len(records)
-        self._records = records
-        self._predictor = predictor
-
-    @classmethod
-    def read(cls, source: Path) -> list[Record]:
-        """All records, before anything else is done: a mistake in the last line should not come after hours."""
-        return list(read_records(source))
-
-    def batches(self, done: int) -> Iterator[Rows]:
-        size = self._predictor.batch_size
-        for start in range(done, len(self._records), size):
-            part = self._records[start : start + size]
+    def batches(done: int) -> Iterator[Rows]:
+        for start in range(done, len(records), size):
+            part = records[start : start + size]
             # The last part is filled up, so that its shape is one that is compiled already.
-            tokens = self._predictor.encode([record.text for record in part], rows=size if start else None)
+            tokens = predictor.encode([record.text for record in part], rows=size if start else None)
             yield Rows([Row(record.content, record.text) for record in part], tokens)
 
+    return Source({"sha256": sha256_of_file(source)}, len(records), batches)
 
-class SplitSource:
-    """The rows of a split, as the data process gives them for an evaluation."""
 
-    total = None  # preprocessing may make several of one document
-
-    def __init__(self, stream: Stream, data: prepare.DataIdentity, predictor: Predictor) -> None:
-        self.identity = {"stream": dict(stream.identity), "data": data.data, "cache": data.cache}
-        self._stream = stream
-        self._decode = predictor.vocabulary.decode
-
-    def batches(self, done: int) -> Iterator[Rows]:
-        size = self._stream.config.batch_size
-        following = next(self._stream, None)
-        start = 0
-        while (batch := following) is not None:
-            following = next(self._stream, None)
-            if start >= done:
-                yield self._rows(batch, is_last=following is None)
-            start += size
-
-    def _rows(self, batch: Mapping[str, np.ndarray], is_last: bool) -> Rows:
-        inputs, targets = inputs_and_targets(batch, self._stream.spec)
-        count = len(inputs)
-        if is_last:  # it is filled up with rows of zeros
-            count = int(np.max(np.flatnonzero((inputs != 0).any(axis=1) | (targets != 0).any(axis=1)), initial=-1)) + 1
-        rows = []
-        for row in range(count):
-            text = self._decode(inputs[row])
-            rows.append(Row({"inputs": text, "targets": self._decode(targets[row])}, text, bool(blanks_of(text))))
-        return Rows(rows, inputs)
+def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor, is_last: bool) -> Rows:
+    inputs, targets = inputs_and_targets(batch, stream.spec)
+    count = len(inputs)
+    if is_last:  # it is filled up with rows of zeros
+        count = int(np.max(np.flatnonzero((inputs != 0).any(axis=1) | (targets != 0).any(axis=1)), initial=-1)) + 1
+    rows, decode = [], predictor.vocabulary.decode
+    for row in range(count):
+        text = decode(inputs[row])
+        rows.append(Row({"inputs": text, "targets": decode(targets[row])}, text, bool(blanks_of(text))))
+    return Rows(rows, inputs)
 
 
 @contextlib.contextmanager
 def open_split(
     loaded: LoadedConfig, directory: RunDirectory, split: str, data: prepare.DataIdentity, predictor: Predictor
-) -> Iterator[SplitSource]:
-    """A split of the task that the experiment evaluates on. Raises UserError where there is none, or its ids mean
-    something else than those that the run was trained with."""
+) -> Iterator[Source]:
+    """A split of the task that the experiment evaluates on, as the data process gives it for an evaluation.
+
+    Raises UserError where there is none, or its ids mean something else than those that the run was trained with.
+    """
     with DataService(log=directory.inference_log) as service:
         config = split_config(loaded, split)
         check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
-        yield SplitSource(service.open(config), data, predictor)
+        stream = service.open(config)
+
+        def batches(done: int) -> Iterator[Rows]:
+            following, start = next(stream, None), 0
+            while (batch := following) is not None:
+                following = next(stream, None)
+                if start >= done:
+                    yield _rows(batch, stream, predictor, is_last=following is None)
+                start += config.batch_size
+
+        # preprocessing may make several rows of one document: nobody has counted them
+        yield Source({"stream": dict(stream.identity), "data": data.data, "cache": data.cache}, None, batches)
 
 
-def split_config(loaded: LoadedConfig, split: str) -> Any:
+def changed(config: DatasetConfig, typed: str, **changes: Any) -> DatasetConfig:
+    """The dataset with what was typed in it. Raises UserError that names it where that cannot be."""
+    try:
+        return dataclasses.replace(config, **changes)
+    except UserError as error:
+        raise UserError(f"{typed}: {error}") from None
+
+
+def split_config(loaded: LoadedConfig, split: str) -> DatasetConfig:
     """The experiment's evaluation data, but of another split and all of it, in its own order."""
     experiment = loaded.experiment
-    try:
-        config = dataclasses.replace(experiment.eval_dataset, split=split, num_virtual_shards=1)
-    except UserError as error:
-        raise UserError(f"SPLIT={split}: {error}") from None
+    config = changed(experiment.eval_dataset, f"SPLIT={split}", split=split, num_virtual_shards=1)
     config = data_config(config, experiment.random_seed)
     return dataclasses.replace(config, max_batches=None, num_epochs=1, shuffle=False, pack=False)

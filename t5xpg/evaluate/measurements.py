@@ -1,17 +1,16 @@
 """How a run measures its state: the loss of the held-out split, that of each of its tasks, and the tasks' metrics."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.objectives import Objective, name_of
+from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
@@ -23,9 +22,6 @@ from t5xpg.evaluate.predicting import InferEval, TaskMetrics, metric_names, mode
 from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.run.best import BestMetric, validation_names
-
-if TYPE_CHECKING:
-    from t5xpg.data.recording.reader import RecordedData
 
 
 def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | None:

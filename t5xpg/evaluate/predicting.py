@@ -1,7 +1,5 @@
 """How an experiment predicts: what its model is, what it is asked, and the method of decoding."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ import numpy as np
 from t5xpg import distributed
 from t5xpg.base import metric_values
 from t5xpg.base.errors import UserError
-from t5xpg.base.metric_values import MetricValue
 from t5xpg.base.progress import Progress
 from t5xpg.data import batch
 from t5xpg.data.batch import MASKED_LM, Batch, inputs_and_targets, with_targets
@@ -105,7 +102,7 @@ class TaskMetrics:
 
     task: str
     examples: int
-    metrics: Mapping[str, MetricValue]
+    metrics: Mapping[str, metric_values.MetricValue]
     decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_record(self, step: int) -> dict[str, Any]:
@@ -116,19 +113,13 @@ class TaskMetrics:
 
     def __str__(self) -> str:
         """One line: the metrics that are one number."""
-        numbers = [
-            f"{name} {metric_values.shown(value)}"
-            for name, value in self.metrics.items()
-            if metric_values.is_number(value)
-        ]
-        return f"{self.task}: {', '.join(numbers) or 'no numbers'} ({self.examples:,} examples)"
+        numbers = {name: value for name, value in self.metrics.items() if metric_values.is_number(value)}
+        shown = ", ".join(f"{name} {metric_values.shown(value)}" for name, value in numbers.items())
+        return f"{self.task}: {shown or 'no numbers'} ({self.examples:,} examples)"
 
 
 class InferEval:
-    """Measures parameters on the tasks of an evaluator; the same examples each time.
-
-    evaluator: called at the first measurement.
-    """
+    """Measures parameters on the tasks of an evaluator, opened the first time; on the same examples each time."""
 
     def __init__(self, evaluator: Callable[[], RemoteEvaluator], outputs: ModelOutputs) -> None:
         self._open = evaluator
@@ -198,10 +189,7 @@ def metric_names(evaluator: RemoteEvaluator) -> list[str]:
 
 
 def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
-    """Predictions by the experiment's method of decoding, and scores, over the devices of the mesh.
-
-    Each is compiled when it is first asked for.
-    """
+    """Predictions by the experiment's decoding, and scores, over the mesh; each compiled when it is first asked for."""
     experiment = built.experiment
     spec = unpacked(experiment.eval_dataset).batch_spec()
 

@@ -1,13 +1,11 @@
 """A model that answers: texts or token ids in, the sequences that its decoding finds out."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -58,7 +56,7 @@ class Predictor:
         self._decode: Callable[..., Decoded] = jax.jit(functools.partial(predict, experiment, vocabulary))
 
     @classmethod
-    def from_run(cls, loaded: LoadedConfig, path: Path, step: Step = None) -> tuple[Predictor, int]:
+    def from_run(cls, loaded: LoadedConfig, path: Path, step: Step = None) -> tuple[Self, int]:
         """The predictor of a checkpoint of a run, and its step.
 
         step: "best", or None for the last one. Raises UserError where there is none, or where it is of another model.
@@ -86,10 +84,7 @@ class Predictor:
         return predictor, at
 
     def decode(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> Decoded:
-        """int32 [B, S], padded with 0 -> tokens int32 [B, N, T] and scores, as NumPy arrays; see `decoding.Decoded`.
-
-        row_numbers: int32 [B], what the rows are called in their file or split, where sampling asks for it.
-        """
+        """int32 [B, S], padded with 0 -> `decoding.Decoded` as NumPy arrays. row_numbers: int32 [B], for sampling."""
         numbers = np.arange(len(inputs)) if row_numbers is None else row_numbers
         return jax.device_get(self._decode(self._params, inputs, row_numbers=numbers.astype(np.int32)))
 

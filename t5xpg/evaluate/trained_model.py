@@ -1,7 +1,5 @@
 """What a run has trained: the parameters of a checkpoint, and the vocabulary of their ids."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -51,10 +49,7 @@ def check_same_model(directory: RunDirectory, experiment: Experiment) -> None:
 
 
 def check_same_vocabulary(task: Vocabulary, trained: Vocabulary | Mapping[str, Any], directory: RunDirectory) -> None:
-    """Raise UserError if the task's ids mean something else than those that the run was trained with.
-
-    trained: its vocabulary, or the record of it.
-    """
+    """Raise UserError if the task's ids mean something else than `trained`: the run's vocabulary, or its record."""
     recorded = trained.to_json() if isinstance(trained, Vocabulary) else trained
     differences = vocabulary_differences(task, recorded, "run")
     if differences:

@@ -1,7 +1,5 @@
 """Teacher-forced loss over a held-out split: of all of it, and of every task of a mixture."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping

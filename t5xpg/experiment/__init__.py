@@ -1,7 +1,5 @@
 """What an experiment is: the one value that a gin file describes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The parts of an experiment that live on devices, put together: model, mesh, where the state lies, compiled steps."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,7 +74,7 @@ class Assembly:
             )(state, batch)
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
-        return jitted.lower(self.abstract_state, self._abstract_batch(experiment.train_dataset), self._bytes).compile()
+        return jitted.lower(self.abstract_state, abstract_batch(experiment.train_dataset), self._bytes).compile()
 
     def compile_eval_step(self) -> Compiled:
         """The measurement, compiled: (params, batch, token_bytes) -> metrics."""
@@ -86,7 +84,7 @@ class Assembly:
             return step.make_eval_step(experiment.model, experiment.loss, token_bytes=token_bytes)(params, batch)
 
         jitted = distributed.jit_eval_step(measure, self.mesh, self.shardings.params, 1, experiment.mesh.rules)
-        batch = self._abstract_batch(experiment.eval_dataset)
+        batch = abstract_batch(experiment.eval_dataset)
         return jitted.lower(self.abstract_state.params, batch, self._bytes).compile()
 
     def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
@@ -102,10 +100,6 @@ class Assembly:
     @property
     def _bytes(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self.experiment.model.config.vocab_size,), np.int32)
-
-    def _abstract_batch(self, dataset: DatasetConfig) -> dict[str, jax.ShapeDtypeStruct]:
-        features = dataset.batch_spec().features()
-        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
     @functools.cached_property
     def batch_sharding(self) -> NamedSharding:
@@ -123,11 +117,7 @@ class Assembly:
 
     def _on_mesh(self, tree: Any, shardings: Any) -> Any:
         """Values that every process has, on the devices of all."""
-        return rows.on_mesh(tree, shardings) if self._is_shared else jax.device_put(tree, shardings)
-
-    @property
-    def _is_shared(self) -> bool:
-        return jax.process_count() > 1
+        return rows.on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
 
     @functools.cached_property
     def devices(self) -> dict[str, Any]:
@@ -138,8 +128,14 @@ class Assembly:
             "kind": first.device_kind,
             "count": self.mesh.devices.size,
             "mesh": dict(self.mesh.shape),
-            **({"processes": jax.process_count()} if self._is_shared else {}),
+            **({"processes": jax.process_count()} if jax.process_count() > 1 else {}),
         }
+
+
+def abstract_batch(dataset: DatasetConfig, rows: int | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays of a batch of a dataset, or of so many rows of it."""
+    features = dataset.batch_spec(rows).features()
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
 
 def assemble(experiment: Experiment) -> Assembly:

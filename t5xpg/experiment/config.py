@@ -4,8 +4,6 @@ gin stops at the first mistake. Here statements are fed to it one by one (`readi
 before anything is built (`graph`), and parts are built one by one (`building`): all mistakes are said at once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -23,10 +21,7 @@ from t5xpg.experiment.gin_reading import Reader
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """An experiment with the texts that it came from.
-
-    full: every binding, as gin. operative: every value that was used, defaults included, as gin.
-    """
+    """An experiment and its texts as gin. full: every binding. operative: every value used, defaults included."""
 
     name: str
     gin_file: Path
@@ -45,9 +40,7 @@ class ConfigError(UserError):
 
 
 def find_experiment(name_or_file: str) -> tuple[str, Path]:
-    """The name and the gin file of an experiment given by its folder's name or by a path to a gin file.
-
-    Checkpoints that were imported are found by the names of their runs.
+    """The name and the gin file of an experiment: of a folder's name, a path to a gin file, or an imported run's name.
 
     Raises UserError with the nearest names where there is none.
     """
@@ -115,10 +108,7 @@ def examine(
 
 
 def split_overrides(text: str) -> tuple[list[str], list[str]]:
-    """Split `--gin.A=1 --gin.B={'x': 2} --gin_file=f` into (["A=1", "B={'x': 2}"], ["f"]).
-
-    A value runs to the next `--gin`, so that it may hold spaces.
-    """
+    """`--gin.A=1 --gin.B={'x': 2} --gin_file=f` as (["A=1", "B={'x': 2}"], ["f"]); values may hold spaces."""
     overrides: list[str] = []
     files: list[str] = []
     pieces = [piece.strip() for piece in re.split(r"(?:^|\s+)(?=--gin[._])", text) if piece.strip()]

@@ -3,8 +3,6 @@
 Nothing is made here; `prepare` does that.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,7 +51,8 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
     exports, made = find_manifests(folder), find_vocabularies(folder)
     stated = {need.dataset: need for need in needed if isinstance(need, Data)}
     # a task of a user may read all that its experiment needs
-    trained = [need for need in needed if isinstance(need, Vocabulary) and (row is None or _reads(task, need))]
+    trained = [one for one in needed if isinstance(one, Vocabulary)]
+    trained = [one for one in trained if row is None or task.endswith(f"_{one.name_in_tasks}")]
     names = list(stated) if row is None else [row.dataset] if row.dataset else []
     names += [need.dataset for need in trained if need.name_in_tasks not in made]
     data = [stated.get(name, Data(name)) for name in dict.fromkeys(names)]
@@ -127,10 +126,6 @@ def _noted(problems: list[str]) -> Iterator[None]:
         yield
     except UserError as error:
         problems.append(str(error))
-
-
-def _reads(task: str, need: Vocabulary) -> bool:
-    return task.endswith(f"_{need.name_in_tasks}")
 
 
 def row_of(task: str, needed: Sequence[Need] = ()) -> task_names.Row | None:

@@ -1,7 +1,5 @@
 """Objects from bindings: every part is built on its own first, so that each says what is wrong with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import types

@@ -1,11 +1,9 @@
 """What gin holds as a graph: which bindings the experiment reads, and which values are missing. Nothing is built."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from gin import config as gin
 from t5xpg.base.errors import nearest
@@ -25,7 +23,7 @@ class Call:
     values: Mapping[str, tuple[Binding, Any]]
 
     @classmethod
-    def of(cls, scope: tuple[str, ...], configurable: Any) -> Call:
+    def of(cls, scope: tuple[str, ...], configurable: Any) -> Self:
         """The bindings of the innermost scope win."""
         values: dict[str, tuple[Binding, Any]] = {}
         for depth in range(len(scope) + 1):

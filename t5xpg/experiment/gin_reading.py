@@ -1,10 +1,9 @@
 """gin files and overrides, statement by statement, so that a mistake in one does not hide those in others."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,10 +183,8 @@ def message_of(error: Exception) -> str:
 
 def _raised_inside_package(error: Exception) -> bool:
     """Whether the innermost frame is in this package outside of this module: then it is a fault of ours, not of gin."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    file = traceback.tb_frame.f_code.co_filename if traceback is not None else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = frames[-1].filename if frames else ""
     return file.startswith(str(paths.PACKAGE)) and file != __file__
 
 

@@ -1,7 +1,5 @@
 """The statements of a gin file one by one: parsed, and for files of other programs as they stand, nothing bound."""
 
-from __future__ import annotations
-
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

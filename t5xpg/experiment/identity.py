@@ -1,7 +1,5 @@
 """What makes a run the run it is: a start that would go on with something else is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -45,7 +43,7 @@ _FREE_MODEL_SETTINGS = (
 _NONE = object()
 
 
-def run_identity(experiment: Experiment, source: DataIdentity) -> dict[str, Any]:
+def run_identity(experiment: Experiment, source: "DataIdentity") -> dict[str, Any]:
     """What makes a run the run it is; a start with another identity is refused."""
     return {
         "seed": experiment.random_seed,

@@ -13,8 +13,6 @@ The fields are the options of `make data` and `make vocab` in small letters; Non
 They decide nothing that a run computes: its identity holds the digests of the text and of the vocabulary.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -152,7 +150,7 @@ class Vocabulary:
                 f"{listed}. To make it again, type: {self.command} FORCE=1"
             )
 
-    def planned(self) -> PlannedIds:
+    def planned(self) -> "PlannedIds":
         """What is known of its ids before it is made."""
         sentinels, pieces = self.settings.extra_ids, self.settings.size
         if self.tokenizer is not None and Path(self.tokenizer).is_file():

@@ -1,7 +1,5 @@
 """What has to be there before training: exports, vocabularies, caches. Makes what is missing, refuses what differs."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -138,11 +136,7 @@ def _cached(config: DatasetConfig) -> dict[str, Any]:
 
 
 def export_dataset(
-    name: str,
-    *,
-    given: Mapping[str | None, list[Path]] | None = None,
-    select: Selection | None = None,
-    **options: Any,
+    name: str, *, given: Mapping[str | None, list[Path]] | None = None, select: Selection | None = None, **options: Any
 ) -> Manifest:
     """`export.export_dataset` into the data folder: one process at a time for a dataset, the next ones wait.
 

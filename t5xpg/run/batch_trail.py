@@ -7,8 +7,6 @@ cut, in constant time. Two runs that saw the same data in the same order have th
 Where several processes read, each hashes the virtual shards that it reads, and the first one writes the lines.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,10 +24,9 @@ _TOGETHER = 100  # updates whose hashes go to the first process at once
 
 @dataclass(frozen=True)
 class Shares:
-    """Which virtual shards each process reads, and how the hashes of all come together.
+    """Which virtual shards each process reads ("owned"), and how the hashes of all come together.
 
-    owned: the shards of every process. process: the number of this one. gather: sends the value of this process to the
-    first one, which gets the values of all in order; the others get nothing.
+    process: the number of this one. gather: sends its value to the first process, which gets those of all in order.
     """
 
     owned: Sequence[Sequence[int]]

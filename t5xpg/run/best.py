@@ -5,12 +5,10 @@ of the metrics of tasks. The state of a selection follows from a run's records a
 from those that it keeps, and is where the unbroken run was.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from t5xpg.base.errors import UserError, nearest
 
@@ -27,9 +25,7 @@ class BestMetric:
     """metric: a name as `values_of` gives it. mode: whether the lowest ("min") or the highest ("max") is the best; None
     where the metric is of a validation, which says so itself. keep: a checkpoint is written of every evaluation that is
     the best so far, and the last of these stays. patience: so many evaluations in a row without a better one end the
-    run; None for never.
-
-    Raises UserError for values that cannot be.
+    run; None for never. Raises UserError for values that cannot be.
     """
 
     metric: str = "validation/loss"
@@ -94,7 +90,7 @@ class Best:
         self._last: int | None = None
 
     @classmethod
-    def of_records(cls, records: Iterable[Mapping[str, Any]], selection: BestMetric | None, step: int) -> Best:
+    def of_records(cls, records: Iterable[Mapping[str, Any]], selection: BestMetric | None, step: int) -> Self:
         """After the lines of metrics.jsonl up to `step`, in their order."""
         best = cls(selection)
         for record in records:
@@ -151,13 +147,9 @@ def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:
         prefix = VALIDATION if task is None else f"{VALIDATION}/{task}"
         return {f"{prefix}/{name}": _finite(record[name]) for name in MEASURES if name in record}
     if split == INFER_EVAL:
-        metrics = record["metrics"]
-        return {f"{task}/{name}": _finite(value) for name, value in metrics.items() if _is_number(value)}
+        numbers = {name: one for name, one in record["metrics"].items() if one is None or isinstance(one, int | float)}
+        return {f"{task}/{name}": _finite(value) for name, value in numbers.items()}
     return {}
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
 
 
 def _finite(value: Any) -> float | None:

@@ -4,8 +4,6 @@ run.json holds what makes the run the run it is ("identity": settings, seed, dat
 changes, and a history of its starts ("starts": time, step, command, versions, machine, state of the source).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -16,7 +14,7 @@ from typing import Any, ClassVar
 
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, remove_abandoned, write_atomically, write_json, write_text
+from t5xpg.base.files import read_json, remove_abandoned, write_atomically, write_json
 from t5xpg.base.paths import shown
 from t5xpg.run.records import to_json
 
@@ -140,10 +138,8 @@ class RunDirectory:
     ) -> dict[str, Any]:
         """Record a start from `step` (0: a new run) and return what run.json now holds.
 
-        identity: nested JSON values that may never change in this run: "seed", "data", "vocabulary", "cache",
-          "settings", …; they must equal those of the starts before, or UserError says which do not.
-        devices: the accelerators, such as {"platform": "cpu", "kind": "cpu", "count": 1}.
-        facts: anything else to keep with this start.
+        identity: nested JSON values that never change in this run; they must equal those of the starts before, or
+        UserError says which do not. devices: the accelerators. facts: anything else to keep with this start.
         """
         self.check(experiment, identity, complete=True)
         starts = self.read()["starts"] if self.exists() else []
@@ -155,21 +151,13 @@ class RunDirectory:
                 "git": environment.git_state(),
                 "versions": environment.versions(),
                 "host": environment.host(),
-                "devices": to_json(devices) if devices is not None else None,
+                "devices": to_json(devices),
                 **to_json(facts or {}),
             }
         )
         record = {"format": _FORMAT, "experiment": experiment, "identity": to_json(identity), "starts": starts}
         write_json(self.run_json, record)
         return record
-
-    def write_config(self, text: str) -> None:
-        """Keep the full gin configuration."""
-        write_text(self.config_gin, text)
-
-    def write_operative(self, text: str) -> None:
-        """Keep the operative gin configuration."""
-        write_text(self.operative_gin, text)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -188,17 +176,12 @@ class RunDirectory:
         named = [(_gin_name(key, settings), values) for key, values in found.items()]
         listed = named[:_SHOWN_DIFFERENCES]
         width = max(len(name) for name, _ in listed)
-        lines = [f"  {name:<{width}}  {_short(old)} in the run, {_short(new)} now" for name, (old, new) in listed]
+        lines = [f"  {name:<{width}}  {short(old)} in the run, {short(new)} now" for name, (old, new) in listed]
         if len(found) > len(listed):
             lines.append(f"  and {len(found) - len(listed)} more")
-        return "\n".join(
-            [
-                f"{shown(self.path)} holds a run with other settings:",
-                *lines,
-                f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
-                f"{shown(self.path)} to start over.",
-            ]
-        )
+        remedy = f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
+        first = f"{shown(self.path)} holds a run with other settings:"
+        return "\n".join([first, *lines, f"{remedy}{shown(self.path)} to start over."])
 
 
 class SharedRunDirectory(RunDirectory):
@@ -233,10 +216,8 @@ def clean_runs(folder: Path, *, yes: bool = False) -> int:
         print(f"  {run.path.name}  {size / 1e6:,.1f} MB  last started {changed}")
     if not yes:
         try:
-            yes = input(f"Delete {'it' if len(runs) == 1 else f'these {len(runs)}'}? [y/N] ").strip().lower() in (
-                "y",
-                "yes",
-            )
+            question = f"Delete {'it' if len(runs) == 1 else f'these {len(runs)}'}? [y/N] "
+            yes = input(question).strip().lower() in ("y", "yes")
         except EOFError:
             print()
         if not yes:
@@ -277,7 +258,8 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") 
     return differences
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as a message shows it."""
     text = value if value == _NOT_SET else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "…"
 

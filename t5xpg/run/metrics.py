@@ -1,17 +1,12 @@
 """From the sums that a step returns to the numbers that a person reads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 # Sums over target tokens, added up over steps and divided once; see `losses.loss_and_metrics`.
 SUMS = ("cross_entropy", "z_loss", "weights", "correct", "target_bytes")
-# Values of a single step, averaged over the steps of a window.
-AVERAGED = ("gradient_norm",)
-# Values of a single step of which the last one is kept.
-LATEST = ("learning_rate",)
 
 
 @dataclass
@@ -24,12 +19,11 @@ class Window:
     def add(self, metrics: Mapping[str, float]) -> None:
         """Add one step's metrics: float64 sums of float32 values, in the order of the steps."""
         self.steps += 1
-        for name in (*SUMS, *AVERAGED):
+        for name in (*SUMS, "gradient_norm"):
             if name in metrics:
                 self.values[name] = self.values.get(name, 0.0) + float(metrics[name])
-        for name in LATEST:
-            if name in metrics:
-                self.values[name] = float(metrics[name])
+        if "learning_rate" in metrics:  # that of the last step
+            self.values["learning_rate"] = float(metrics["learning_rate"])
 
     def summary(self) -> dict[str, float | int]:
         """Per target token: loss in nats (no z-loss, no smoothing), z_loss, accuracy; per target byte: nats and bits.
@@ -49,27 +43,20 @@ class Window:
             "target_tokens": int(tokens),
             "target_bytes": int(target_bytes),
         }
-        for name in AVERAGED:
-            if name in values:
-                result[name] = values[name] / self.steps
-        for name in LATEST:
-            if name in values:
-                result[name] = values[name]
+        if "gradient_norm" in values:
+            result["gradient_norm"] = values["gradient_norm"] / self.steps
+        if "learning_rate" in values:
+            result["learning_rate"] = values["learning_rate"]
         return result
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """The window as JSON; floats survive exactly."""
-        return {"steps": self.steps, "values": dict(self.values)}
+        return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object] | None) -> Window:
+    def from_json(cls, value: Mapping[str, Any] | None) -> Self:
         """The window that `to_json` was called on; an empty one for None."""
-        if not value:
-            return cls()
-        steps, values = value["steps"], value["values"]
-        assert isinstance(steps, int)
-        assert isinstance(values, Mapping)
-        return cls(steps, dict(values))
+        return cls(value["steps"], dict(value["values"])) if value else cls()
 
 
 def format_line(summary: Mapping[str, float | int]) -> str:

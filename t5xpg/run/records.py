@@ -4,16 +4,11 @@ Both survive a kill at any moment: what was written before it can be read, and a
 drops what an earlier process recorded after s, so that the records are those of an unbroken run.
 """
 
-from __future__ import annotations
-
 import json
 import math
-import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from t5xpg.base.errors import UserError
@@ -21,22 +16,21 @@ from t5xpg.base.files import write_atomically
 from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
 
 
-class _Closing(ABC):
+class Closing:
     """A context manager that closes itself."""
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What has to be done at the end."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class JsonlWriter(_Closing):
+class JsonlWriter(Closing):
     """Appends JSON objects to a file, one a line, each line given to the system at once.
 
     Numbers are written so that reading gives the same float (NumPy and JAX scalars as Python numbers); a number that
@@ -46,7 +40,9 @@ class JsonlWriter(_Closing):
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_line(path)
+        path.touch()
+        with path.open("rb+") as file:  # the next record begins a line
+            file.truncate(file.read().rfind(b"\n") + 1)
         self._file = path.open("a", encoding="utf-8", newline="\n")
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -85,7 +81,7 @@ def whole_split(records: Iterable[dict[str, Any]], split: str) -> list[dict[str,
     return [record for record in records if record.get("split") == split and record.get("task") is None]
 
 
-class TensorBoardWriter(_Closing):
+class TensorBoardWriter(Closing):
     """Writes scalars and texts as TensorBoard events, without TensorFlow.
 
     `after_step`: a run goes on from this step; TensorBoard then hides what was recorded after it before. Each start
@@ -153,10 +149,6 @@ class TensorBoardWriter(_Closing):
         value.tag = tag
         self._writer._get_file_writer().add_summary(Summary(value=[value]), step)
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Record a text, shown as Markdown."""
-        self._writer.add_text(name, text, step)
-
     def flush(self) -> None:
         """Hand what was recorded to the system."""
         self._writer.flush()
@@ -174,10 +166,7 @@ class Unwritten:
 
 
 def to_json(value: Any) -> Any:
-    """`value` with JSON's own types: mappings, sequences, paths, NumPy and JAX scalars; not finite becomes None.
-
-    Raises TypeError for anything else.
-    """
+    """`value` with JSON's own types, also of paths, NumPy and JAX scalars; not finite becomes None, else TypeError."""
     if isinstance(value, Mapping):
         return {str(key): to_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -218,22 +207,3 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                     f"{line[:80].decode('utf-8', 'replace').strip()!r}. Delete that line to go on without it."
                 )
             yield line, record
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Cut the file after its last line end, so that the next record begins a line."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        keep = end
-        while keep > 0:
-            start = max(0, keep - 4096)
-            file.seek(start)
-            newline = file.read(keep - start).rfind(b"\n")
-            if newline >= 0:
-                keep = start + newline + 1
-                break
-            keep = start
-        if keep < end:
-            file.truncate(keep)

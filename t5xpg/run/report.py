@@ -4,13 +4,11 @@
 anywhere else, with the published results beside the run's own.
 """
 
-from __future__ import annotations
-
 import contextlib
-import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, replaced_together, write_text
@@ -18,37 +16,79 @@ from t5xpg.base.page import block_of, with_block
 from t5xpg.base.paths import shown
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
-from t5xpg.run.results_page import BEGIN, CURVE_FILE, END, block, curve_svg
+from t5xpg.run.results_page import CURVE_FILE, curve_svg, sections
 
 RESULTS_FILE = "results.json"
 README_FILE = "README.md"
+
+Board: TypeAlias = Mapping[str, Any]  # one JSON value, made from the records of runs and nothing else
+
+
+@dataclass(frozen=True)
+class Page:
+    """How a kind of board is shown: the README's block and the pictures, made from its board and from nothing else.
+
+    board_file: its JSON in the experiment's folder. marker: the block stands between comments with this name. sections:
+    the paragraphs of the block; empty ones are left out. pictures: {file name: SVG}.
+    """
+
+    board_file: str
+    marker: str
+    sections: Callable[[Board], Iterable[str]]
+    pictures: Callable[[Board], Mapping[str, str]] = lambda board: {}
+
+    def block(self, board: Board) -> str:
+        """The block between its markers, markers included, without a line end after the last."""
+        begin, end = self.markers
+        written_by = f"<!-- Written by `make report` from {self.board_file}. Do not edit. -->"
+        return "\n\n".join(part for part in (begin, written_by, *self.sections(board), end) if part)
+
+    @property
+    def markers(self) -> tuple[str, str]:
+        return f"<!-- {self.marker}:begin -->", f"<!-- {self.marker}:end -->"
+
+    def texts(self, home: Path, board: Board) -> dict[Path, str]:
+        """What the files of a page in the folder `home` hold. A README keeps everything outside its block."""
+        readme = home / README_FILE
+        text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {board['experiment']}\n"
+        pictures = {home / name: svg for name, svg in self.pictures(board).items()}
+        return {readme: with_block(text, self.block(board), *self.markers, readme), **pictures}
+
+    def write(self, home: Path, board: Board) -> Path:
+        """Write the board and the page into a folder, all or, where the disk is full, nothing; the README's path."""
+        kept, texts = home / self.board_file, self.texts(home, board)
+        with replaced_together(kept, *texts):
+            write_results(kept, board)
+            for path, text in texts.items():
+                write_text(path, text)
+        for path in (*texts, kept):
+            print(f"report: {shown(path)}", flush=True)
+        return home / README_FILE
+
+    def differences(self, home: Path) -> list[str]:
+        """What differs between an experiment's board and the page made from it; empty where all is in order."""
+        texts = self.texts(home, read_json(home / self.board_file))
+        return [
+            f"{path} is not as it is made from {home / self.board_file}"
+            for path, text in texts.items()
+            if not path.exists() or path.read_text(encoding="utf-8") != text
+        ]
+
+
+PAGE = Page(RESULTS_FILE, "results", sections, lambda results: {CURVE_FILE: curve_svg(results)})
 
 
 def write_report(run: RunDirectory, destination: Path, published: Path | None = None) -> Path:
     """Write results.json, curve.svg and the README's results block into `destination`; returns the README's path.
 
-    Prints the paths, and what the report lacks because the run's last checkpoint was not evaluated.
-    A README that is there keeps everything outside its block; one without a block gets it at its end; where there
-    is none, one is made. `published` is a results.json to compare with; a path where nothing is counts as None.
-    Raises UserError where the run has nothing to report.
+    Prints the paths, and what the report lacks because the run's last checkpoint was not evaluated. published: a
+    results.json to compare with, if it is there. Raises UserError where the run has nothing to report.
     """
     results = collect(run, published if published is not None and published.exists() else None)
-    replaced = _replaced(destination / RESULTS_FILE, results)
-    readme = destination / README_FILE
-    text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {results['experiment']}\n"
-    text = with_block(text, block(results), BEGIN, END, readme)
-    curve = curve_svg(results)
-    # the three say the same: they are written together or, where the disk is full, none of them
-    with replaced_together(readme, destination / CURVE_FILE, destination / RESULTS_FILE):
-        write_text(readme, text)
-        write_text(destination / CURVE_FILE, curve)
-        write_results(destination / RESULTS_FILE, results)
-    for line in [not_evaluated(run, results), *replaced]:
+    for line in [not_evaluated(run, results), *_replaced(destination / RESULTS_FILE, results)]:
         if line:
             print(line)
-    for path in (readme, destination / RESULTS_FILE, destination / CURVE_FILE):
-        print(f"report: {shown(path)}", flush=True)
-    return readme
+    return PAGE.write(destination, results)
 
 
 def _replaced(path: Path, results: Mapping[str, Any]) -> list[str]:
@@ -92,27 +132,12 @@ def publish(run: RunDirectory, experiment_dir: Path) -> Path:
 
 
 def check_block(experiment_dir: Path) -> list[str]:
-    """What differs between an experiment's results.json and what is made from it; empty where all is in order.
-
-    An experiment without results.json must not show results.
-    """
-    readme, results_path, curve = (experiment_dir / name for name in (README_FILE, RESULTS_FILE, CURVE_FILE))
+    """`Page.differences` of an experiment; one without results.json must not show results."""
+    if (experiment_dir / RESULTS_FILE).exists():
+        return PAGE.differences(experiment_dir)
+    readme, curve = experiment_dir / README_FILE, experiment_dir / CURVE_FILE
+    begin, end = PAGE.markers
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    shown = block_of(text, BEGIN, END, readme)
-    if not results_path.exists():
-        without = f"but there is no {RESULTS_FILE}"
-        found = [f"{readme} shows results, {without}"] if shown.removeprefix(BEGIN).removesuffix(END).strip() else []
-        return found + ([f"{curve} is there, {without}"] if curve.exists() else [])
-    results = read_results(results_path)
-    expected = block(results)
-    differences = []
-    if not shown:
-        differences.append(f"{readme} has no results block ({BEGIN} … {END})")
-    elif shown != expected:
-        lines = difflib.unified_diff(shown.splitlines(), expected.splitlines(), lineterm="", n=0)
-        differences += [f"{readme}: {line}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    if not curve.exists():
-        differences.append(f"{curve} is missing")
-    elif curve.read_text(encoding="utf-8") != curve_svg(results):
-        differences.append(f"{curve} is not the picture of {RESULTS_FILE}")
-    return differences
+    block = block_of(text, begin, end, readme).removeprefix(begin).removesuffix(end).strip()
+    found = [path for path, there in ((readme, block), (curve, curve.exists())) if there]
+    return [f"{path} shows results, but there is no {RESULTS_FILE}" for path in found]

@@ -3,12 +3,11 @@
 Everything in it is determined by the run, except what stands under "timing", "hardware", "versions" and "git".
 """
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,15 +15,22 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_text
-from t5xpg.base.page import cell, decimals, escape, table
+from t5xpg.base.page import cell
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.records import read_jsonl, whole_split
 
 Record = Mapping[str, Any]
+Results = dict[str, Any]
+
+FORMAT = 1
+PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
+TRAIN_POINTS = 200  # of the thinned training curve
+_CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
+_FACTS_OF_A_START = ("git", "versions", "host", "devices")
 
 
-def of_records(records: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+def task_curves(records: Sequence[Record]) -> dict[str, Any]:
     """The curves of each task: {"validation": {task: …}, "infer_eval": {task: …}}, empty where there are none.
 
     "validation": {"step": […], measure: […]} of a mixture's tasks. "infer_eval": {"step": […], "examples": […],
@@ -33,30 +39,17 @@ def of_records(records: Sequence[Record], measures: Sequence[str]) -> dict[str, 
     the records of others.
     """
     found: dict[str, Any] = {}
-    for split, columns in (("validation", _validation_columns), ("infer_eval", _metric_columns)):
+    for split, columns in (("validation", _columns), ("infer_eval", _metric_columns)):
         by_task: dict[str, list[Record]] = {}
         for record in records:
             if record.get("split") == split and record.get("task") is not None:
                 by_task.setdefault(record["task"], []).append(record)
         if by_task:
-            found[split] = {task: columns(lines, measures) for task, lines in by_task.items()}
+            found[split] = {task: columns(lines) for task, lines in by_task.items()}
     return found
 
 
-def sections(results: Record, measures: Mapping[str, str]) -> list[str]:
-    """The tables, as Markdown: the last loss of each task, and its last metrics while training.
-
-    measures: names of columns and how they are called.
-    """
-    return [one for one in (_losses(results, measures), _metrics(results)) if one]
-
-
-def _validation_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
-    names = [name for name in measures if any(line.get(name) is not None for line in lines)]
-    return {"step": [line["step"] for line in lines], **{name: [line.get(name) for line in lines] for name in names}}
-
-
-def _metric_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[str, Any]:
+def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
     alike = [line for line in lines if all(line.get(name) == lines[-1].get(name) for name in PREDICTED)]
     left_out, lines = len(lines) - len(alike), alike
     metrics: dict[str, Any] = {}
@@ -67,43 +60,10 @@ def _metric_columns(lines: Sequence[Record], measures: Sequence[str]) -> dict[st
             metrics[name] = texts[-1]
         elif any(isinstance(value, int | float) for value in values):
             metrics[name] = [value if isinstance(value, int | float) else None for value in values]
-    return {
-        "step": [line["step"] for line in lines],
-        "examples": [line["examples"] for line in lines],
-        **({"decoding": lines[-1]["decoding"]} if lines[-1].get("decoding") else {}),
-        **({"left_out": left_out} if left_out else {}),
-        "metrics": metrics,
-    }
-
-
-def _losses(results: Record, measures: Mapping[str, str]) -> str:
-    evaluation = results.get("evaluation")
-    points: dict[str, Record] = {}
-    if isinstance(evaluation, Mapping) and isinstance(evaluation.get("tasks"), Mapping):
-        points = {task: {"step": evaluation["step"], **values} for task, values in evaluation["tasks"].items()}
-    else:
-        for task, columns in results.get("tasks", {}).get("validation", {}).items():
-            points[task] = {name: values[-1] for name, values in columns.items()}
-    if not points:
-        return ""
-    shown = [measure for measure in measures if any(point.get(measure) is not None for point in points.values())]
-    rows = [
-        [escape(task), f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)]
-        for task, point in points.items()
-    ]
-    return table(["validation by task", "step", *(measures[measure] for measure in shown)], rows, numbers_from=1)
-
-
-def _metrics(results: Record) -> str:
-    rows = []
-    for task, columns in results.get("tasks", {}).get("infer_eval", {}).items():
-        found = {name: values if isinstance(values, str) else values[-1] for name, values in columns["metrics"].items()}
-        if "decoding" in columns:
-            found["examples"], found["decoding"] = columns["examples"][-1], settings_text(columns["decoding"])
-        if "left_out" in columns:
-            found["evaluations that were decoded otherwise, left out"] = columns["left_out"]
-        rows += [[escape(f"{task} / {name}"), f"{columns['step'][-1]:,}", cell(one)] for name, one in found.items()]
-    return table(["metrics while training", "step", ""], rows, numbers_from=1) if rows else ""
+    steps, examples = ([line[name] for line in lines] for name in ("step", "examples"))
+    decoding = {"decoding": lines[-1]["decoding"]} if lines[-1].get("decoding") else {}
+    others = {"left_out": left_out} if left_out else {}
+    return {"step": steps, "examples": examples, **decoding, **others, "metrics": metrics}
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -126,33 +86,20 @@ def replaced_metrics(before: Record, after: Record) -> list[str]:
         changed = differing(made, now)
         if old is None or not changed:
             continue
-        values = ", ".join(
-            f"{name} {cell(old[name])} -> {cell(new[name])}"
-            for name in new
-            if name in old and isinstance(new[name], int | float)
-        )
+        shared = [name for name in new if name in old and isinstance(new[name], int | float)]
+        values = ", ".join(f"{name} {cell(old[name])} -> {cell(new[name])}" for name in shared)
         ways = ", ".join(f"{name} {one} -> {other}" for name, (one, other) in changed.items())
         how = ways if made else f"not recorded -> {settings_text(now['decoding'])}, {now['examples']:,} examples"
         lines.append(f"this replaces metrics of {task} that were predicted otherwise: {values} ({how})")
     return lines
 
 
-FORMAT = 1
-PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
-TRAIN_POINTS = 200  # of the thinned training curve
-_CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
-_FACTS_OF_A_START = ("git", "versions", "host", "devices")
-
-Results = dict[str, Any]
-
-
 def collect(run: RunDirectory, published: Path | None = None, *, train_points: Sequence[int] | None = None) -> Results:
     """The results of a run, from its records alone.
 
-    `published`: a results.json to stand beside them; its last and best values and its validation curve are taken
-    over under "published". `train_points`: the steps of another run's training curve, to take those of them that this
-    run has reached instead of its own. Raises UserError where there is no run, no validation loss yet, or an
-    unreadable file.
+    published: a results.json to stand beside them, kept under "published" (`published_part`). train_points: the steps
+    of another run's training curve, to take those of them that this run has reached instead of its own. Raises
+    UserError where there is no run, no validation loss yet, or an unreadable file.
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
@@ -168,7 +115,10 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     steps = max(line["step"] for line in metrics)
     last_start = starts[-1]
     selected = _selected(metrics, last_start.get("selection"), steps)
-    evaluated = evaluation_of(run, steps, selected["step"] if selected else None)
+    evaluated = _optional(run.evaluation_json)  # of the last step, or of the best; then samples.json is, too
+    best = selected["step"] if selected else None
+    if not isinstance(evaluated, dict) or evaluated.get("step") not in (steps, steps if best is None else best):
+        evaluated = None
     points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
     results: Results = {
         "format": FORMAT,
@@ -186,11 +136,13 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         "num_params": last_start.get("num_params"),
         "steps": steps,
         "total_steps": last_start.get("total_steps"),
-        "target_tokens": _sum(train, "target_tokens"),
+        "target_tokens": round(sum(tokens)) if (tokens := _known(train, "target_tokens")) else None,
         "examples": _examples(record["identity"], steps),
         "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
         "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
-        "best_validation": _point([min(validation, key=_loss_or_infinity)]),
+        "best_validation": _point(
+            [min(validation, key=lambda line: math.inf if (x := line.get("loss")) is None else x)]
+        ),
         "curves": {"validation": _columns(validation), "train": _columns(points)},
         "batches": _batches(run.batches, [line["step"] for line in validation]),
         "samples": None if evaluated is None else _optional(run.samples_json),
@@ -199,20 +151,13 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     }
     if selected is not None:
         results["selected"] = selected
-    if tasks := of_records(metrics, _CURVE_NAMES):
+    if tasks := task_curves(metrics):
         results["tasks"] = tasks
     if others := _other_splits(run, steps):
         results["other_splits"] = others
     if published is not None:
         results["published"] = published_part(read_results(published))
     return results
-
-
-def evaluation_of(run: RunDirectory, last: int, best: int | None = None) -> Results | None:
-    """evaluation.json where it is of the last step, or of the best; then samples.json is, too. Else None."""
-    evaluation = _optional(run.evaluation_json)
-    wanted = (last, last if best is None else best)
-    return evaluation if isinstance(evaluation, dict) and evaluation.get("step") in wanted else None
 
 
 def _selected(metrics: Sequence[Record], selection: Record | None, last: int) -> Results | None:
@@ -272,10 +217,7 @@ def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
 
 
 def at_steps(lines: Sequence[Record], steps: Sequence[int]) -> list[dict[str, Any]]:
-    """The records as the points that `thinned` makes of a longer run, whose points stand at `steps`.
-
-    Points whose records are not all there are left out.
-    """
+    """The records as the points that `thinned` makes of a longer run; without those whose records are not all there."""
     groups: list[Sequence[Record]] = []
     begin = 0
     for step in steps:
@@ -337,14 +279,15 @@ def _batches(path: Path, steps: Sequence[int]) -> dict[str, list[Any]] | None:
 
 def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any]:
     # The first record's window holds the compilation: speeds are medians.
-    result: dict[str, Any] = {"training_seconds": training_seconds(timing), "wall_seconds": None}
-    times = [line["time"] for line in timing if line.get("time") is not None]
-    if times and len(starts) == 1:
-        result["wall_seconds"] = times[-1] - starts[0]["time"]
-    for name in ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak"):
-        values = [line[name] for line in timing if line.get(name) is not None]
-        result[name] = statistics.median(values) if values else None
-    return result
+    times = _known(timing, "time")
+    wall = times[-1] - starts[0]["time"] if times and len(starts) == 1 else None
+    rates = ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak")
+    medians = {name: statistics.median(values) if (values := _known(timing, name)) else None for name in rates}
+    return {"training_seconds": training_seconds(timing), "wall_seconds": wall, **medians}
+
+
+def _known(lines: Sequence[Record], name: str) -> list[Any]:
+    return [line[name] for line in lines if line.get(name) is not None]
 
 
 def _point(lines: Sequence[Record]) -> dict[str, Any] | None:
@@ -356,20 +299,11 @@ def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
     return {"step": [line["step"] for line in lines], **{name: [line.get(name) for line in lines] for name in names}}
 
 
-def _sum(lines: Sequence[Record], name: str) -> int | None:
-    values = [line[name] for line in lines if line.get(name) is not None]
-    return round(sum(values)) if values else None
-
-
 def _examples(identity: Record, steps: int) -> int | None:
     """Rows of the batches of all updates; None where they are not examples, as they are packed, or not known."""
     settings = identity.get("settings") or {}
     batch_size, packed = (settings.get(f"train_dataset.{name}") for name in ("batch_size", "pack"))
     return None if batch_size is None or packed else steps * batch_size
-
-
-def _loss_or_infinity(line: Record) -> float:
-    return float("inf") if line.get("loss") is None else float(line["loss"])
 
 
 def _optional(path: Path) -> Any:

@@ -1,18 +1,13 @@
 """The results block of an experiment's README, made from results.json and from nothing else."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.curves import Curve, draw
 from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
-from t5xpg.run import results as results_tasks
 from t5xpg.run.results import settings_text
 
-BEGIN = "<!-- results:begin -->"
-END = "<!-- results:end -->"
 CURVE_FILE = "curve.svg"
 SHOWN_SAMPLES = 6
 _MEASURES = {  # how the columns of a curve are called
@@ -25,22 +20,16 @@ _MEASURES = {  # how the columns of a curve are called
 Results = Mapping[str, Any]
 
 
-def block(results: Results) -> str:
-    """The block between its markers, markers included, without a line end after the last."""
-    written_by = "<!-- Written by `make report` from results.json. Do not edit. -->"
-    return "\n\n".join([BEGIN, written_by, *sections(results), END])
-
-
 def sections(results: Results) -> list[str]:
     """What stands in it: the curve, which is to lie beside it as CURVE_FILE, and the tables."""
     found = [
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
-        _facts(results),
+        table(["", ""], [[name, value] for name, value in _facts(results) if value]),
         _splits(results),
         _evaluation(results["evaluation"], "evaluation"),
         *(_evaluation(one, f"evaluation on {split}") for split, one in results.get("other_splits", {}).items()),
-        *results_tasks.sections(results, _MEASURES),
+        *task_tables(results),
         _samples(results),
     ]
     return [section for section in found if section]
@@ -82,18 +71,41 @@ def _measures(results: Results) -> str:
         points.append(("validation, last, as published", results["published"]["final"]["validation"]))
     if first["train"] is not None:
         points += [("training, first steps", first["train"]), ("training, last steps", final["train"])]
+    return _points("", points)
+
+
+def _points(title: str, points: Sequence[tuple[str, Results]]) -> str:
+    """A row for each name and its last values; "" where there is none."""
     shown = [measure for measure in _MEASURES if any(point.get(measure) is not None for _, point in points)]
     rows = [
         [name, f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)] for name, point in points
     ]
-    return table(["", "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1)
+    return table([title, "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1) if rows else ""
 
 
-def _facts(results: Results) -> str:
-    return table(["", ""], [[name, value] for name, value in _fact_rows(results) if value])
+def task_tables(results: Results) -> list[str]:
+    """The last loss of each task, and its last metrics while training."""
+    tasks = results.get("tasks", {})
+    of_whole_split = (results.get("evaluation") or {}).get("tasks")
+    if of_whole_split:
+        points = {task: {"step": results["evaluation"]["step"], **values} for task, values in of_whole_split.items()}
+    else:
+        of_task = tasks.get("validation", {}).items()
+        points = {task: {name: values[-1] for name, values in columns.items()} for task, columns in of_task}
+    rows = []
+    for task, columns in tasks.get("infer_eval", {}).items():
+        last = {name: values if isinstance(values, str) else values[-1] for name, values in columns["metrics"].items()}
+        if "decoding" in columns:
+            last |= {"examples": columns["examples"][-1], "decoding": settings_text(columns["decoding"])}
+        if "left_out" in columns:
+            last["evaluations that were decoded otherwise, left out"] = columns["left_out"]
+        rows += [[escape(f"{task} / {name}"), f"{columns['step'][-1]:,}", cell(one)] for name, one in last.items()]
+    metrics = table(["metrics while training", "step", ""], rows, numbers_from=1) if rows else ""
+    losses = _points("validation by task", [(escape(task), point) for task, point in points.items()])
+    return [one for one in (losses, metrics) if one]
 
 
-def _fact_rows(results: Results) -> Iterator[tuple[str, str]]:
+def _facts(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
     yield "source", _source(results["git"])
@@ -150,18 +162,14 @@ def _batches(batches: Mapping[str, Any] | None) -> str:
 
 
 def _time(timing: Mapping[str, Any]) -> str:
-    parts = []
-    if timing["training_seconds"] is not None:
-        parts.append(f"{duration(timing['training_seconds'])} of training")
-    if timing["wall_seconds"] is not None:
-        parts.append(f"{duration(timing['wall_seconds'])} with start and evaluation")
-    if timing["seconds_per_step"] is not None:
-        parts.append(f"{1000 * timing['seconds_per_step']:,.0f} ms a step")
-    if timing["tokens_per_second"] is not None:
-        parts.append(f"{timing['tokens_per_second']:,.0f} tokens a second")
-    if timing["share_of_peak"] is not None:
-        parts.append(f"{100 * timing['share_of_peak']:.0f}% of the hardware's peak")
-    return ", ".join(parts)
+    texts: dict[str, Callable[[float], str]] = {
+        "training_seconds": lambda seconds: f"{duration(seconds)} of training",
+        "wall_seconds": lambda seconds: f"{duration(seconds)} with start and evaluation",
+        "seconds_per_step": lambda seconds: f"{1000 * seconds:,.0f} ms a step",
+        "tokens_per_second": lambda rate: f"{rate:,.0f} tokens a second",
+        "share_of_peak": lambda share: f"{100 * share:.0f}% of the hardware's peak",
+    }
+    return ", ".join(text(timing[name]) for name, text in texts.items() if timing[name] is not None)
 
 
 def _hardware(hardware: Mapping[str, Any]) -> str:

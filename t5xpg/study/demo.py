@@ -1,13 +1,10 @@
 """`make demo`: the whole chain of one small experiment, each part done only where it is missing."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.base.files import read_json
-from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.check import checks
 from t5xpg.data.vocab.sentinels import excerpt
@@ -31,7 +28,7 @@ def run(loaded: LoadedConfig, path: Path) -> int:
     if code:
         return code
     if evaluation.is_up_to_date(directory, loaded.experiment.total_steps):
-        print(f"evaluation: up to date, in {shown(directory.evaluation_json)}")
+        print(f"evaluation: up to date, in {paths.shown(directory.evaluation_json)}")
     else:
         evaluation.evaluate(loaded, path)
     print("\nblanks in text of the validation split, which it has not seen:")

@@ -1,11 +1,8 @@
 """Many runs of one experiment: `make sweep`, and `make report` of what came of it.
 
-A plan in the experiment's folder says what is trained. Its runs are trained as processes, in stages; a stage that was
-interrupted goes on where it stopped. What they found is collected as one JSON value, the board, and the page is made
-from the board alone. `sweep` and `matrix` are the two kinds of plans.
+A plan in the experiment's folder (`sweep` or `matrix`) says what is trained. Its runs are processes, in stages; a stage
+that was interrupted goes on where it stopped. What they found is one JSON value, the board, of which the page is made.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +13,8 @@ from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
+from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
-from t5xpg.study.page import Board, Page
 from t5xpg.study.runs import Run
 
 
@@ -63,12 +60,11 @@ class Study(ABC):
         """The board for a terminal."""
 
     def train(self, *, jobs: int = 1, cells: str | None = None) -> int:
-        """Train what is left, each run in a folder of its own, measure it, and print what is known so far.
+        """Train what is left, each run in a folder of its own, measure it, and print what is known so far. Returns 0.
 
-        jobs: runs at a time; they share the cores. Their losses do not depend on it but for the order of sums, which
-        the number of cores decides. cells: a pattern of the names of a matrix's cells, such as "*,lm,*"; None for all.
-        Returns 0 when every run is done. Raises UserError for what the user can mend: a mistake in the plan, a run
-        with other settings than the plan has now.
+        jobs: runs at a time; they share the cores, whose number decides the order of sums. cells: a pattern of names of
+        a matrix's cells, such as "*,lm,*"; None for all. Raises UserError for a mistake in the plan, or a run with
+        other settings than the plan has now.
         """
         self.check_cells(cells)
         trained: list[Run] = []

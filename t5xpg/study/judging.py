@@ -5,8 +5,6 @@ different tasks compare in nothing else: the loss on a run's own task says how h
 reads more text than a step of another, though the rows are as many and as long.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,10 +32,7 @@ def fed_hashes(run: Run) -> list[str]:
 
 
 def fed_batches(run: Run, service: DataService) -> Iterator[Batch]:
-    """The batches that a run was trained on, made again.
-
-    Raises UserError where the data are no longer those of then, as the hashes of the batches tell.
-    """
+    """The batches that a run was trained on, made again. Raises UserError where their hashes are others by now."""
     train = data_config(run.experiment.train_dataset, run.experiment.random_seed)
     hashes = fed_hashes(run)
     with contextlib.closing(service.open(train)) as stream:

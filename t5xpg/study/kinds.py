@@ -1,7 +1,5 @@
 """The kinds of studies, and which one an experiment is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from t5xpg.study.engine import Study

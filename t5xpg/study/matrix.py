@@ -1,7 +1,5 @@
 """Matrices: one cell for every architecture, objective and vocabulary that belong together, a training run each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -10,17 +8,16 @@ from typing import ClassVar
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
-from t5xpg.base.paths import shown
 from t5xpg.check import checks
 from t5xpg.check.finding import Finding, report
 from t5xpg.data.text.manifest import find_manifests
 from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.experiment import data_state, prepare
+from t5xpg.run.report import Board, Page
 from t5xpg.study import matrix_board, matrix_page, unigrams
 from t5xpg.study.engine import Study
 from t5xpg.study.matrix_plan import AXES, MatrixPlan
-from t5xpg.study.page import Board, Page
 from t5xpg.study.plan import read
 from t5xpg.study.runs import Run, outcome
 
@@ -125,7 +122,7 @@ class Matrix(Study):
         plan = self.plan
         counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
         left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
-        yield Finding("matrix", f"{shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}")
+        yield Finding("matrix", f"{paths.shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}")
         if plan.dataset not in find_manifests(paths.data_directory()):
             yield Finding("data", f"{plan.dataset} is exported first: make data DATASET={plan.dataset}")
         for name, entry in plan.vocabularies.items():

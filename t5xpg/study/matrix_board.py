@@ -1,7 +1,5 @@
 """The board of a matrix, matrix.json."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +9,12 @@ from t5xpg.base.errors import UserError
 from t5xpg.experiment import Experiment
 from t5xpg.experiment.identity import deciding_settings
 from t5xpg.run.records import read_jsonl
+from t5xpg.run.report import Board
 from t5xpg.run.results import training_seconds
 from t5xpg.study import unigrams
-from t5xpg.study.board import FORMAT, rounded, sources
 from t5xpg.study.matrix_plan import AXES, MatrixPlan
-from t5xpg.study.page import Board
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.page import FORMAT, rounded
+from t5xpg.study.runs import Run, outcome, sources
 
 MEASURES = ("loss", "bits_per_byte", "accuracy")
 

@@ -1,34 +1,34 @@
 """The page of a matrix: the tables of its README, made from matrix.json and from nothing else."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from t5xpg.base.page import UNKNOWN, decimals, escape, table
 from t5xpg.base.progress import duration
+from t5xpg.run.report import Board, Page
 from t5xpg.study.matrix_plan import AXES
-from t5xpg.study.page import Board, Page, batch_shape, facts, progress
+from t5xpg.study.page import batch_shape, facts, progress
 
 _NOTHING = "\N{EN DASH}"  # a pair that is not trained
 # Of whose cells the targets are all of the text, whatever the vocabulary.
 _COMPARABLE = "lm"
+_PACKED = "one example each, or where it says packed as many as fit; held-out text is never packed"
 
 Cell = Mapping[str, Any]
-Measure: TypeAlias = Callable[[Cell], tuple[float | None, float | None]]
 
 
 def sections(board: Board) -> Iterator[str]:
     """The paragraphs of the block of the experiment's README."""
     yield progress(board, "cells", f"the others are shown as {UNKNOWN}")
     yield _how_to_read(board)
-    yield _matrix(board, _of_text)
-    yield _footnotes(board)
+    yield _matrix(board, "text")
+    numbered = enumerate(_reasons(board), start=1)
+    yield "<br>\n".join(f"<sup>{number}</sup> {escape(why)}" for number, why in numbered)
     yield "The same of all targets, sentinels and ends included, in nats per target token:"
-    yield _matrix(board, _of_targets)
+    yield _matrix(board, "targets")
     yield _bits(board)
-    yield _matrix(board, _in_bits)
+    yield _matrix(board, "bits")
     yield "Every cell:"
     yield _cells(board)
     yield facts(_facts(board), board["sources"])
@@ -41,8 +41,8 @@ def line(cell: Cell) -> str:
     """A cell for a terminal."""
     name = ",".join(cell[axis] for axis in AXES)
     if cell["loss"] is None:
-        return f"{name}: {_values(cell, _of_text)}"
-    reached, unigram = map(decimals, _of_text(cell))
+        return f"{name}: {_values(cell, 'text')}"
+    reached, unigram = map(decimals, _measured(cell, "text"))
     verdict = "learned" if cell["learned"] else "has not learned"
     return f"{name}: {reached} nats a token of text, unigram {unigram}: {verdict}"
 
@@ -61,7 +61,7 @@ def _how_to_read(board: Board) -> str:
 
 
 def _bits(board: Board) -> str:
-    cells = _of(board, _COMPARABLE)
+    cells = [cell for cell in board["cells"] if cell["objective"] == _COMPARABLE and cell["done"]]
     if not cells:
         return ""
     measured = ", ".join(
@@ -80,22 +80,13 @@ def _bits(board: Board) -> str:
     )
 
 
-def _of_text(cell: Cell) -> tuple[float | None, float | None]:
-    """Of a model and of the unigrams: nats per token of text."""
-    return cell["of_text"]["loss"], cell["of_text"]["unigram"]["loss"]
+def _measured(cell: Cell, measure: str) -> tuple[float | None, float | None]:
+    """Of a model and of the unigrams: nats per token of "text", nats per token or "bits" per byte of all "targets"."""
+    part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
+    return part[name], part["unigram"][name]
 
 
-def _of_targets(cell: Cell) -> tuple[float | None, float | None]:
-    """Nats per target token."""
-    return cell["loss"], cell["unigram"]["loss"]
-
-
-def _in_bits(cell: Cell) -> tuple[float | None, float | None]:
-    """Bits per byte of the targets."""
-    return cell["bits_per_byte"], cell["unigram"]["bits_per_byte"]
-
-
-def _matrix(board: Board, measure: Measure) -> str:
+def _matrix(board: Board, measure: str) -> str:
     found = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
     reasons = _reasons(board)
     notes = {
@@ -112,22 +103,18 @@ def _matrix(board: Board, measure: Measure) -> str:
     return table(header, rows, numbers_from=2)
 
 
-def _values(cell: Cell, measure: Measure) -> str:
+def _values(cell: Cell, measure: str) -> str:
     if cell["diverged_at"] is not None:
         return f"not finite after step {cell['diverged_at']:,}"
     if not cell["done"]:
         return UNKNOWN
-    reached, unigram = map(decimals, measure(cell))
+    reached, unigram = map(decimals, _measured(cell, measure))
     return f"{f'**{reached}**' if cell['learned'] else reached} / {unigram}"
 
 
 def _reasons(board: Board) -> list[str]:
     """Why pairs are left out, in the order of their footnotes."""
     return list(dict.fromkeys(one["reason"] for one in board["left_out"]))
-
-
-def _footnotes(board: Board) -> str:
-    return "<br>\n".join(f"<sup>{number}</sup> {escape(why)}" for number, why in enumerate(_reasons(board), start=1))
 
 
 def _cells(board: Board) -> str:
@@ -144,7 +131,7 @@ def _cells(board: Board) -> str:
 
 def _numbers(cell: Cell) -> list[str]:
     counts = [cell["steps"], cell["target_tokens"], cell["held_out_target_tokens"], cell["of_text"]["tokens"]]
-    measured = [value for measure in (_of_targets, _of_text, _in_bits) for value in measure(cell)]
+    measured = [value for measure in ("targets", "text", "bits") for value in _measured(cell, measure)]
     return [
         f"{cell['num_params']:,}",
         batch_shape(cell, " packed"),
@@ -158,7 +145,7 @@ def _facts(board: Board) -> Iterator[list[str]]:
     done = [cell for cell in board["cells"] if cell["done"]]
     how = "counts of the training targets of the run itself, each id once more (Laplace)"
     yield ["unigram", f"{how}; of text alone it is told where text stands, and the model is not"]
-    yield ["rows", _packing(done)]
+    yield ["rows", _PACKED if any(cell["packed"] for cell in done) else "one example each"]
     digests = board["dataset"]["sha256"] or {}
     parts = "; ".join(f"{split} {digest[:12]}…" for split, digest in digests.items())
     yield ["data", escape(f"{board['dataset']['name']}: {parts}" if parts else board["dataset"]["name"])]
@@ -171,17 +158,6 @@ def _facts(board: Board) -> Iterator[list[str]]:
     if seconds:
         middle, spread = duration(statistics.median(seconds)), f"{duration(min(seconds))} to {duration(max(seconds))}"
         yield ["time", f"{middle} of training a cell in the median ({spread}); starts and measuring not counted"]
-
-
-def _packing(cells: Sequence[Cell]) -> str:
-    """What a row of a training batch holds."""
-    if not any(cell["packed"] for cell in cells):
-        return "one example each"
-    return "one example each, or where it says packed as many as fit; held-out text is never packed"
-
-
-def _of(board: Board, objective: str) -> list[Cell]:
-    return [cell for cell in board["cells"] if cell["objective"] == objective and cell["done"]]
 
 
 def _title(board: Board, axis: str, cell: Cell) -> str:

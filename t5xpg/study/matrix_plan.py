@@ -23,8 +23,6 @@ objectives = ["mlm"]
 reason = "…"
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple

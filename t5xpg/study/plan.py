@@ -3,8 +3,6 @@
 What sweep.toml holds is modelled in `sweep`, what matrix.toml holds in `matrix`.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 import types
@@ -17,7 +15,6 @@ from pydantic_core import ErrorDetails
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.paths import shown
 
 _HEADER = re.compile(r"\s*(?P<opening>\[{1,2})\s*(?P<name>[^\[\]#]+?)\s*\]{1,2}\s*(#.*)?")
 _KEY = re.compile(r"\s*(?P<name>[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
@@ -86,7 +83,7 @@ def read(file: Path, model: type[_AnyPlan]) -> _AnyPlan:
     except ValidationError as error:
         mistakes = [_mistake(model, each) for each in error.errors()]
     if mistakes:
-        lines = [f"{shown(file)}, line {line_of(text, one.place, one.value)}: {one.text}" for one in mistakes]
+        lines = [f"{paths.shown(file)}, line {line_of(text, one.place, one.value)}: {one.text}" for one in mistakes]
         several = [f"{len(lines)} mistakes in a plan:", *lines]
         raise UserError(lines[0] if len(lines) == 1 else "\n  ".join(several))
     return plan

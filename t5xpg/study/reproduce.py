@@ -1,7 +1,5 @@
 """`make reproduce`: train an experiment again in a clean run directory, and compare with what it has published."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex
@@ -39,18 +37,19 @@ Results = Mapping[str, Any]
 def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> int:
     """Train the experiment as it was published, in the clean run directory `path`, and compare with results.json.
 
-    steps: only so many updates, and only what was published up to there; None for all of them, and then the evaluation
-    too, if one was published. An unfinished reproduction of the same in `path` is gone on with, a finished one begun
-    anew. Prints a table and keeps it as reproduction.json. Returns the exit code: 0 where the numbers are the same
-    (bit for bit on the published kind of hardware, within `comparison.TOLERANCE` on another), 1 where not, 128 + n
-    where signal n stopped the training, with which the same command goes on.
-
-    Raises UserError where nothing is published, for overrides that were not, and where `path` holds something else.
+    steps: only so many updates, and only what was published up to there; None for all of them, and the evaluation, if
+    one was published. An unfinished reproduction of the same in `path` is gone on with, a finished one begun anew.
+    Prints a table and keeps it as reproduction.json. Returns the exit code: 0 where the numbers are the same (bit for
+    bit on the published kind of hardware, within `TOLERANCE` on another), 1 where not, 128 + n where signal n stopped
+    it. Raises UserError where nothing is published, for overrides that were not, and where `path` holds other things.
     """
     file = loaded.gin_file.parent / RESULTS_FILE
     published = _published(loaded, file)
     loaded = _as_published(loaded, published)
-    steps = _steps(steps, published, loaded)
+    last = int(min(published["steps"], loaded.experiment.total_steps))
+    steps = last if steps is None else steps
+    if not 1 <= steps <= last:
+        raise UserError(f"STEPS={steps}: {loaded.name} has published {last:,} steps; give a number from 1 to {last}.")
     directory = RunDirectory(path)
     mark = {"experiment": loaded.name, "of": hashlib.sha256(file.read_bytes()).hexdigest(), "steps": steps}
     _check(directory, mark)
@@ -115,15 +114,6 @@ def _overrides(command: str) -> Iterable[str]:
             yield word.removeprefix("--gin-overrides=")
         elif word.startswith(("--gin.", "--gin_file=")):
             yield word
-
-
-def _steps(steps: int | None, published: Results, loaded: LoadedConfig) -> int:
-    last = min(published["steps"], loaded.experiment.total_steps)
-    if steps is None:
-        return int(last)
-    if not 1 <= steps <= last:
-        raise UserError(f"STEPS={steps}: {loaded.name} has published {last:,} steps; give a number from 1 to {last}.")
-    return steps
 
 
 def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:

@@ -4,8 +4,6 @@ Numbers decide: bit for bit on the published kind of hardware, within a toleranc
 settings, data, versions, hardware) explains.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +15,7 @@ TOLERANCE = 0.02
 """The largest difference on other hardware: relative for losses and metrics, absolute for accuracies.
 
 Another kind of processor adds up in another order, which moves a float32 sum by about 1e-7 of itself, and training
-amplifies that from update to update: where the loss falls steeply, two runs come to be a few updates apart, and a few
-updates are worth about a percent of the loss there. This cannot tell every other setting: these are compared by
-themselves, and the batches and all that is counted have to be the same on all hardware.
+amplifies that: where the loss falls steeply, two runs come to be a few updates, and about a percent of it, apart.
 """
 
 SAME, WITHIN, DIFFERENT = "same", "within tolerance", "different"
@@ -73,11 +69,10 @@ class Comparison:
 def compare(published: Results, here: Results, *, steps: int, changed_files: Sequence[str] | None = None) -> Comparison:
     """Compare published results with those of a run of `steps` updates, both as `results.collect` makes them.
 
-    `here` is collected at the published steps of the training curve. Where `steps` is less than was published, only
-    what was published up to there counts. What published results do not hold, as older ones may not, is not compared.
-    changed_files: the files of the code that differ from the published commit; None where that cannot be found out.
+    here: collected at the published steps of the training curve. What was published after `steps`, or not at all, is
+    not compared. changed_files: of the code, since the published commit; None where that cannot be found out.
     """
-    exact = same_hardware(published["hardware"], here["hardware"])
+    exact = all(published["hardware"][name] == here["hardware"][name] for name in ("cpu", "devices"))
     whole = steps == published["steps"]
     parts = [
         _batches(published.get("batches"), here.get("batches"), steps),
@@ -92,11 +87,6 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
         exact=exact,
         largest=max((difference for _, difference in parts), default=0.0),
     )
-
-
-def same_hardware(ours: Results, theirs: Results) -> bool:
-    """Whether two machines have to give the same bits: processor, accelerators and mesh are of one kind."""
-    return ours["cpu"] == theirs["cpu"] and ours["devices"] == theirs["devices"]
 
 
 def conditions(published: Results, here: Results, changed_files: Sequence[str] | None = None) -> Iterator[Row]:
@@ -156,7 +146,9 @@ def _by_place(value: Any) -> Any:
 
 
 def _code(old: Results | None, new: Results | None, changed_files: Sequence[str] | None) -> Row:
-    before, after = (_UNSHOWN if git is None else _commit(git) for git in (old, new))
+    before, after = (
+        _UNSHOWN if git is None else git["commit"][:12] + ("" if git["clean"] else " and changes") for git in (old, new)
+    )
     if old is None or new is None:
         return Row("code", before, after, UNKNOWN)
     if changed_files is None:
@@ -166,10 +158,6 @@ def _code(old: Results | None, new: Results | None, changed_files: Sequence[str]
         after += f": {len(changed_files)} files differ" if len(changed_files) > 1 else ""
         after += f": {changed_files[0]} differs" if len(changed_files) == 1 else ""
     return Row("code", before, after, SAME if same else CHANGED)
-
-
-def _commit(git: Results) -> str:
-    return git["commit"][:12] + ("" if git["clean"] else " and changes")
 
 
 def _batches(old: Results | None, new: Results | None, steps: int) -> tuple[Row, float]:
@@ -271,10 +259,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def distance(name: str, old: Any, new: Any) -> float:
-    """How far two values lie apart: of accuracies absolutely, else relatively; infinitely what is no number or counted.
-
-    0 exactly where they are equal.
-    """
+    """How far values lie apart: accuracies absolutely, else relatively; infinitely what is counted or no number."""
     if old == new:
         return 0.0
     if not (isinstance(old, int | float) and isinstance(new, int | float)) or isinstance(old, int):

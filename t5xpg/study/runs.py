@@ -1,13 +1,12 @@
 """The runs of a plan: what each is, how far it has come, and training those that are not done, a few at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
-from t5xpg.base.processes import start_logged
 from t5xpg.base.progress import Progress
 from t5xpg.experiment import Experiment, config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
@@ -137,13 +135,28 @@ def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: 
     return [sys.executable, "-m", "t5xpg", "train", experiment, *overrides, f"--run={path.absolute()}", *more]
 
 
+def start_logged(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process without input whose output and errors are appended to `log`. options: of subprocess.Popen."""
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options)
+
+
 def ended_message(what: str, code: int | None, log: Path) -> str:
     """That a process has ended in a way that it should not have, with the end of its output."""
-    lines = [
-        f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:",
-        *last_lines(log, _SHOWN_LINES),
-    ]
-    return "\n  ".join(lines)
+    first = f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:"
+    return "\n  ".join([first, *last_lines(log, _SHOWN_LINES)])
+
+
+def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
+    """{"commit", "versions", "cpu", "cores"}: each with all values that it had at a start of one of the runs."""
+    facts: dict[str, list[Any]] = {"commit": [], "versions": [], "cpu": [], "cores": []}
+    for start in (start for run in runs if run.directory.exists() for start in run.directory.read()["starts"]):
+        git, host = start["git"], start["host"]
+        commit = None if git is None else git["commit"][:12] + ("" if git["clean"] else ", changed")
+        for name, value in zip(facts, (commit, start["versions"], host["cpu"], host["cores"]), strict=True):
+            if value is not None and value not in facts[name]:
+                facts[name].append(value)
+    return facts
 
 
 def train(runs: Sequence[Run], *, jobs: int, label: str) -> None:

@@ -3,8 +3,6 @@
 The runs of a sweep share the machine with each other and with whatever else it does, so their own times say little.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Sweeps: every candidate of every recipe is trained briefly, and the best of each for longer, with several seeds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -11,9 +9,9 @@ from typing import ClassVar
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.paths import shown
+from t5xpg.run.report import Board, Page
 from t5xpg.study import judging, sweep_board, sweep_page
 from t5xpg.study.engine import Study
-from t5xpg.study.page import Board, Page
 from t5xpg.study.plan import read
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.sweep_plan import SweepPlan

@@ -1,14 +1,12 @@
 """The board of a sweep, leaderboard.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t5xpg.run.report import Board
 from t5xpg.study import judging
-from t5xpg.study.board import FORMAT, mean, rounded, sources
-from t5xpg.study.page import Board
-from t5xpg.study.runs import Outcome, Run, outcome
+from t5xpg.study.page import FORMAT, mean, rounded
+from t5xpg.study.runs import Outcome, Run, outcome, sources
 from t5xpg.study.sweep_plan import SweepPlan
 
 MEASURE = "nats_per_byte"
@@ -27,11 +25,9 @@ def collect(
     """Everything that the page shows.
 
     runs: those that are known; planned: how many there will be. best: the candidates of the final runs, None while they
-    are searched for. step_times: from `step_times.measure`, None where they were not measured.
-
-    Steps to the reference are of the first measured validation loss that is as low as the mean over seeds of the
-    reference's last one; None for a run that does not come so far, or is validated on another task. A plan that judges
-    its runs has "judged": what each recipe was trained on, and its losses on each task and the parts of a mixture.
+    are searched for. step_times: from `step_times.measure`, None where not measured. Steps to the reference are of the
+    first validation loss as low as the mean over seeds of the reference's last one; None for a run that does not come
+    so far, or is validated on another task. "judged": what recipes were trained on, and their losses on each task.
     """
     found = [(run, outcome(run)) for run in runs]
     final = {

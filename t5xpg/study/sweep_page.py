@@ -1,7 +1,5 @@
 """The page of a sweep: the README's leaderboard and its pictures, made from leaderboard.json and from nothing else."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +7,8 @@ from typing import Any
 from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.page import UNKNOWN, code, decimals, escape, table
 from t5xpg.base.progress import duration
-from t5xpg.study.page import Board, Page, batch_shape, facts, progress
+from t5xpg.run.report import Board, Page
+from t5xpg.study.page import batch_shape, facts, progress
 from t5xpg.study.sweep_board import MEASURE
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
@@ -158,12 +157,8 @@ def _tried(tried: Mapping[str, Any]) -> list[str]:
     loss = decimals(tried["loss"])
     if tried["diverged_at"] is not None:
         loss = f"not finite after step {tried['diverged_at']:,}"
-    return [
-        tried["recipe"],
-        f"`{tried['candidate']}`",
-        f"{tried['steps']:,}",
-        f"**{loss}**" if tried["chosen"] else loss,
-    ]
+    settings, steps = f"`{tried['candidate']}`", f"{tried['steps']:,}"
+    return [tried["recipe"], settings, steps, f"**{loss}**" if tried["chosen"] else loss]
 
 
 def _judged(board: Board) -> Iterator[str]:

@@ -23,8 +23,6 @@ gin_file = "gin/optimizers/muon.gin"                         # optional: of reci
 candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02"]    # bindings, separated by spaces
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated
 

@@ -1,19 +1,14 @@
 """What each cell of a matrix is compared with: the unigram model of its training targets, on its held-out batches.
 
 It counts the targets of exactly the batches that the run was trained on, and is measured on the batches of its
-validation: of all targets, and of the text alone. Sentinels and ends follow from how the targets are made (the next
-sentinel is the one with the next number, a token stands behind it), and of some targets they are half. A model that has
-understood no more than that beats the unigrams of all targets; it does not beat those of the text, measured where there
-is text.
+validation: of all targets, and of the text alone, as sentinels and ends follow from how targets are made, and can be
+half of them. A model that knows no more than that beats the unigrams of all targets, and not those of the text.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -39,19 +34,6 @@ from t5xpg.train import compile_cache
 _FORMAT = 1
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What runs on the same data share. fed: the digest of their training batches. held_out: of their validation."""
-
-    vocabulary: Vocabulary
-    layout: BatchLayout
-    fed: str
-    training_tokens: int
-    unigram: Mapping[str, Any]
-    unigram_of_text: Mapping[str, Any]
-    held_out: Sequence[Batch]
-
-
 def compare(runs: Sequence[Run]) -> None:
     """Compare the runs that have not been; what is found is kept beside their folders. All of them are trained.
 
@@ -61,7 +43,7 @@ def compare(runs: Sequence[Run]) -> None:
     waiting = [run for run in runs if compared(run) is None]
     if not waiting:
         return
-    known: dict[str, Counted] = {}
+    known: dict[str, tuple[dict[str, Any], Vocabulary, Sequence[Batch]]] = {}
     with (
         Progress("compare", len(waiting), "cells") as progress,
         DataService() as service,
@@ -72,17 +54,11 @@ def compare(runs: Sequence[Run]) -> None:
             data = repr((experiment.train_dataset, experiment.eval_dataset, experiment.random_seed, outcome(run).step))
             if data not in known:
                 known[data] = _count(run, service)
-            counted = known[data]
-            if counted.fed != _digest(run):
+            record, vocabulary, held_out = known[data]
+            if record["batches"] != _digest(run):
                 raise other_batches(run)
-            found = {
-                "format": _FORMAT,
-                "batches": counted.fed,
-                "training_tokens": counted.training_tokens,
-                "unigram": counted.unigram,
-                "of_text": {"unigram": counted.unigram_of_text, "model": _model_on_text(run, counted)},
-            }
-            write_json(run.file_beside("comparison.json"), to_json(found))
+            of_text = {**record["of_text"], "model": _model_on_text(run, vocabulary, held_out)}
+            write_json(run.file_beside("comparison.json"), to_json(record | {"of_text": of_text}))
             progress.advance(1, run.name)
 
 
@@ -114,39 +90,39 @@ def unigram_of_text(
     return Unigram(unigram.counts[is_text]).measure(renumbered, layout, token_bytes[is_text])
 
 
-def _count(run: Run, service: DataService) -> Counted:
+def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, Sequence[Batch]]:
+    """What runs on the same data share: the record but for the model, the vocabulary, the held-out batches."""
     experiment = run.experiment
     vocabulary = describe(service, experiment.train_dataset).vocabulary
     layout, sizes = layout_of(experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
     unigram = Unigram.of(fed_batches(run, service), layout, vocabulary.size)
     with contextlib.closing(service.open(data_config(experiment.eval_dataset, experiment.random_seed))) as stream:
         held_out = list(stream)
-    return Counted(
-        vocabulary,
-        layout,
-        _digest(run),
-        int(unigram.counts.sum()),
-        _in_bits(unigram.measure(held_out, layout, sizes)),
-        _in_bits(unigram_of_text(unigram, held_out, layout, sizes)),
-        held_out,
-    )
+    record = {
+        "format": _FORMAT,
+        "batches": _digest(run),
+        "training_tokens": int(unigram.counts.sum()),
+        "unigram": _in_bits(unigram.measure(held_out, layout, sizes)),
+        "of_text": {"unigram": _in_bits(unigram_of_text(unigram, held_out, layout, sizes))},
+    }
+    return record, vocabulary, held_out
 
 
-def _model_on_text(run: Run, counted: Counted) -> dict[str, Any]:
+def _model_on_text(run: Run, counted: Vocabulary, held_out: Sequence[Batch]) -> dict[str, Any]:
     """What the trained model says of the text alone. It has to tell text from sentinels and ends, too."""
     directory, built = run.directory, assembly.assemble(run.experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, run.experiment, built)
-    check_same_vocabulary(counted.vocabulary, vocabulary, directory)
+    check_same_vocabulary(counted, vocabulary, directory)
     if step != (last := outcome(run).step):
         raise UserError(
             f"The last checkpoint in {directory.checkpoints} is of step {step:,} and not of {last:,}, as that was "
             f"damaged or deleted. Delete {directory.path} to train it again."
         )
     evaluate, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
-    sizes = np.asarray(vocabulary.token_bytes())
+    layout, sizes = layout_of(run.experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
     window = Window()
-    for batch in counted.held_out:
-        rows = built.on_devices(text_alone(batch, counted.layout, sizes))
+    for batch in held_out:
+        rows = built.on_devices(text_alone(batch, layout, sizes))
         window.add(jax.device_get(evaluate(params, rows, token_bytes)))
     summary = window.summary()
     return {name: summary[name] for name in ("loss", "accuracy", "bits_per_byte", "target_tokens")}

@@ -8,8 +8,6 @@ Programs are kept by machine, because code for one processor may not run on anot
 LIMIT bytes in all. `T5XPG_COMPILE_CACHE` names another folder; 0 keeps nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib
@@ -49,8 +47,8 @@ def folder() -> Path | None:
 def kept_programs() -> Iterator[Callable[[], None]]:
     """While the block runs, programs that were compiled before are not compiled again.
 
-    Yields what keeps the programs that have been compiled so far; the end of the block does so too. A folder that
-    cannot be written keeps nothing, and says nothing: no number depends on it.
+    Yields what keeps the programs compiled so far, as the end of the block does. Where nothing can be written, nothing
+    is kept, and nothing is said: no number depends on it.
     """
     root = folder() if _has_a_name() else None
     own = None if root is None else _take_out(root)

@@ -1,7 +1,5 @@
 """The state that a run begins with where it starts from a checkpoint: whether that fits, and taking it over."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,10 +31,7 @@ Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step"
 
 @dataclass(frozen=True)
 class InitialState:
-    """A state on the mesh, before the first update. origin: None for one from scratch.
-
-    vocabulary: the record of the one that the checkpoint was trained with.
-    """
+    """A state on the mesh before the first update; of a checkpoint its origin, and the record of its vocabulary."""
 
     state: TrainState
     origin: Origin | None = None
@@ -44,10 +39,7 @@ class InitialState:
 
 
 def begin(built: Assembly) -> InitialState:
-    """The state that the experiment begins with.
-
-    Raises UserError where its initial checkpoint is not there, or does not fit.
-    """
+    """The state that the experiment begins with. Raises UserError where its checkpoint is missing or does not fit."""
     if built.experiment.initial is None:
         return InitialState(jax.block_until_ready(built.new_state()))
     return _load(built)

@@ -1,7 +1,5 @@
 """Updates whose loss or gradient is not a finite number: which parameters, and what is kept for inspection."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A trace of some updates, for TensorBoard's profiler and Perfetto (`make train PROFILE=1`)."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

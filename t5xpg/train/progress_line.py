@@ -1,11 +1,8 @@
 """The progress line of a training, and the rates behind it: tokens and operations a second, waiting for data."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from t5xpg.base.progress import Progress, duration
@@ -51,10 +48,8 @@ class ProgressLine:
         self._line.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._line.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._line.__exit__(*error)
 
     def measure_peak(self, *, again: bool = False) -> float | None:
         """Floating point operations a second of all devices together, where that is known or can be measured."""

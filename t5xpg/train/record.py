@@ -1,7 +1,5 @@
 """`make record`: the exact batches of a run into a folder, to train from without TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -14,7 +12,6 @@ from typing import Any
 from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
-from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.data.recording.format import StreamWriter
 from t5xpg.data.recording.manifest import (
@@ -35,6 +32,7 @@ from t5xpg.evaluate.validation import task_configs
 from t5xpg.experiment import Experiment, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
+from t5xpg.run.directory import differing
 
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
@@ -72,7 +70,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
         recording = Recording(_typed(loaded), records, _plain(source), environment.versions(), files={})
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
-            print(f"{shown(output)} holds these batches already")
+            print(f"{paths.shown(output)} holds these batches already")
         else:
             with room_for("the recording", output.parent, _MORE_ROOM):
                 _write(output, recording, streams)
@@ -96,9 +94,9 @@ def _print_result(output: Path, loaded: LoadedConfig) -> None:
     size = sum(path.stat().st_size for path in output.iterdir())
     train, validation = (read_recording(output).streams[name].batches for name in STREAMS)
     print(
-        f"{shown(output)}: {train:,} batches to train, {validation:,} to validate, "
+        f"{paths.shown(output)}: {train:,} batches to train, {validation:,} to validate, "
         f"{f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:,.1f} kB'}\n"
-        f"train from them: make train EXP={shlex.quote(_typed(loaded))} RECORDED={shlex.quote(shown(output))}"
+        f"train from them: make train EXP={shlex.quote(_typed(loaded))} RECORDED={shlex.quote(paths.shown(output))}"
     )
 
 
@@ -129,10 +127,10 @@ def _check_room(output: Path, size: float) -> None:
     """Raise UserError where so many bytes do not fit on the disk: better than to fill it first."""
     free = shutil.disk_usage(output.parent).free
     if size > free:
-        raise UserError(
-            f"The recording would take about {size / 1e6:,.1f} MB, and {output.parent} has {free / 1e6:,.1f} MB free. "
-            "Record fewer STEPS, or name a folder on another disk with OUTPUT=…"
+        need = (
+            f"The recording would take about {size / 1e6:,.1f} MB, and {output.parent} has {free / 1e6:,.1f} MB free."
         )
+        raise UserError(f"{need} {_MORE_ROOM}")
 
 
 def _refuse_other_things(output: Path) -> None:
@@ -157,20 +155,18 @@ def _refuse_other_things(output: Path) -> None:
 def _refuse_another(output: Path, wanted: Recording) -> None:
     """Raise UserError where `output` holds other batches than are wanted, or a damaged recording."""
     with RecordedData(output) as there:
-        found = _what_decides(there.recording)
-    expected = _what_decides(wanted)
-    differing = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
-    if differing:
-        listed = "; ".join(f"{name} was {found.get(name)}, is {expected.get(name)}" for name in differing)
+        found = differing(_what_decides(there.recording), _what_decides(wanted))
+    if found:
+        listed = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in found.items())
         raise UserError(
-            f"{shown(output)} is a recording of other batches: {listed}. "
+            f"{paths.shown(output)} is a recording of other batches: {listed}. "
             "Replace it with FORCE=1, or name another folder with OUTPUT=…"
         )
 
 
 def _what_decides(recording: Recording) -> dict[str, Any]:
     """Everything that two recordings of the same batches have in common, by the names that messages use."""
-    decides = {
+    return {
         "STEPS": recording.streams["train"].limit,
         "EVAL_STEPS": recording.streams["validation"].limit,
         "text": recording.source["data"],
@@ -178,15 +174,6 @@ def _what_decides(recording: Recording) -> dict[str, Any]:
         **{name: recording.versions.get(name) for name in _DATA_LIBRARIES},
         **{name: stream.identity for name, stream in recording.streams.items()},
     }
-    return _flat(decides)
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one: {"train": {"seed": 1}} as {"train seed": 1}."""
-    flat: dict[str, Any] = {}
-    for name, item in value.items():
-        flat |= _flat(item, f"{prefix}{name} ") if isinstance(item, Mapping) else {f"{prefix}{name}": item}
-    return flat
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -198,4 +185,4 @@ def _plain(value: Any) -> dict[str, Any]:
 def _typed(loaded: LoadedConfig) -> str:
     """What one types for EXP to name the experiment."""
     named = loaded.gin_file.resolve().is_relative_to(paths.EXPERIMENTS.resolve())
-    return loaded.name if named else shown(loaded.gin_file)
+    return loaded.name if named else paths.shown(loaded.gin_file)

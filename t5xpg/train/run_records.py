@@ -3,12 +3,9 @@
 What the run determines (metrics.jsonl, batches.sha256) and what it does not (timing.jsonl) go to different files.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from t5xpg.evaluate.predicting import SPLIT, TaskMetrics
@@ -17,15 +14,15 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.loggers import Logger, StartedRun
 from t5xpg.run.loggers.fanout import LoggerFanout, start_threads
 from t5xpg.run.metrics import Window
-from t5xpg.run.records import JsonlWriter, TensorBoardWriter, Unwritten, to_json
+from t5xpg.run.records import Closing, JsonlWriter, TensorBoardWriter, Unwritten, to_json
 from t5xpg.train import nonfinite
 from t5xpg.train.nonfinite import NonFinite
 
 Record = dict[str, Any]
 
 
-class RunRecords:
-    """The open records of a run that goes on after `step`. A context manager; leaving it closes them.
+class RunRecords(Closing):
+    """The open records of a run that goes on after `step`; leaving the block closes them.
 
     Records of later steps, which an earlier process wrote after its last checkpoint, are cut off. trail: of the
     batches. loggers: those of the experiment; started: what they get to know of the run. log: prints a line of theirs.
@@ -99,12 +96,8 @@ class RunRecords:
         """Nothing is left to be recorded of the last step."""
         self._loggers.complete()
 
-    def __enter__(self) -> RunRecords:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close all of them, and wait for the loggers."""
         self.trail.close()
         self._metrics.close()
         self._timing.close()

@@ -1,11 +1,9 @@
 """All of a run that is resumed, as one value: a checkpoint holds it, and nothing else of a run changes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,11 +33,8 @@ class RunState:
     position: Position | None = None
 
     @classmethod
-    def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> RunState:
-        """The value that was saved after `step` updates, on the devices of `abstract`. best: of the run's records.
-
-        Raises UserError where the checkpoint is damaged, or its arrays are not those of `abstract`.
-        """
+    def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> Self:
+        """The value saved after `step` updates, on the devices of `abstract`. Raises UserError if it does not fit."""
         with phases.phase("restore", step):
             train, position, meta = checkpointer.restore(step, abstract)
         return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0), position=position)

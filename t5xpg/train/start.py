@@ -1,16 +1,16 @@
 """The start of a run: what is printed and recorded of it, and whether all its processes were given the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_text
 from t5xpg.base.paths import shown
+from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -24,9 +24,6 @@ from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.records import to_json
 from t5xpg.train import initial_state
-
-if TYPE_CHECKING:
-    from t5xpg.data.recording.reader import RecordedData
 
 _SHOWN = 20
 
@@ -62,15 +59,9 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
     differences = differing(first, json.loads(json.dumps(own)))
     if differences:
         listed = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]
-        raise UserError(
-            "\n".join(
-                [
-                    f"Process {group.process} was started with other settings, data or versions than process 0:",
-                    *listed[:_SHOWN],
-                    "Give the same command on every host, with the same checkout, packages, exports and caches.",
-                ]
-            )
-        )
+        heading = f"Process {group.process} was started with other settings, data or versions than process 0:"
+        remedy = "Give the same command on every host, with the same checkout, packages, exports and caches."
+        raise UserError("\n".join([heading, *listed[:_SHOWN], remedy]))
 
 
 def print_header(loaded: LoadedConfig, built: Assembly) -> None:
@@ -83,10 +74,11 @@ def print_header(loaded: LoadedConfig, built: Assembly) -> None:
         on = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
         if devices["count"] > 1:
             on += f" as {devices['count']} simulated devices"
+    count = f"{model.num_params / 1e6:,.1f} million" if model.num_params >= 10**6 else f"{model.num_params:,}"
     if "processes" in devices:
         on += f" of {devices['processes']} processes"
     print(
-        f"{loaded.name}: {_count_text(model.num_params)} parameters, {model.config.dtype}, "
+        f"{loaded.name}: {count} parameters, {model.config.dtype}, "
         f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
         f"{'/'.join(str(length) for length in lengths.values())} tokens, {experiment.total_steps:,} steps, "
         f"seed {experiment.random_seed}\ndevice: {on}",
@@ -100,11 +92,14 @@ def print_data(description: TaskDescription, experiment: Experiment) -> None:
     size = f", {count:,} documents" if count else ""
     spans = description.objective
     masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
-    cached = "cached" if description.cached else "not cached"
-    print(f"data: {description.name}, {cached}{size}{masked}; {_vocabulary_text(description.vocabulary)}", flush=True)
+    cached, vocabulary = "cached" if description.cached else "not cached", description.vocabulary
+    file = vocabulary.model_file
+    kind = "bytes" if file is None else f"{KINDS[vocabulary.kind]} {shown(Path(file))}"
+    ids = f"{kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
+    print(f"data: {description.name}, {cached}{size}{masked}; {ids}", flush=True)
 
 
-def check_fits(service: DataService | RecordedData, experiment: Experiment) -> None:
+def check_fits(service: Any, experiment: Experiment) -> None:
     """Say how many of the first examples of supervised tasks are cut. Raises UserError where those are too many."""
     for dataset in (experiment.train_dataset, experiment.eval_dataset):
         row = data_state.row_of(dataset.mixture_or_task_name, experiment.needs)
@@ -116,17 +111,6 @@ def check_fits(service: DataService | RecordedData, experiment: Experiment) -> N
             raise UserError("\n".join(problems))
         for fit in fits:
             print(f"examples: {fit.summary(dataset)}", flush=True)
-
-
-def _count_text(count: int) -> str:
-    return f"{count / 1e6:,.1f} million" if count >= 10**6 else f"{count:,}"
-
-
-def _vocabulary_text(vocabulary: Vocabulary) -> str:
-    what = (
-        "bytes" if vocabulary.model_file is None else f"{KINDS[vocabulary.kind]} {shown(Path(vocabulary.model_file))}"
-    )
-    return f"{what}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:
@@ -154,8 +138,8 @@ def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origin: 
         },
     )
     start.directory.keep_model(vocabulary.model_file)
-    start.directory.write_config(loaded.full)
-    start.directory.write_operative(loaded.operative)
+    write_text(start.directory.config_gin, loaded.full)
+    write_text(start.directory.operative_gin, loaded.operative)
 
 
 def started_run(start: Start, built: Assembly) -> StartedRun:

@@ -1,7 +1,5 @@
 """A training run, from top to bottom: check, prepare, open, loop, finish."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading
@@ -9,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +18,12 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.base.signals import StopRequest
+from t5xpg.data.recording.reader import RecordedData, RecordedStream
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.distributed import ALONE, Group
+from t5xpg.distributed.group import Stop
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
 from t5xpg.experiment import Experiment, assembly, data_state, prepare
@@ -43,10 +43,6 @@ from t5xpg.train.progress_line import ProgressLine
 from t5xpg.train.run_records import RunRecords
 from t5xpg.train.run_state import Position, RunState
 from t5xpg.train.start import Start, check_fits, print_data, print_header, record_start, require_same, started_run
-
-if TYPE_CHECKING:
-    from t5xpg.data.recording.reader import RecordedData, RecordedStream
-    from t5xpg.distributed.group import Stop
 
 
 @dataclass(frozen=True)
@@ -80,14 +76,12 @@ def train(
     profiled: bool = False,
     group: Group = ALONE,
 ) -> int:
-    """Train `loaded` in the run directory `path`, or continue there. Returns the exit code.
+    """Train `loaded` in the run directory `path`, or continue there; returns the exit code.
 
     until: pause after this update, saved, as a request to stop would. recorded: the folder of a recording
     (`make record`) to take the batches from, without TensorFlow. profiled: trace some updates (`profile`). group: the
-    processes that train together; each makes this call.
-
-    0 at the end; 128 + n where signal n asked to stop: the step was finished and saved, and the run can go on.
-    Raises UserError for what the user can mend.
+    processes that train together; each makes this call. The exit code is 0 at the end, 128 + n where signal n asked to
+    stop: the step was finished and saved. Raises UserError for what the user can mend.
     """
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
@@ -134,8 +128,6 @@ def train(
 @contextlib.contextmanager
 def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[RecordedData]:
     """The recording in a folder, which holds the batches of the experiment until `end`."""
-    from t5xpg.data.recording.reader import RecordedData  # most runs have none
-
     with RecordedData(folder) as recording:
         recording.require(end)
         for dataset in (experiment.train_dataset, experiment.eval_dataset):
@@ -220,16 +212,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
         if profiled:
             update = stack.enter_context(profiled_updates(update, start.directory.profile, progress.print))
-        records = stack.enter_context(
-            RunRecords(
-                start.directory,
-                step,
-                _trail(start, built),
-                experiment.loggers,
-                started_run(start, built),
-                progress.print,
-            )
-        )
+        loggers = (experiment.loggers, started_run(start, built), progress.print)
+        records = stack.enter_context(RunRecords(start.directory, step, _trail(start, built), *loggers))
         run = Run(
             experiment=experiment,
             stream=stream,

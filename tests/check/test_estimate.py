@@ -22,6 +22,9 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert estimate.estimate(config.load(str(gin), overrides), price_per_hour=3600.0) == 0
     printed = capsys.readouterr().out
     seconds = int(re.search(r"^in all +.* \(([\d,]+) s\)$", printed, re.MULTILINE)[1].replace(",", ""))
+    parts = re.findall(r"^\w+ +(\d+) x ([\d.]+) s", printed, re.MULTILINE)
+    assert len(parts) == 2
+    assert sum(int(number) * float(each) for number, each in parts) <= seconds + 0.6  # and the start
     cost = float(re.search(r"^cost +([\d,.]+) at 3600 an hour$", printed, re.MULTILINE)[1].replace(",", ""))
     assert cost == pytest.approx(seconds, abs=0.51)
     for line in (

@@ -15,8 +15,8 @@ from t5xpg.evaluate.trained_model import check_same_vocabulary
 from t5xpg.experiment import prepare
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
+from t5xpg.run.report import PAGE
 from t5xpg.run.results import collect
-from t5xpg.run.results_page import block
 from tests.workplace import Workplace, checkpoint_arrays
 
 MODULE = """
@@ -147,7 +147,7 @@ def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     assert results["curves"]["validation"]["step"] == [0, 1, 2]
     assert results["tasks"]["validation"]["user_repeat"]["step"] == [0, 1, 2]
     assert results["tasks"]["infer_eval"]["user_repeat"]["metrics"]["predicted"] == [8, 8]
-    assert "| user_repeat / bleu_signature | 2 | nrefs:1&#124;case:mixed" in block(results)
+    assert "| user_repeat / bleu_signature | 2 | nrefs:1&#124;case:mixed" in PAGE.block(results)
     saved = json.loads((blend.checkpoints / "2" / "metrics" / "metrics").read_text())
     assert saved["validation/loss"] == results["final"]["validation"]["loss"]
     assert saved["user_repeat/predicted"] == 8

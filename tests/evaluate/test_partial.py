@@ -19,9 +19,8 @@ def test_a_first_line_that_was_cut_off_is_begun_again(tmp_path: Path) -> None:
     for size in (0, 1, 20):
         partial.write_bytes(header[:size])
         with open_partial(target, IDENTITY, 3) as kept:
-            assert kept.done == 0
-            kept.write(b"0\n")
-            kept.finish()
+            assert kept[1] == 0
+            kept[0].write(b"0\n")
         assert target.read_bytes() == b"0\n"
 
 
@@ -48,11 +47,10 @@ def test_one_process_writes(tmp_path: Path) -> None:
         except UserError as error:
             os._exit(7 if "Another process writes" in str(error) else 1)
 
-    with open_partial(tmp_path / "out.jsonl", IDENTITY, 3) as partial:
-        partial.write(b"0\n1\n2\n")
+    with open_partial(tmp_path / "out.jsonl", IDENTITY, 3) as (file, _):
+        file.write(b"0\n1\n2\n")
         process = multiprocessing.get_context("fork").Process(target=second)
         process.start()
         process.join(timeout=60)
         assert process.exitcode == 7
-        partial.finish()
     assert (tmp_path / "out.jsonl").read_text() == "0\n1\n2\n"

@@ -210,7 +210,7 @@ def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_said_and_stays(tmp_path, monkeypatch, capfd):
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     config = CheckpointConfig(keep=1, keep_best=None)

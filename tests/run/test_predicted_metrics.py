@@ -1,16 +1,13 @@
 """Predicted metrics say how they were predicted, from the record of an evaluation to the page of a report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base.files import write_json
 from t5xpg.run.records import JsonlWriter
-from t5xpg.run.report import write_report
+from t5xpg.run.report import PAGE, write_report
 from t5xpg.run.results import collect
-from t5xpg.run.results_page import block
 from tests.run.test_report import make_run
 
 LENGTHS = {"inputs": 128, "targets": 80}
@@ -56,4 +53,4 @@ def test_a_curve_is_of_one_way_of_decoding(tmp_path: Path) -> None:
     curve = results["tasks"]["infer_eval"]["en_de"]
     assert (curve["step"], curve["metrics"], curve["decoding"]) == ([200, 300], {"bleu": [20.0, 30.0]}, GREEDY)
     assert curve["left_out"] == 1
-    assert "| en_de / decoding | 300 | greedy, max_decode_length 80, inputs 128, targets 80 |" in block(results)
+    assert "| en_de / decoding | 300 | greedy, max_decode_length 80, inputs 128, targets 80 |" in PAGE.block(results)

@@ -10,10 +10,10 @@ from t5xpg.base.files import read_json, write_json
 from t5xpg.base.page import escape
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
-from t5xpg.run.report import check_block, publish, write_report
+from t5xpg.run.report import PAGE, check_block, publish, write_report
 from t5xpg.run.results import collect, read_results
-from t5xpg.run.results_page import BEGIN, END
 
+BEGIN, END = PAGE.markers
 LOG2 = math.log(2)
 SAMPLES = [
     {"input": "The <extra_id_0> sat | on *it*\nand `more`", "prediction": "cat_", "target": "cat"},
@@ -164,20 +164,14 @@ def test_the_check_finds_every_difference(tmp_path: Path) -> None:
     readme, results, curve = (folder / name for name in ("README.md", "results.json", "curve.svg"))
     text = readme.read_text(encoding="utf-8")
     readme.write_text(text.replace("| 2.229 |", "| 1.229 |"), encoding="utf-8")
-    assert check_block(folder) == [
-        f"{readme}: -| validation, last | 600 | 1.229 | 3.216 | 2.006 | 0.721 |",
-        f"{readme}: +| validation, last | 600 | 2.229 | 3.216 | 2.006 | 0.721 |",
-    ]
+    assert check_block(folder) == [f"{readme} is not as it is made from {results}"]
     readme.write_text("# Tiny\n", encoding="utf-8")
-    assert "has no results block" in check_block(folder)[0]
+    assert check_block(folder) == [f"{readme} is not as it is made from {results}"]
     readme.write_text(text, encoding="utf-8")
     curve.write_text("another", encoding="utf-8")
-    assert check_block(folder) == [f"{curve} is not the picture of results.json"]
+    assert check_block(folder) == [f"{curve} is not as it is made from {results}"]
     results.unlink()
-    assert check_block(folder) == [
-        f"{readme} shows results, but there is no results.json",
-        f"{curve} is there, but there is no results.json",
-    ]
+    assert check_block(folder) == [f"{path} shows results, but there is no results.json" for path in (readme, curve)]
 
 
 def test_several_starts_and_a_best_step_that_is_not_the_last_are_told(tmp_path: Path) -> None:
@@ -229,7 +223,7 @@ def test_the_evaluation_is_shown(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "report"
-    written = [f"report: {folder / name}" for name in ("README.md", "results.json", "curve.svg")]
+    written = [f"report: {folder / name}" for name in ("README.md", "curve.svg", "results.json")]
     run = make_run(tmp_path / "mine", steps=400)
     without, command = "without evaluation and samples", "make eval EXP=tiny RUN=mine"
     for evaluation, said in (

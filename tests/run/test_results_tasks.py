@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from t5xpg.run import results as results_tasks
+from t5xpg.run.results import task_curves
+from t5xpg.run.results_page import task_tables
 
-MEASURES = {"loss": "nats per target token", "accuracy": "accuracy"}
 RECORDS: list[dict[str, Any]] = [
     {"step": 0, "split": "validation", "loss": 6.0},
     {"step": 0, "split": "validation", "task": "a", "loss": 7.0},
@@ -20,7 +20,7 @@ RECORDS: list[dict[str, Any]] = [
 
 
 def test_curves_of_each_task() -> None:
-    assert results_tasks.of_records(RECORDS, ("loss", "accuracy")) == {
+    assert task_curves(RECORDS) == {
         "validation": {"a": {"step": [0, 5], "loss": [7.0, 4.0]}, "b_c": {"step": [5], "accuracy": [0.5]}},
         "infer_eval": {
             "a": {
@@ -30,12 +30,12 @@ def test_curves_of_each_task() -> None:
             }
         },
     }
-    assert results_tasks.of_records(RECORDS[:1], ("loss",)) == {}
+    assert task_curves(RECORDS[:1]) == {}
 
 
 def test_tables_of_the_last_values() -> None:
-    results = {"evaluation": None, "tasks": results_tasks.of_records(RECORDS, ("loss", "accuracy"))}
-    losses, metrics = results_tasks.sections(results, MEASURES)
+    results = {"evaluation": None, "tasks": task_curves(RECORDS)}
+    losses, metrics = task_tables(results)
     assert losses.splitlines() == [
         "| validation by task | step | nats per target token | accuracy |",
         "| --- | ---: | ---: | ---: |",
@@ -49,4 +49,4 @@ def test_tables_of_the_last_values() -> None:
     ]
     # the whole split, where it was measured
     results["evaluation"] = {"step": 12, "tasks": {"a": {"loss": 3.5, "accuracy": 0.25, "batches": 9}}}
-    assert results_tasks.sections(results, MEASURES)[0].splitlines()[2:] == ["| a | 12 | 3.500 | 0.250 |"]
+    assert task_tables(results)[0].splitlines()[2:] == ["| a | 12 | 3.500 | 0.250 |"]

@@ -9,10 +9,10 @@ from t5xpg.base import paths
 from t5xpg.base.files import read_json
 from t5xpg.cli import main
 from t5xpg.experiment import config
+from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
 from t5xpg.study import kinds, matrix_board, matrix_page, runs, sweep_page
 from t5xpg.study.matrix import Matrix
-from t5xpg.study.page import Page
 from t5xpg.study.sweep import Sweep
 from t5xpg.study.sweep_board import steps_to
 

@@ -146,7 +146,7 @@ def test_the_same_recording_is_left_and_another_refused(
     assert f"{output} holds these batches already" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"STEPS was 3, is 4\. Replace it with FORCE=1, or name another folder"):
         record(output, steps=4)
-    with pytest.raises(UserError, match=r"train seed was \d+, is \d+; validation seed was \d+, is \d+\. Replace"):
+    with pytest.raises(UserError, match=r"train\.seed was \d+, is \d+; validation\.seed was \d+, is \d+\. Replace"):
         record(output, "RANDOM_SEED=8")
     with pytest.raises(UserError, match=r"other batches: EVAL_STEPS was 2, is 1\. Replace"):
         record(output, "EVAL_STEPS=1")
@@ -244,7 +244,7 @@ def test_a_recording_that_will_not_fit_is_not_begun(
         with pytest.raises(UserError, match=rf"STEPS={steps}: a recording holds the batches of 1 to 1,000,000,000"):
             record(tmp_path / "new", steps=steps)
     monkeypatch.setattr(recording, "_SAMPLE", 2)
-    with pytest.raises(UserError, match=r"The recording would take about \d.* MB, and .* MB free\. Record fewer"):
+    with pytest.raises(UserError, match=r"would take about \d.* MB, and .* MB free\. Make room, record fewer"):
         record(tmp_path / "new", steps=10**9)
     assert not list(tmp_path.iterdir())
 

@@ -8,14 +8,14 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.distributed import ALONE
-from t5xpg.distributed.group import Alone
+from t5xpg.distributed.group import Group
 from t5xpg.experiment import config
 from t5xpg.train.start import require_same
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
 
 
-class Heard(Alone):
+class Heard(Group):
     """A process that is told what another one has said."""
 
     process, count, first, said = 1, 2, False, b""

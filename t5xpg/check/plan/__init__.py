@@ -4,8 +4,6 @@ The step is compiled for as many simulated devices as the mesh has, from shapes 
 holds, computes and sends; a table of published figures says how long that takes.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter, defaultdict

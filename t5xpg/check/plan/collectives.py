@@ -1,7 +1,5 @@
 """What the devices of a compiled program send each other: kind, bytes, and along which axes of the mesh."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -102,10 +100,7 @@ def _order(sizes: Sequence[int], transposed: str | None) -> np.ndarray:
 
 
 def _along(sizes: Mapping[str, int], names: str) -> tuple[int, ...]:
-    """Positions of the devices along some axes of a mesh in row-major order, at 0 of the others.
-
-    names: as in 'a','b':(2)4, where the latter is the part of 4 of the axis b, behind a part of 2.
-    """
+    """Positions along some axes of a mesh in row-major order, at 0 of the others; 'b':(2)4: 4 of b, behind 2."""
     numbers = np.zeros(1, int)
     strides = {name: math.prod(list(sizes.values())[place + 1 :]) for place, name in enumerate(sizes)}
     for name, _, before, part in _AXIS.findall(names):

@@ -4,8 +4,6 @@
 of JSON. XLA_FLAGS say how many devices the CPU passes for; nothing of the model is allocated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -4,8 +4,6 @@ Peaks of matrix products are those of `hardware.PEAK_TERAFLOPS`. All rates are o
 but of the v3 one of a chip's two cores.
 """
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import aligned
 from t5xpg.distributed import hardware
-from t5xpg.distributed.hardware import PEAK_TERAFLOPS
 
 # What a step can count on, of the published rates.
 #
@@ -53,7 +50,7 @@ class Device:
 
 
 def _peak(name: str) -> dict[str, float]:
-    return {dtype: tera * 1e12 for dtype, tera in dict(PEAK_TERAFLOPS)[name].items()}
+    return {dtype: tera * 1e12 for dtype, tera in dict(hardware.PEAK_TERAFLOPS)[name].items()}
 
 
 _NVIDIA = "https://www.nvidia.com/en-us/data-center"
@@ -94,13 +91,8 @@ def find(name: str) -> Device:
     """The device of that name, as `A100 80GB` too. Raises UserError with the nearest names."""
     known = {device.name: device for device in DEVICES}
     written = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
-    for short in (
-        written,
-        f"{written}gb",
-        f"tpu-{written}",
-        written.removesuffix("-80gb"),
-        written.removesuffix("-141gb"),
-    ):
+    shorter = [written.removesuffix(f"-{size}gb") for size in (80, 141)]
+    for short in (written, f"{written}gb", f"tpu-{written}", *shorter):
         if short in known:
             return known[short]
     raise UserError(
@@ -124,10 +116,7 @@ def measured(dtype: str, sharing: int = 1) -> Device:
 
 
 def _bandwidth() -> float:
-    """Bytes a second that all cores together read and write while they copy.
-
-    Seconds are those of each thread, so that other programs make it little lower than it is.
-    """
+    """Bytes a second that all cores together read and write while they copy, by the clock of each thread."""
     cores = environment.usable_cores()
     with ThreadPoolExecutor(cores) as pool:
         return sum(pool.map(_copy, range(cores)))
@@ -147,17 +136,9 @@ def _copy(_: int) -> float:
 def lines() -> list[str]:
     """The table for people: 10^12 operations a second, GB, GB a second."""
     header = ("device", "bfloat16", "float32", "memory", "bandwidth", "links", "group", "network")
-    rows = [
-        (
-            device.name,
-            f"{device.peak['bfloat16'] / 1e12:,.4g}",
-            f"{device.peak['float32'] / 1e12:,.4g}",
-            f"{device.memory / GB:,.4g}",
-            f"{device.bandwidth / GB:,.4g}",
-            f"{device.links / GB:,.4g}",
-            f"{device.domain:,}",
-            f"{device.network / GB:,.4g}",
-        )
-        for device in DEVICES
-    ]
+    rows = []
+    for one in DEVICES:
+        peaks = [one.peak[dtype] / 1e12 for dtype in ("bfloat16", "float32")]
+        rates = (one.memory / GB, one.bandwidth / GB, one.links / GB, one.domain, one.network / GB)
+        rows.append([one.name, *(f"{value:,.4g}" for value in (*peaks, *rates))])
     return aligned(header, rows, 1)

@@ -6,8 +6,6 @@ parameters and gradients run beside the backward pass, two thirds of the step, a
 are not counted, nor the time to start an operation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -42,11 +40,7 @@ class Expected:
     @property
     def bound(self) -> str:
         """Where most of the time goes."""
-        parts = {
-            "compute": self.compute,
-            "memory bandwidth": self.memory,
-            "interconnect": self.waiting + self.late,
-        }
+        parts = {"compute": self.compute, "memory bandwidth": self.memory, "interconnect": self.waiting + self.late}
         return max(parts, key=lambda name: parts[name])
 
 

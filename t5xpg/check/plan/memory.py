@@ -6,8 +6,6 @@ the chunk that attention works off where it does so by chunks; and the largest o
 their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter
@@ -21,6 +19,7 @@ from jax.sharding import Mesh
 
 from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
 from t5xpg.experiment import Experiment
+from t5xpg.experiment.assembly import abstract_batch
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LAYERS
 from t5xpg.models.losses import loss_and_metrics
@@ -50,10 +49,7 @@ class Memory:
 
 
 def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
-    """The state and the gradients alone: less cannot be, and it takes no time to say.
-
-    state: the abstract state; shardings: where each of its arrays lies.
-    """
+    """The state and the gradients alone, which takes no time to say. shardings: where each array of the state lies."""
     gradients = _bytes(state.params, shardings.params)
     return Memory(
         state=_bytes(state, shardings),
@@ -68,16 +64,13 @@ def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, m
     part = least(experiment, state, shardings)
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
-    batch = _size(_batch(experiment, experiment.train_dataset.batch_size)) // data
+    batch = _size(abstract_batch(experiment.train_dataset)) // data
     activations = _activations(experiment, rows, model) + _gathered(experiment, state, shardings)
     return dataclasses.replace(part, activations=activations, batch=batch)
 
 
 def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
-    """Bytes of weights that are gathered where they are used, and of their gradients before those are scattered.
-
-    Of the embedding and the output matrix, which XLA mostly holds together, and of the largest other one.
-    """
+    """Bytes of weights gathered where they are used, and of their gradients: all tables, and the largest other one."""
     axes = jax.tree.leaves(experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
     leaves = zip(jax.tree.leaves(state.params), jax.tree.leaves(shardings.params), axes, strict=True)
     tables = largest = 0
@@ -123,7 +116,8 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: in
 
         return jax.vjp(loss, params, has_aux=True)[1]  # a pytree of what it needs
 
-    found = jax.eval_shape(kept, params, _batch(experiment, rows), token_bytes, jax.random.key(0))
+    batch = abstract_batch(experiment.train_dataset, rows)
+    found = jax.eval_shape(kept, params, batch, token_bytes, jax.random.key(0))
     leaves = jax.tree.leaves(found)
     # Parameters are kept too, but they are the state's own.
     own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params))
@@ -138,12 +132,6 @@ def _chunk(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
     if config.attention_chunk_size is None or longest <= config.attention_chunk_size:
         return 0  # all weights are kept, and counted
     return 4 * rows * config.num_heads * config.attention_chunk_size * longest
-
-
-def _batch(experiment: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-    dataset = experiment.train_dataset
-    features = dataset.batch_spec(rows).features()
-    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
 
 def _size(tree: Any) -> int:

@@ -1,7 +1,5 @@
 """What MESH= and DEVICES= say: the mesh that a plan or a check is for, and how many devices it has."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

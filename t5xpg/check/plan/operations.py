@@ -3,8 +3,6 @@
 A CPU's program widens bfloat16, splits what others fuse, and writes intermediate results; that is reckoned out.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -84,12 +82,11 @@ class _Reader:
         per_element = self._bits(computation, source.name) / 8
         fused = self._fused(one)
         if fused is not None and place < len(fused.parameters):
-            inside = fused.users(fused.parameters[place].name)
-            if inside and all(
-                user.opcode in _SLICES and user.operands[0] == fused.parameters[place].name for user in inside
-            ):
+            name = fused.parameters[place].name
+            inside = fused.users(name)
+            if inside and all(user.opcode in _SLICES and user.operands[0] == name for user in inside):
                 return round(sum(user.result[0].size for user in inside) * per_element)
-            if inside and all(self._is_updated(user, fused.parameters[place].name) for user in inside):
+            if inside and all(user.opcode == "dynamic-update-slice" and user.operands[0] == name for user in inside):
                 return 0  # in place
         if one.opcode in _SLICES and place == 0:
             return self._size(computation, one.name)
@@ -156,16 +153,8 @@ class _Reader:
 
     def _update(self, one: Instruction) -> Array | None:
         """What is written into a larger array in place, where that is all an operation does."""
-        if one.opcode == "dynamic-update-slice":
-            return None
         fused = self._fused(one)
-        if fused is None:
-            return None
-        root = self._source(fused, fused.root.name)
-        if root.opcode != "dynamic-update-slice":
+        root = None if fused is None else self._source(fused, fused.root.name)
+        if fused is None or root is None or root.opcode != "dynamic-update-slice":
             return None
         return fused[root.operands[1]].result[0]
-
-    @staticmethod
-    def _is_updated(user: Instruction, name: str) -> bool:
-        return user.opcode == "dynamic-update-slice" and user.operands[0] == name

@@ -3,8 +3,6 @@
 Only what a plan needs is read: names, shapes, operands, the computations that are called, trip counts.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -13,8 +13,6 @@ the next Checkpointer removes what is unfinished.
 Several processes write one checkpoint: each the parts of arrays that its devices hold. The first one sees to all else.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -25,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import absl.logging
 import numpy as np
@@ -34,20 +31,18 @@ import orbax.checkpoint as ocp
 
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import json_object_if_any
 from t5xpg.distributed.group import ALONE, Group
 from t5xpg.models.encoder_decoder import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items as checkpoint_items
-from t5xpg.run.checkpoint import items as checkpoint_layers
 from t5xpg.run.checkpoint.folders import CheckpointFolders
-
-if TYPE_CHECKING:
-    pass  # MERGED
+from t5xpg.run.records import Closing
 
 PASSING = "passing"  # in the meta of one that is only to go on from
 
 
-def staying(steps: Sequence[int], folder: Callable[[int], Path], config: CheckpointConfig) -> set[int]:
+def staying(steps: Sequence[int], folder: Callable[[int], Path], config: "CheckpointConfig") -> set[int]:
     """Those of `steps`, ascending, that stay: the last `config.keep`, the best, and the very last.
 
     Passing ones count for nothing but that: an unbroken run would not have written them.
@@ -57,11 +52,8 @@ def staying(steps: Sequence[int], folder: Callable[[int], Path], config: Checkpo
     return {*lasting[-config.keep :], *steps[-1:], *([] if found is None else [found])}
 
 
-def best(steps: Iterable[int], folder: Callable[[int], Path], config: CheckpointConfig) -> int | None:
-    """The one with the best metric, the first of equals; None where none has it. What is not a number is the worst.
-
-    A passing one is none.
-    """
+def best(steps: Iterable[int], folder: Callable[[int], Path], config: "CheckpointConfig") -> int | None:
+    """The one with the best metric, the first of equals, none that is passing; what is not a number is the worst."""
     badness: dict[int, float] = {}
     for step in steps if config.keep_best is not None else ():
         if _is_passing(folder(step)):
@@ -74,10 +66,7 @@ def best(steps: Iterable[int], folder: Callable[[int], Path], config: Checkpoint
 
 
 def _is_passing(folder: Path) -> bool:
-    with suppress(OSError, ValueError):  # damaged
-        meta = json.loads((folder / "meta" / "metadata").read_bytes())
-        return isinstance(meta, dict) and bool(meta.get(PASSING))
-    return False
+    return bool(json_object_if_any(folder / "meta" / "metadata").get(PASSING))
 
 
 _DISK_ERRORS = (
@@ -110,13 +99,11 @@ class CheckpointConfig:
             raise UserError(f"CheckpointConfig.best_mode is {self.best_mode!r}; it has to be 'min' or 'max'.")
 
 
-class Checkpointer:
-    """Writes and reads the checkpoints of one run. A context manager; leaving it waits for what is being written.
+class Checkpointer(Closing):
+    """Writes and reads the checkpoints of one run; leaving the block waits for what is being written.
 
-    One process at a time may write. With `read_only`, nothing is changed, so that a run can be looked at while it
-    trains; raises UserError where there is no such directory.
-
-    group: the processes that write together; all of them make the same calls in the same order.
+    One process at a time may write. read_only: nothing is changed, so that a run can be looked at while it trains;
+    UserError where there is no such directory. group: the processes that write together, with the same calls in order.
     """
 
     def __init__(
@@ -141,9 +128,8 @@ class Checkpointer:
             group.barrier("checkpoints")
         self._quiet = ExitStack()
         self._quiet.enter_context(checkpoint_items.without_late_write_logs())
-        self._orbax = ocp.AsyncCheckpointer(
-            ocp.CompositeCheckpointHandler(handler_registry=checkpoint_items.handlers())
-        )
+        handler = ocp.CompositeCheckpointHandler(handler_registry=checkpoint_items.handlers())
+        self._orbax = ocp.AsyncCheckpointer(handler)
 
     def save(
         self,
@@ -247,9 +233,8 @@ class Checkpointer:
     ) -> tuple[TrainState, dict[str, np.ndarray], dict[str, Any]]:
         """(state, data_state, meta) of `step`, or of the last whole checkpoint.
 
-        abstract_state: ShapeDtypeStructs with shardings (`partitioning.with_shardings`), on any mesh, of scanned layers
-        or of plain ones, whichever were saved. Raises UserError where there is no such checkpoint, where it is damaged,
-        or where its arrays are not those of abstract_state.
+        abstract_state: ShapeDtypeStructs with shardings, on any mesh, of scanned layers or plain ones, whichever were
+        saved. Raises UserError where there is no such checkpoint, it is damaged, or its arrays are others.
         """
         step = self._existing(step)
         wanted = {"params": abstract_state.params, "optimizer": checkpoint_items.optimizer_tree(abstract_state)}
@@ -260,7 +245,7 @@ class Checkpointer:
             optimizer=ocp.args.StandardRestore(stored["optimizer"]),
             data=ocp.args.StandardRestore(),
         )
-        params, optimizer = (checkpoint_layers.as_wanted(restored[item], tree) for item, tree in wanted.items())
+        params, optimizer = (checkpoint_items.as_wanted(restored[item], tree) for item, tree in wanted.items())
         state = checkpoint_items.state_from(params, optimizer, abstract_state)
         return state, checkpoint_items.unpack(np.asarray(restored["data"]["npz"])), restored["meta"]
 
@@ -269,7 +254,7 @@ class Checkpointer:
         step = self._existing(step)
         stored = self._stored(step, {"params": abstract_params})
         restored = self._restore(step, params=ocp.args.StandardRestore(stored["params"]))
-        return checkpoint_layers.as_wanted(restored["params"], abstract_params), restored["meta"]
+        return checkpoint_items.as_wanted(restored["params"], abstract_params), restored["meta"]
 
     def meta(self, step: int | None = None) -> dict[str, Any]:
         """The JSON of `step`, or of the last whole checkpoint."""
@@ -292,14 +277,6 @@ class Checkpointer:
         finally:
             self._orbax.close()
             self._quiet.close()
-
-    def __enter__(self) -> Checkpointer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _existing(self, step: int | None) -> int:
         """`step`, or the last one, as one that has a whole checkpoint."""
@@ -337,13 +314,10 @@ class Checkpointer:
         return restored
 
     def _stored(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays to read for those that are wanted: scanned layers where these are stored, plain ones where those.
-
-        Raises one UserError that names every array which is missing, superfluous, or of another shape or type.
-        """
+        """The arrays to read for those that are wanted. Raises one UserError that names all that do not fit."""
         with self._disk_errors("read from"):
             found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
-        stored = {item: checkpoint_layers.as_stored(tree, found_items[item]) for item, tree in wanted.items()}
+        stored = {item: checkpoint_items.as_stored(tree, found_items[item]) for item, tree in wanted.items()}
         differences = [
             f"  {item}/{line}"
             for item, tree in stored.items()

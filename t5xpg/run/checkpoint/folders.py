@@ -6,12 +6,9 @@
     <directory>/damaged/<step>      one that was found damaged: moved aside, never used, never deleted
     <directory>/<step>.unfinished   one that is being written; <step>.removed: one that is being deleted
 
-The digests are written before the folder takes its name, so no checkpoint is ever without them, and they go when it
-goes. A folder is hashed each time that a process is about to use it, once in that process: what is to be found (a
-flipped bit on a disk) changes neither size nor time of a file, and hashing costs less than the reading that follows.
+The digests are written before the folder takes its name, so no checkpoint is ever without them. A folder is hashed once
+in each process that is about to use it: what is to be found (a flipped bit on a disk) changes neither size nor time.
 """
-
-from __future__ import annotations
 
 import contextlib
 import errno
@@ -25,9 +22,10 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import sha256_of_file, write_text
+from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_text
 
 DIGESTS = "SHA256SUMS"
 _SEAL = "# sha256 of the lines below: "
@@ -38,6 +36,18 @@ _LATE_WRITES = 5.0  # seconds for which files are removed again that a failed wr
 
 _Stats = dict[str, tuple[int, int]]  # size and mtime_ns of every file in a folder
 _found_whole: dict[Path, _Stats] = {}  # by this process
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """The steps that have a folder in the directory of a run's checkpoints, ascending."""
+    names = [path.name for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name)
+
+
+def last_meta(directory: Path) -> dict[str, Any]:
+    """The meta of the last checkpoint that has one that can be read; empty where there is none."""
+    metas = (json_object_if_any(directory / str(step) / "meta" / "metadata") for step in saved_steps(directory)[::-1])
+    return next(filter(None, metas), {})
 
 
 class CheckpointFolders:
@@ -66,8 +76,7 @@ class CheckpointFolders:
 
     def steps(self) -> list[int]:
         """The steps that have a folder, ascending."""
-        names = (path.name for path in self._directory.iterdir() if path.is_dir())
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name)
+        return saved_steps(self._directory)
 
     def finish(self, step: int) -> None:
         """Give what lies in `unfinished(step)` its digests and then its name."""
@@ -144,7 +153,8 @@ class CheckpointFolders:
         except UserError as error:
             problems = [str(error)]
         except Exception as error:  # whatever the reading of broken files raises
-            problems = [_first_line(error)]
+            text = str(error).strip() or type(error).__name__
+            problems = [f"it cannot be read ({text.splitlines()[0][:200]})"]
         if not problems:
             _found_whole[folder] = stats
             return None
@@ -213,10 +223,7 @@ def _raise(error: OSError) -> None:
 def _remove(path: Path) -> None:
     """Remove a folder or file that nothing needs; said, but no error, where that fails."""
     try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        remove(path)
     except OSError as error:
         _say(f"{path} is of no use any more but cannot be removed: {error.strerror}.")
 
@@ -229,11 +236,6 @@ def _sync(directory: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return f"it cannot be read ({text.splitlines()[0][:200]})"
 
 
 def _say(line: str) -> None:

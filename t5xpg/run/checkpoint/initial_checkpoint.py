@@ -1,7 +1,5 @@
 """What a run starts from, where it does not start from scratch: the name of a checkpoint, and what is taken of it."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.paths import shown
+from t5xpg.run.checkpoint.folders import saved_steps
 
 _FOLDER = "checkpoints"  # in a run directory
 
@@ -47,13 +45,9 @@ class SavedStep:
         """The folder of the run's checkpoints."""
         return self.run / _FOLDER
 
-    def steps(self) -> list[int]:
-        """The steps that there are, ascending."""
-        return _steps(self.run)
-
     def folder(self) -> Path:
         """The checkpoint itself; of a damaged last one the next earlier one may be taken."""
-        return self.checkpoints / str(self.steps()[-1] if self.step is None else self.step)
+        return self.checkpoints / str(saved_steps(self.checkpoints)[-1] if self.step is None else self.step)
 
 
 def find(initial: InitialCheckpoint) -> SavedStep:
@@ -66,24 +60,18 @@ def find(initial: InitialCheckpoint) -> SavedStep:
     # a name is one of a run; a path is looked for from here, too
     places = [*([named] if os.sep in initial.checkpoint else []), paths.runs_directory() / named]
     run = next((place for place in places if place.is_dir()), places[0])
-    steps = _steps(run)
+    steps = saved_steps(run / _FOLDER)
     if not run.is_dir():
-        raise UserError(f"INITIAL_CHECKPOINT: there is no run {shown(run)}.{_near(run)}")
+        raise UserError(f"INITIAL_CHECKPOINT: there is no run {paths.shown(run)}.{_near(run)}")
     if not steps:
-        raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} holds no checkpoint. Train it first.{_near(run)}")
+        raise UserError(f"INITIAL_CHECKPOINT: {paths.shown(run)} holds no checkpoint. Train it first.{_near(run)}")
     if step is not None and step not in steps:
-        raise UserError(f"INITIAL_CHECKPOINT: {shown(run)} has no checkpoint of step {step}; there are: {steps}.")
+        raise UserError(f"INITIAL_CHECKPOINT: {paths.shown(run)} has no checkpoint of step {step}; there are: {steps}.")
     return SavedStep(run, step)
-
-
-def _steps(run: Path) -> list[int]:
-    folder = run / _FOLDER
-    names = [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name)
 
 
 def _near(run: Path) -> str:
     """The runs beside it that have checkpoints."""
-    folder = run.parent
-    known = [entry.name for entry in folder.iterdir() if entry != run and _steps(entry)] if folder.is_dir() else []
+    folders = run.parent.iterdir() if run.parent.is_dir() else ()
+    known = [entry.name for entry in folders if entry != run and saved_steps(entry / _FOLDER)]
     return nearest(run.name, known)

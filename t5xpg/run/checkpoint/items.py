@@ -1,7 +1,5 @@
 """What a checkpoint is made of: the items that orbax writes, from and to the values of a run."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -48,7 +46,7 @@ def without_late_write_logs() -> Iterator[None]:
     would print a traceback. The error itself reaches the caller.
     """
 
-    def say(unraisable: sys.UnraisableHookArgs) -> None:
+    def say(unraisable: "sys.UnraisableHookArgs") -> None:
         if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
             before(unraisable)
 
@@ -87,10 +85,7 @@ def arrays_of(folder: Path, item: str) -> dict[str, Any]:
 
 
 def sha256_of_arrays(tree: Any) -> str:
-    """One digest of the names, types, shapes and bytes of all arrays, wherever they lie. One at a time is copied.
-
-    Layers count as they are when they are apart.
-    """
+    """One digest of the names, types, shapes and bytes of all arrays, with layers apart. One at a time is copied."""
     digest = hashlib.sha256()
     parts: dict[str, tuple[Any, int | None]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -173,10 +168,7 @@ def unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def as_stored(wanted: Tree, found: Mapping[str, Any]) -> Tree:
-    """The arrays to ask a checkpoint for that are wanted in another layout: each lies as the wanted one does.
-
-    wanted: ShapeDtypeStructs; found: what the checkpoint says that it holds.
-    """
+    """What to ask a checkpoint for, as `found` describes it, so that each array lies as the wanted one does."""
     return layers_as_in(wanted, found, _together, _single)
 
 

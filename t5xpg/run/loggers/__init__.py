@@ -4,8 +4,6 @@
 logger of your own is a class with `record`: docs/logging.md has one.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +12,6 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import MetricValue
-
-__all__ = ["Logger", "StartedRun", "check_package"]
 
 
 @dataclass(frozen=True)

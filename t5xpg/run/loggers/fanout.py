@@ -1,7 +1,5 @@
 """Where a run's records go besides its JSON lines: TensorBoard, and one thread for each logger of the experiment."""
 
-from __future__ import annotations
-
 import dataclasses
 import queue
 import secrets
@@ -34,12 +32,7 @@ class LastLoggedStep:
         try:
             found = read_json(file)
             self.id, self.step = str(found["id"]), int(found["step"])
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-        ):  # the first start, or a damaged file: a new run for the logger
+        except (OSError, ValueError, TypeError, KeyError):  # the first start, or damaged: a new run for the logger
             self.id = secrets.token_hex(4)
             self.set(-1)
 
@@ -68,13 +61,17 @@ class LoggerThread:
         self._thread = threading.Thread(target=self._work, name=f"logger {self.name}", daemon=True)
         self._thread.start()
 
-    def record(self, record: Record) -> None:
-        """Hand over a step with all of its values."""
-        self._put(record)
+    def record(self, record: Record | None) -> None:
+        """Hand over a step with all of its values; None where there is no more."""
+        if not self._failed:
+            try:
+                self._queue.put_nowait(record)
+            except queue.Full:
+                self._fail(f"it is {self._queue.maxsize:,} records behind")
 
     def close(self) -> None:
         """Wait until the logger has everything, for at most FINISH_SECONDS."""
-        self._put(None)
+        self.record(None)
         if self._failed:
             return
         self._thread.join(NOTICE_SECONDS)
@@ -83,13 +80,6 @@ class LoggerThread:
             self._thread.join(FINISH_SECONDS - NOTICE_SECONDS)
         if self._thread.is_alive():
             self._fail(f"it did not take them in {FINISH_SECONDS:,.0f} s")
-
-    def _put(self, record: Record | None) -> None:
-        if not self._failed:
-            try:
-                self._queue.put_nowait(record)
-            except queue.Full:
-                self._fail(f"it is {self._queue.maxsize:,} records behind")
 
     def _work(self) -> None:
         try:

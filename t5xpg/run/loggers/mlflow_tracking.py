@@ -1,7 +1,5 @@
 """MLflow: LOGGER=mlflow. The package (mlflow or mlflow-skinny) is an optional one, and imported when a run starts."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Weights & Biases: LOGGER=wandb. The package is imported when a run starts."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

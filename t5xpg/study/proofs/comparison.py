@@ -1,7 +1,5 @@
 """Whether two run directories hold the same run, bit for bit, and the first place where they do not."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -22,6 +20,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.run.checkpoint import items as checkpoint_items
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 
 _TEMPORARY = (".tmp", ".old", ".orbax-checkpoint-tmp")
@@ -63,18 +62,12 @@ def compare(unbroken: Path, killed: Path, steps: int, positions: ComparePosition
         found.differences.append(f"There is no checkpoint {' and no '.join(map(str, lacking))}.")
     else:
         _compare_checkpoints(found, ours.checkpoints / str(steps), theirs.checkpoints / str(steps), positions)
-        steps_kept = [kept(each.checkpoints) for each in (ours, theirs)]
+        steps_kept = [saved_steps(each.checkpoints) for each in (ours, theirs)]
         difference = f"{theirs.checkpoints} holds the steps {steps_kept[1]}, in the unbroken run {steps_kept[0]}."
         found.add("checkpoints kept", None if steps_kept[0] == steps_kept[1] else difference, steps=steps_kept[0])
     left = leftovers(killed, unbroken)
     found.add("no temporary file left", f"{killed / left[0]} was left behind by a kill." if left else None)
     return found
-
-
-def kept(checkpoints: Path) -> list[int]:
-    """The steps that a run has checkpoints of, ascending."""
-    names = [entry.name for entry in checkpoints.iterdir()] if checkpoints.is_dir() else []
-    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def leftovers(killed: Path, unbroken: Path) -> list[str]:

@@ -1,7 +1,5 @@
 """The folder of a proof: held by one process, and holding nothing but what proofs leave there."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ devices. One run of two processes loses one of them to SIGKILL and is started ag
 one; one begins on one and goes on on two.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import time
@@ -15,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -56,13 +53,8 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether it is the same run."""
-        return (
-            self.batches
-            and self.losses <= LOSS_TOLERANCE
-            and self.parameters <= PARAMETER_TOLERANCE
-            and self.exact is not False
-        )
+        same = self.batches and self.losses <= LOSS_TOLERANCE and self.parameters <= PARAMETER_TOLERANCE
+        return same and self.exact is not False
 
 
 def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, path: Path) -> int:
@@ -166,10 +158,7 @@ class _Proof:
 def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
     """Of the losses of training and validation, the largest relative difference; infinite where records are lacking."""
     losses = [
-        {
-            (record["step"], record["split"], record.get("task")): record["loss"]
-            for record in read_jsonl(run.metrics_jsonl)
-        }
+        {(one["step"], one["split"], one.get("task")): one["loss"] for one in read_jsonl(run.metrics_jsonl)}
         for run in (one, other)
     ]
     if losses[0].keys() != losses[1].keys():
@@ -186,7 +175,7 @@ def _distance(one: Arrays, other: Arrays) -> float:
 
 def _close(rows: list[Row], arguments: Sequence[str], folder: Path, processes: int, seconds: float) -> int:
     proven = all(row.holds for row in rows)
-    record: dict[str, Any] = {
+    record = {
         "proven": proven,
         "arguments": list(arguments),
         "processes": processes,

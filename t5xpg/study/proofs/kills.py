@@ -1,7 +1,5 @@
 """In which phases a run is to be killed, at which moments, and in which it was."""
 
-from __future__ import annotations
-
 import os
 import random
 import select
@@ -10,13 +8,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.phases import PHASES
-from t5xpg.base.processes import start_logged
+from t5xpg.study.runs import start_logged
 
 # A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
 _LOOK_SECONDS = 0.002
@@ -24,24 +20,20 @@ _SAVE = "save"
 
 
 class WatchedRun:
-    """A process that trains, and what it says of its phases. A context manager; leaving it kills what still runs.
-
-    What is known of it is as of the last call of `listen`:
+    """A process that trains, and what it says of its phases, as of the last `listen`. Leaving it kills what still runs.
 
     steps: the update of each beginning of a phase in this start, by phase. durations: seconds of the phases that have
-    ended, by phase. ended: whether the process is dead and every mark read.
-
-    environment: variables beside those of this process.
+    ended, by phase. ended: whether the process is dead and every mark read. environment: variables beside ours.
     """
 
     def __init__(
         self, command: Sequence[str], checkpoints: Path, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self._checkpoints = checkpoints
-        self._open: dict[str, dict[int | None, float]] = {name: {} for name in PHASES}
+        self._open: dict[str, dict[int | None, float]] = {name: {} for name in phases.PHASES}
         self._unread = b""
-        self.steps: dict[str, list[int | None]] = {name: [] for name in PHASES}
-        self.durations: dict[str, list[float]] = {name: [] for name in PHASES}
+        self.steps: dict[str, list[int | None]] = {name: [] for name in phases.PHASES}
+        self.durations: dict[str, list[float]] = {name: [] for name in phases.PHASES}
         self.ended = False
         self._began = time.monotonic()
         self._marks, end = os.pipe()
@@ -58,9 +50,7 @@ class WatchedRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -80,14 +70,12 @@ class WatchedRun:
         """Wait for marks, at most so long, and take in what has come."""
         if self._open[_SAVE]:
             seconds = min(seconds, _LOOK_SECONDS)
-        readable, _, _ = select.select([self._marks], [], [], max(seconds, 0.0))
-        if not readable:
-            # another process may have inherited the pipe, so that it does not end with this one
-            if self._process.poll() is not None:
-                self._drain()
-            self._look_for_saved()
+        if select.select([self._marks], [], [], max(seconds, 0.0))[0]:
+            self._read()
             return
-        self._read()
+        if self._process.poll() is not None:  # another process may have inherited the pipe, and keep it open
+            self._drain()
+        self._look_for_saved()
 
     def open(self, name: str) -> bool:
         """Whether the process is in this phase: a save is until its checkpoint has its name on disk."""
@@ -102,7 +90,7 @@ class WatchedRun:
         self._process.kill()
         self._process.wait()
         self._drain()
-        return [name for name in PHASES if self.open(name)]
+        return [name for name in phases.PHASES if self.open(name)]
 
     def _drain(self) -> None:
         """Read what the process has left behind in the pipe."""
@@ -175,8 +163,8 @@ class PhaseShares:
 
     def __init__(self, kills: int, draw: random.Random) -> None:
         self._draw = draw
-        shares = Counter({name: kills // len(PHASES) for name in PHASES})
-        shares.update(draw.sample(PHASES, kills % len(PHASES)))
+        shares = Counter({name: kills // len(phases.PHASES) for name in phases.PHASES})
+        shares.update(draw.sample(phases.PHASES, kills % len(phases.PHASES)))
         self._left = +shares
 
     @property
@@ -186,7 +174,7 @@ class PhaseShares:
 
     def draw_phase(self, possible: Collection[str]) -> str | None:
         """A phase that still has to get kills and is possible in this start; None where there is none."""
-        cards = [name for name in PHASES for _ in range(self._left[name]) if name in possible]
+        cards = [name for name in phases.PHASES for _ in range(self._left[name]) if name in possible]
         return self._draw.choice(cards) if cards else None
 
     def count(self, phase: str | None) -> None:
@@ -205,7 +193,7 @@ class PhaseTimes:
     def occurrences(self, saved: int | None) -> dict[str, int]:
         """How often each phase comes in a start from the checkpoint `saved`; None for a start from nothing."""
         found = {}
-        for name in PHASES:
+        for name in phases.PHASES:
             after = -1 if saved is None else saved
             found[name] = sum(step is None or step > after for step in self.steps[name])
         found["restore"] = 0 if saved is None else 1

@@ -1,7 +1,5 @@
 """The receipt of a proof of exact resume: what was done, what was found equal and with what; as JSON and as text."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ SIGKILL ends it in each of the phases of `t5xpg.base.phases` and the same comman
 killed run that comes to its end is compared with the unbroken one; the receipt is kept beside them.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import shutil
@@ -26,9 +24,10 @@ from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study.proofs import receipt
-from t5xpg.study.proofs.comparison import Comparison, compare, compare_positions, kept
+from t5xpg.study.proofs.comparison import Comparison, compare, compare_positions
 from t5xpg.study.proofs.folder import proof_folder
 from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
 from t5xpg.study.runs import ended_message, train_command
@@ -142,10 +141,7 @@ class _Proof:
         return False
 
     def _aim(self, saved: int | None) -> tuple[str, int]:
-        """A phase, and which of those that come in a start from the checkpoint `saved`.
-
-        ("save", 0) where no share is left but that of restoring, and nothing is saved yet: the run has to get on.
-        """
+        """A phase, and which of those in a start from `saved`; ("save", 0) where the run has to get on first."""
         coming = self._times.occurrences(saved)
         aim = self._shares.draw_phase(coming)
         if aim is None:
@@ -169,7 +165,7 @@ class _Proof:
 
     def _saved(self, name: str) -> int | None:
         """The last whole checkpoint of a run."""
-        return max(kept(RunDirectory(self._folder / name).checkpoints), default=None)
+        return max(saved_steps(RunDirectory(self._folder / name).checkpoints), default=None)
 
     def _close(self, comparison: Comparison) -> int:
         counts = Counter(kill.phase or "between" for kill in self._kills)
