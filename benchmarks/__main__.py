@@ -4,8 +4,6 @@ A run of all rows is written to bench/results.json, docs/benchmarks.md and READM
 stand beside the results; nothing is asserted. Run it alone on the machine: it takes about 25 minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

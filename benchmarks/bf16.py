@@ -1,7 +1,5 @@
 """bfloat16 against float32: milliseconds a step, and how far the losses of the two drift apart."""
 
-from __future__ import annotations
-
 import functools
 
 from benchmarks.harness import Goal, Row, alternate, in_process

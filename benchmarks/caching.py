@@ -5,8 +5,6 @@ Documents a second are of the caching alone, from the first document to the last
 proportional set sizes (PSS) of all processes that cache.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

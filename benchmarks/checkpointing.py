@@ -4,8 +4,6 @@ What stands still: the look at the parameters (are all finite?) and `Checkpointe
 the arrays. Synchronous is the same save, waited for: written, hashed, on the disk under its name.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.harness import Found, Goal, Row, in_process

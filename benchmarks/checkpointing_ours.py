@@ -3,8 +3,6 @@
 The arrays hold random numbers, which are as hard to compress as weights are.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """Decoding 32 rows, greedily and with four beams: ours beside `generate` of transformers, on the same weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Imported in the peers' environment too: nothing but the standard library, numpy and `benchmarks.jobs`.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

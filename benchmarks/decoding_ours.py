@@ -1,7 +1,5 @@
 """Decoding of this project, as `make infer` compiles it: a contestant of `benchmarks.decoding`."""
 
-from __future__ import annotations
-
 import functools
 
 from benchmarks.decoding_jobs import JOBS, measure, orders, sources

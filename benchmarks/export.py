@@ -1,7 +1,5 @@
 """How fast `make data` exports a user's files: megabytes of text a second."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -5,8 +5,6 @@ its matrix products (`EncoderDecoderModel.flops_per_example`): a size is varied,
 time is to grow no faster than they do. bench/growth.json has all points, bench/growth.svg the picture.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

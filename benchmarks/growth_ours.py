@@ -1,7 +1,5 @@
 """One point of `benchmarks.growth`: the training step of one size, compiled, timed, and its memory watched."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

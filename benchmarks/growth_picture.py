@@ -5,8 +5,6 @@ loss curves are (`t5xpg.base.curves`): the same bytes for the same numbers, tran
 colours.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ A module of rows has a function `rows(repeats)`, listed in `benchmarks.__main__.
 `repeats` is None where the user named none: each module knows how many its time allows.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -8,8 +8,6 @@ again, and their logits and greedy answers compared on the way in and on the way
 docs/interop.md.
 """
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

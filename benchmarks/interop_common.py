@@ -1,7 +1,5 @@
 """What the comparisons with transformers and with T5X have in common: names of sizes, imports, logits."""
 
-from __future__ import annotations
-
 import ast
 import os
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Every contestant imports this, in whatever environment it lives: nothing but numpy is imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

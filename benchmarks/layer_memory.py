@@ -8,8 +8,6 @@ row for each of them, with scanned layers of which nothing but the inputs is kep
 with each policy.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import time

@@ -1,7 +1,5 @@
 """The whole of `train` (live data, metrics, records, checkpoints) against its compiled step alone."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from pathlib import Path

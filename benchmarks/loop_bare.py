@@ -3,8 +3,6 @@
 python -m benchmarks.loop_bare EXPERIMENT 30 "--gin.PACK=True"
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -3,8 +3,6 @@
 `python -m benchmarks.machine` measures the peak and prints it; that takes a process of its own, as jax takes memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The memory of a process and of what it has started: proportional set sizes (PSS), which add up. Linux only."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

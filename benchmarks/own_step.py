@@ -3,8 +3,6 @@
 Import it after `set_cpu_flags`: it imports jax.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Mapping

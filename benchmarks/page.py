@@ -3,8 +3,6 @@
 bench/results.json has the numbers; both pages are made from it and from nothing else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

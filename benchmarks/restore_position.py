@@ -9,8 +9,6 @@ hundred apart: the size of a position varies with how full the buffers of the pi
 work until then. The text is made up, in a temporary folder.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """From the start of the program to the end of its first step, with and without kept programs; its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

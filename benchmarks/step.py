@@ -3,8 +3,6 @@
 All are given the same weights and the same packed batches, so their losses are compared too.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from typing import Any

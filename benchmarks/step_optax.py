@@ -1,7 +1,5 @@
 """What contestants of the training step that are jax and optax, and nothing of ours, have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

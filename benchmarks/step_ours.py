@@ -1,7 +1,5 @@
 """The training step of this project, as `make train` compiles it: a contestant of `benchmarks.step`."""
 
-from __future__ import annotations
-
 from benchmarks import step_timing
 from benchmarks.jobs import JOBS
 from t5xpg.__main__ import set_cpu_flags

@@ -3,8 +3,6 @@
 Imported in the peers' environment too: nothing but the standard library and numpy.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -7,8 +7,6 @@ The experiment (byt5_tiny_demo) is trained with Adafactor and without dropout. I
 `make train ENGINE=t5x` does. Prints the rows of the table in docs/interop.md; more than 1e-4 apart is an error.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Texts of any size for the rows on exporting and caching: documents of pydocs, drawn again."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

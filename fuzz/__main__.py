@@ -5,8 +5,6 @@ code further is kept in `.venv-fuzz/corpus`, so that the next run goes on from t
 `.venv-fuzz/findings`. An input that takes ten seconds or two gigabytes is a finding too.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """One target under atheris: `python -m fuzz.one NAME [options of libFuzzer] [corpus]`."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import sys

@@ -4,8 +4,6 @@ A target accepts what it is given or refuses it with a `UserError` of one line; 
 finding. The tests run every target too, on these beginnings and on what was found (tests/bad_input), without a fuzzer.
 """
 
-from __future__ import annotations
-
 import atexit
 import bz2
 import functools

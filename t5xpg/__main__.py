@@ -1,7 +1,5 @@
 """`python -m t5xpg`: prepares the process, then hands over to the command line."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -11,8 +11,6 @@ drawn, the following holds:
 - what is refused is refused in words.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

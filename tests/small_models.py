@@ -1,7 +1,5 @@
 """Sizes of small models, batches for them, and the goldens of transformers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The mesh: how many devices lie along each of its axes, and which."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

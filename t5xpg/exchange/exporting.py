@@ -1,7 +1,5 @@
 """A run's checkpoint as a folder that transformers loads: parameters, configuration, tokenizer, model card."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from pathlib import Path

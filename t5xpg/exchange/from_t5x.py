@@ -4,8 +4,6 @@ Such checkpoints contain neither the activations of their MLPs nor the meaning o
 both are looked for.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A folder that `save_pretrained` of transformers wrote, here or on the Hugging Face hub."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is read of a checkpoint of another program, and where it lies: in a folder that is named, or on the hub."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gin files of an imported checkpoint: its model, and an experiment to evaluate it with."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A checkpoint of another program as a run of ours: parameters, vocabulary, and gin files to use it with."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

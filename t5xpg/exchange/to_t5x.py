@@ -1,7 +1,5 @@
 """A run's checkpoint as T5X restores it, with what T5X's checkpoints do not say."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

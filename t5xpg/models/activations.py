@@ -3,8 +3,6 @@
 Without a mesh of several devices nothing is split, and nothing of this becomes part of the compiled program.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

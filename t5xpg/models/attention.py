@@ -5,8 +5,6 @@ Over long inputs the logits of all pairs of positions are what memory goes to. B
 Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """What a T5 is made of: sizes and choices, under the names that T5X gives them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from t5xpg.base.errors import UserError, nearest

@@ -1,7 +1,5 @@
 """T5's decoder alone, without cross attention: a language model, causal or with a prefix that sees all of itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import jax

@@ -1,7 +1,5 @@
 """T5's encoder alone, with an output matrix: says of every position which token belongs there, as BERT does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import jax

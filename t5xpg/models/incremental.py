@@ -14,8 +14,6 @@ Shapes: B batch, N beams or samples (1 without an axis for them), S source lengt
 head_dim, V vocab.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

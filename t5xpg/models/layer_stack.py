@@ -8,8 +8,6 @@ Rematerialisation makes what the backward pass needs of a layer again instead of
 input alone; "dots" also the results of products with weights, which are most of the work; "none" keeps all.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Source: t5x/losses.py. Shapes: B batch, T target length, V vocab. All sums are float32.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

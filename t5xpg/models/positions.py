@@ -1,7 +1,5 @@
 """T5's relative positions: a bias of attention logits for every bucket of distances."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ prompt lie by themselves, once for all continuations of its row. The last token 
 them is kept, and it is masked there, for it comes as step 0 again.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Random keys from (seed, stream name, step): nothing random is carried along, so nothing has to be saved."""
 
-from __future__ import annotations
-
 import jax
 
 from t5xpg.base.seeds import check_seed, stream_number

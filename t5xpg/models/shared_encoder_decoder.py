@@ -1,7 +1,5 @@
 """T5 with one stack of layers for encoder and decoder: about half of the parameters (Raffel et al. 2020, table 2)."""
 
-from __future__ import annotations
-
 import jax
 from flax import nnx
 

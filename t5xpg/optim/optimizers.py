@@ -9,8 +9,6 @@ rate a step, whatever its size. These entries start near 0 and are added to the 
 takes several units until a head looks at its neighbours, which at the rate that suits a matrix is hundreds of steps.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A schedule maps a step (0 at the first update; a Python int or a traced int32 sc
 Warmups are T5X's: linear from 0, `step / warmup_steps`, so that the first update of a warmup does nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Everything that an update changes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

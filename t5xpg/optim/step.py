@@ -1,7 +1,5 @@
 """One update and one evaluation, as pure functions of a state and a batch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Small SeqIO tasks over text files: one file, three files, cached, and a mixture; and some real text."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

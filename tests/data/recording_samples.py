@@ -1,7 +1,5 @@
 """Recordings of made-up batches, without a data process."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Names, shapes, dtypes and values of batches; their rows as inputs and targets, against SeqIO's converters."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

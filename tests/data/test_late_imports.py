@@ -1,7 +1,5 @@
 """The data process starts without libraries that a stream does not need, and has them when somebody uses them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Metrics: against the official scripts' definitions, published numbers and plain implementations."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import math

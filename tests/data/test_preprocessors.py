@@ -1,7 +1,5 @@
 """Lines of an export and back, in the graph."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The description of a stream: what can be said, and what is refused (more of it: tests/cli/test_bad_input.py)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A checkpoint that TensorFlow wrote, and what is said of damaged ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

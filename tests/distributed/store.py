@@ -1,7 +1,5 @@
 """A store like that of JAX's coordination service, for processes that are threads of a test."""
 
-from __future__ import annotations
-
 import threading
 
 

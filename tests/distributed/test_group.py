@@ -1,7 +1,5 @@
 """What the processes of a run tell each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Published and measured peaks."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import jax

@@ -1,7 +1,5 @@
 """Meshes and the parts of arrays on them; what is computed on eight devices: on_eight_devices.py."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Positions of virtual shards that several processes read, as one."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

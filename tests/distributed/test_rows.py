@@ -1,7 +1,5 @@
 """Rows of batches and the processes that hold them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

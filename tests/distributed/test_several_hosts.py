@@ -1,7 +1,5 @@
 """Real runs of two processes over loopback: one is killed, one is asked to stop, and one process goes on alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

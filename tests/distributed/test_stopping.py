@@ -1,7 +1,5 @@
 """All processes stop after the same update, whatever each was at when it heard of the request."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 

@@ -1,7 +1,5 @@
 """Runs as folders for transformers, and what is left where transformers makes something else of one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where checkpoints are found: folders, and the cache of the Hugging Face hub, which needs no network."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

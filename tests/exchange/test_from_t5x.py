@@ -1,7 +1,5 @@
 """Checkpoints of T5X and Mesh-TensorFlow as runs: what they compute, what their ids mean, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

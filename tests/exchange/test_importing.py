@@ -1,7 +1,5 @@
 """Checkpoints of transformers as runs: what they compute, what they say of themselves, and what is refused."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

@@ -3,8 +3,6 @@
 That T5X restores what is written is tried with T5X itself by `python -m benchmarks.interop_t5x`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """An imported checkpoint is evaluated, asked and exported as a run is, by its name."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

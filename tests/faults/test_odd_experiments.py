@@ -1,7 +1,5 @@
 """What must hold of any experiment, tried on small ones that are drawn at random (tests/odd_experiments.py)."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Every architecture as its users type it: train, evaluate, predict for a prompt."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attention by chunks of queries against attention of all queries at once: logits, gradients, and what it holds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The examples of docs/custom_architecture.md, file by file as they stand there, train."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

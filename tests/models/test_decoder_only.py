@@ -1,7 +1,5 @@
 """Language models without an encoder: what they compute, what a position sees, packed rows."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -3,8 +3,6 @@
 That names and shapes are T5X's: tests/exchange/t5x/test_params.py. That it computes what T5 computes: test_parity.py.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

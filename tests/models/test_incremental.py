@@ -1,7 +1,5 @@
 """Decoding position by position, with beams and without, and prompts of different lengths: against full passes."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scanned and rematerialised layers beside plain ones: the same numbers, for every architecture."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each layer against a small NumPy reference in float64."""
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -1,7 +1,5 @@
 """The loss against a transcription of T5X's formulas in NumPy (float64)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -3,8 +3,6 @@
 The goldens of tests/goldens. Tolerances are relative L2 norms. Greedy answers: exchange/test_importing.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

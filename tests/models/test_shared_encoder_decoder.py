@@ -1,7 +1,5 @@
 """Encoder and decoder with one set of parameters: the same as two sets that are equal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

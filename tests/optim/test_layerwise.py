@@ -1,7 +1,5 @@
 """Optimisers on stacked layers, beside themselves on layers that are apart."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

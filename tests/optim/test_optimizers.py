@@ -1,7 +1,5 @@
 """Optimisers against NumPy transcriptions of their papers' update rules."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

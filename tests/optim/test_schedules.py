@@ -1,7 +1,5 @@
 """Schedules against their closed forms, in NumPy and in optax."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

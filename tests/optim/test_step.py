@@ -1,7 +1,5 @@
 """The update: its gradient, its metrics, and that parts add up to the whole."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import jax

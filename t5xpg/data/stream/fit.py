@@ -1,7 +1,5 @@
 """How the examples of a supervised task fit the lengths of a stream and its vocabulary. Without TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

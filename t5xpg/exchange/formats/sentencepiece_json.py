@@ -5,8 +5,6 @@ word) is written as one step of the tokenizer each. Models like T5's are written
 them: it makes its tokenizer anew, of the file's pieces and table alone.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from pathlib import Path

@@ -11,8 +11,6 @@ Source: t5x/checkpoints.py, t5x/checkpoint_utils.py. Arrays have the names of T5
 parameters, "state/step", "state/param_states/…" the optimiser's), or those of Mesh-TensorFlow.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

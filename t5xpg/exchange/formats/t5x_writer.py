@@ -1,7 +1,5 @@
 """Writes a checkpoint in T5X's own layout: `checkpoint` (MessagePack), and a folder of zarr for each large array."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ that a dict of tensors calls, and refuses the file at any other name. Both layou
 `torch.save` has written since 1.6, and the one before it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

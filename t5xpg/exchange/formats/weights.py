@@ -1,7 +1,5 @@
 """The files of parameters in a folder of transformers: one file or several, safetensors or PyTorch's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ transformers has no decoder alone with T5's relative positions. A cross attentio
 every position, so that the decoder computes what it computes alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping

@@ -5,8 +5,6 @@ is divided by sqrt(D) before the output matrix if `tie_word_embeddings` is true 
 `scale_decoder_outputs`), of mT5 never and of umT5 always (5, which writes `tie_word_embeddings` as true for every one).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The README.md of an export: what the model is, how it is used, and its results, from results.json alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ numbers are the same. Goes with transformers.T5ForConditionalGeneration (T5, T5 
 and umT5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

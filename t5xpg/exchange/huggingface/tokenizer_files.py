@@ -4,8 +4,6 @@ Bytes have tokenizer_config.json alone, all others tokenizer.json too, and Sente
 the convention, each sentinel is written with the id that it has, and `<extra_id_0>` in a text becomes that id.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 transformers runs in a process of its own (`transformers_outputs`): torch is in another environment than this program.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The vocabulary of a folder with tokenizer files, as transformers or this program writes them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ For every parameter T5X keeps `v_row` and `v_col` where it factors, `v` where it
 is not used is one zero. optax has the same arrays, a tree for each. Source: t5x/adafactor.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

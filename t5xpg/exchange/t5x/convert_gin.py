@@ -4,8 +4,6 @@ What T5X's own files of runs and models say is in `convert_gin_tables`, so that 
 the file is carried over, or listed as not needed here, or listed as not carried over: none is dropped without a word.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

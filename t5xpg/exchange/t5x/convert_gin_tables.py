@@ -4,8 +4,6 @@ A key is a parameter of T5X: its scope, the class or function without its module
 `train/DatasetConfig.batch_size`; a macro is its name alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

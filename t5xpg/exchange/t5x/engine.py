@@ -1,7 +1,5 @@
 """Experiments trained by T5X itself, in a process and, where it must be, a Python of its own."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """An experiment as T5X's gin file: the macros that gin/engines/t5x.gin reads, and what T5X cannot do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

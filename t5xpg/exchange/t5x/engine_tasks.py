@@ -1,7 +1,5 @@
 """In T5X's process: our tasks as the experiment has them. gin/engines/t5x.gin imports it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

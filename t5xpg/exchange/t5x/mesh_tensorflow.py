@@ -3,8 +3,6 @@
 Source: the importer of t5x/checkpoint_importer.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

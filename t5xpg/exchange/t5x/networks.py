@@ -1,7 +1,5 @@
 """What each of our architectures is in T5X: the network, and the parameters as that has them (docs/interop.md)."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path

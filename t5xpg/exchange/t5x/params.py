@@ -6,8 +6,6 @@ for the heads ([D, H, K], [H, K, D]), and by default all layers of a stack in on
 another one.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping

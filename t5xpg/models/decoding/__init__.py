@@ -5,8 +5,6 @@
 Every function is pure and made to be jitted by its caller. Models are reached through `Decodable` alone.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -6,8 +6,6 @@ of the others the best N go on. Every row decides alone when it is done: what st
 nothing. Shapes: B batch, N beams, T length, V vocab.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

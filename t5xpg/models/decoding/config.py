@@ -1,7 +1,5 @@
 """How predictions are made: the options that gin sets, and what each method reads of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

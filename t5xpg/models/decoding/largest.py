@@ -3,8 +3,6 @@
 Of equal numbers the first counts as the larger, as `lax.top_k` has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -5,8 +5,6 @@ Such a model reads the prompt in `init_cache`, returns its last token from `firs
 Shapes: B batch, N beams or samples, S length of the inputs, T length decoded, V vocab.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Protocol
 
 import jax

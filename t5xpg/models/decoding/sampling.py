@@ -5,8 +5,6 @@ token kept. What is drawn depends on the seed, the number of the row, of the sam
 logits: not on the batch that a row stands in. Shapes: B batch, N samples, T length, V vocab.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

@@ -1,7 +1,5 @@
 """A task cached on a cluster of Dask's, of which one worker is killed: the files of the local cacher."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

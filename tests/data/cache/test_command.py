@@ -1,7 +1,5 @@
 """Caches: what SeqIO reads from them, when they are made again, and what happens when making one fails."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The definition of a task: which settings, files and modules it names."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys

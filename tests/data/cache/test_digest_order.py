@@ -1,7 +1,5 @@
 """The order of digests, in memory and in files, and the TFRecord files that it goes to."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Caches that are made without Beam are those that SeqIO's script makes with it, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Examples made and written without TensorFlow are those of the steps of the table, and of protocol buffers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The record of a cache: which part of what it was made from is said to be another."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is said of a runner of Beam before it is started."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

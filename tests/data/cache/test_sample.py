@@ -1,7 +1,5 @@
 """Caches that are compared with their source: those of others, and those of other versions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recorded batches: what comes back is what was written, and damage is found and named."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

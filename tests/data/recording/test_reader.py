@@ -1,7 +1,5 @@
 """A recording as the training process sees it: the interface of the data process, positions, damage and refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The data process as the training process sees it: exact positions, errors, and its end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

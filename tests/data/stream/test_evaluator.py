@@ -1,7 +1,5 @@
 """`seqio.Evaluator` in the data process: what goes out for the model, and what comes back of its outputs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

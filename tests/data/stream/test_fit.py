@@ -1,7 +1,5 @@
 """How the first examples of supervised tasks fit lengths and vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Virtual shards, padding, checks and agreement with plain SeqIO, in this process."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Positions anywhere in a stream: they lead to the same batches, do not grow, and are put back at once."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sys

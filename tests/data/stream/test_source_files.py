@@ -1,7 +1,5 @@
 """Files that disappear, are cut short or hold other data under a stream, and between a save and a resume."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Batches, positions and one update of every objective and kind of vocabulary, each with its architecture."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The layouts of batches are those of SeqIO's feature converters; that of masked language models; one of your own."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

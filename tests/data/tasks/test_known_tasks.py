@@ -1,7 +1,5 @@
 """What the table knows of its tasks is what the data process says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

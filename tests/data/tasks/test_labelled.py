@@ -1,7 +1,5 @@
 """Supervised tasks: what they make of records and of TensorFlow Datasets, and how predictions are measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Lengths of inputs and targets, and numbers of sentinels, of every objective."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

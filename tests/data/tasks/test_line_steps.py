@@ -1,7 +1,5 @@
 """Lines to be completed, against plain Python on real code, and what a task of them measures."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The objectives of a text share one cache of its tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

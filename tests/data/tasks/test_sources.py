@@ -1,7 +1,5 @@
 """SeqIO's kinds of sources, Hugging Face datasets and tasks that are cached to the end, read through the pipeline."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Objectives against an independent implementation, and what must hold of them on real text."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

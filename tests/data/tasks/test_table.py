@@ -1,7 +1,5 @@
 """The registered tasks, read by plain SeqIO."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

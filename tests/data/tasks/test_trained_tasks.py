@@ -1,7 +1,5 @@
 """Tasks of the table with vocabularies that were made for the exports, read and cached."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

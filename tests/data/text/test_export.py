@@ -1,7 +1,5 @@
 """Exports: what is kept, how it is split, when it is done again, and that nothing half-written is left."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The loading of hub datasets, tried on a local copy in the same layout, and without a network."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

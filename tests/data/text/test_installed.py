@@ -1,7 +1,5 @@
 """Which files the embedded text is read from."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fields of records and the names of their tasks, without TensorFlow."""
 
-from __future__ import annotations
-
 import pytest
 
 from t5xpg.base.errors import UserError

@@ -1,7 +1,5 @@
 """The user's own files, texts and records, in every format; and what is wrong with them."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

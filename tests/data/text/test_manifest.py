@@ -1,7 +1,5 @@
 """The lines of an export, and its manifest."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Text out of catalogues of messages, as gettext's tools write them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from pathlib import Path

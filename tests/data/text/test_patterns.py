@@ -1,7 +1,5 @@
 """Pieces of a corpus, chosen by the names of its files."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

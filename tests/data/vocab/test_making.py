@@ -1,7 +1,5 @@
 """Vocabularies of an export: made once, found by name, never replaced unasked, never half-written."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Blanks and what fills them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

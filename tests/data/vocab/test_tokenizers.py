@@ -1,7 +1,5 @@
 """Hugging Face tokenizers and SentencePiece models against the libraries that read them."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

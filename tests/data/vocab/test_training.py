@@ -1,7 +1,5 @@
 """SentencePiece models of the project's own training: the same each time, and what they keep of a text."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Vocabularies against their definitions, and against SeqIO's."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

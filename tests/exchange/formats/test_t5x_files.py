@@ -1,7 +1,5 @@
 """Checkpoints that real T5X wrote are read as T5X reads them, and those that are not whole are named."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

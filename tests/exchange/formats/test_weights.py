@@ -1,7 +1,5 @@
 """Files of tensors: one or several, safetensors or PyTorch's own, and what is said of those that are not whole."""
 
-from __future__ import annotations
-
 import pickle
 import pickletools
 import shutil

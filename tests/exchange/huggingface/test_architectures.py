@@ -1,7 +1,5 @@
 """What other architectures are in transformers computes what they compute: read back as what transformers has."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """config.json of the families of T5: sizes as published, who divides the output by sqrt(D), and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

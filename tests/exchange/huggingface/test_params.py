@@ -3,8 +3,6 @@
 There and back: tests/exchange/test_exporting.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """Tokenizers that transformers reads have the ids of training: for any text, of every kind; and are read back."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Those that were exported are read back in test_tokenizer_files.py.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

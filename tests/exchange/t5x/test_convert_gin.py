@@ -1,7 +1,5 @@
 """T5X's gin files as experiments: each binding carried over with its value, of no use here, or named."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 With T5X itself it is tried by `python -m benchmarks.t5x_agreement`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Experiments as macros of gin/engines/t5x.gin, and what is said of those that T5X cannot train."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

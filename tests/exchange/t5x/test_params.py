@@ -1,7 +1,5 @@
 """Parameters of T5X's layouts: what is computed with them is what T5X computes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 The number depends on all tokens before, so that a search which mixes up its beams is found out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Beam search against one written row by row with lists, for both rules; and that rows stay by themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

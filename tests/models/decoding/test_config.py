@@ -1,7 +1,5 @@
 """The options of decoding: what is refused, what each method reads, and that `decode` gives it to the method."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Greedy decoding against the largest of each step's logits, row by row; transformers': exchange/test_importing.py."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

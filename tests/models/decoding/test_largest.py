@@ -1,7 +1,5 @@
 """The largest of many numbers against NumPy's and XLA's sorting, equal numbers included."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

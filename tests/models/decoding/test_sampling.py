@@ -1,7 +1,5 @@
 """Sampling: what is left out of the logits, against NumPy; what a sample depends on, and what it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

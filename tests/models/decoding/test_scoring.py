@@ -1,7 +1,5 @@
 """Scores of targets against sums of NumPy's log-softmax."""
 
-from __future__ import annotations
-
 import functools
 
 import jax
