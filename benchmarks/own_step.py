@@ -13,7 +13,8 @@ import numpy as np
 
 from benchmarks.jobs import B1, B2, EPSILON, LEARNING_RATE, Z_LOSS, Job
 from t5xpg import distributed
-from t5xpg.experiment import Experiment, assembly, config
+from t5xpg.experiment import assembly, config
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.losses import LossConfig
 from t5xpg.optim.optimizers import AdamW

@@ -217,6 +217,7 @@ NO_JAX = {name for name in MODULES if room_of(name) in (*WITHOUT_JAX, "run")} - 
         (sorted(NO_JAX), (*TENSORFLOW, "jax", "flax", "optax", "orbax")),
         # help and mistakes need no library
         (["t5xpg.cli"], ("numpy", "jax", "gin", "tensorflow", "seqio", "tensorboardX", "google.protobuf")),
+        (["t5xpg.experiment.prepare"], ("jax", "flax", "optax", "orbax", "tensorflow")),
     ],
     ids=["trains without TensorFlow", "data and records without JAX", "the command line"],
 )

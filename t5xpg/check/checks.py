@@ -20,8 +20,9 @@ from t5xpg.check.finding import Finding, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
 from t5xpg.distributed import hardware
-from t5xpg.experiment import Experiment, config
+from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.optim import state
 from t5xpg.run.directory import RunDirectory
 

@@ -15,7 +15,8 @@ from t5xpg.data.text.labelled import TFDS_TASKS
 from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import no_metrics
-from t5xpg.experiment import Experiment, assembly, data_state
+from t5xpg.experiment import assembly, data_state
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.needs import PlannedIds
 
 

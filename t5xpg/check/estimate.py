@@ -17,9 +17,10 @@ from t5xpg.base.progress import duration
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.distributed import hardware
-from t5xpg.experiment import Experiment, assembly, data_state
+from t5xpg.experiment import assembly, data_state
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import Checkpointer

@@ -12,8 +12,9 @@ from t5xpg.check.finding import Finding
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
-from t5xpg.experiment import Experiment, data_state
+from t5xpg.experiment import data_state
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.needs import PlannedIds
 from t5xpg.optim import state
 from t5xpg.run.best import BestMetric, validation_names

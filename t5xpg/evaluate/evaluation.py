@@ -22,8 +22,9 @@ from t5xpg.evaluate.infer_sources import changed
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
 from t5xpg.evaluate.trained_model import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
-from t5xpg.experiment import Experiment, assembly, data_state, prepare
+from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory

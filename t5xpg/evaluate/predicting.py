@@ -19,8 +19,8 @@ from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator
 from t5xpg.data.vocab.sentinels import MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.experiment import Experiment
 from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models import decoding
 from t5xpg.models.decoding import Decoded, decode, fill_masks
 from t5xpg.models.encoder_decoder import Params

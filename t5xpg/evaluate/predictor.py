@@ -17,8 +17,9 @@ from t5xpg.data.vocab.sentinels import CLS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.predicting import check_predicts, predict
 from t5xpg.evaluate.trained_model import Step, check_same_model, parameters_and_vocabulary
-from t5xpg.experiment import Experiment, assembly
+from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig, settings
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.decoding import Decoded
 from t5xpg.run.checkpoint.folders import DIGESTS
 from t5xpg.run.directory import RunDirectory

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.experiment import Experiment
 from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions, deciding_settings
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory, differing

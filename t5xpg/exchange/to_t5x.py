@@ -14,8 +14,9 @@ from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabu
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_stacked_layers
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
-from t5xpg.experiment import Experiment, assembly
+from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.model import Model, Params
 from t5xpg.optim.optimizers import Adafactor
 from t5xpg.optim.schedules import Constant

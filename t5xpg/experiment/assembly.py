@@ -16,7 +16,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import rows
 from t5xpg.distributed.rows import HeldRows
-from t5xpg.experiment import Experiment
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.model import Params
 from t5xpg.models.rng import stream_key
 from t5xpg.optim import state, step

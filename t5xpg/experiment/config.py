@@ -14,7 +14,8 @@ from typing import Any
 from gin import config as gin
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.experiment import Experiment, gin_graph
+from t5xpg.experiment import gin_graph
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.gin_building import FAILED, Builder
 from t5xpg.experiment.gin_reading import Reader
 

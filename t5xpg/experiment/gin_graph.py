@@ -9,7 +9,7 @@ from gin import config as gin
 from t5xpg.base.errors import nearest
 
 MACRO = "gin.macro"
-ROOT = "t5xpg.experiment.Experiment"
+ROOT = "t5xpg.experiment.experiment.Experiment"
 # A parameter of something configurable, in a scope ("" for all): ("train", "t5xpg.data.spec.DatasetConfig", "split").
 Binding: TypeAlias = tuple[str, str, str]
 

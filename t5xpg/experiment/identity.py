@@ -8,8 +8,8 @@ from t5xpg.base.seeds import stream_seed
 from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.experiment import Experiment
 from t5xpg.experiment.config import settings
+from t5xpg.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
     from t5xpg.experiment.prepare import DataIdentity

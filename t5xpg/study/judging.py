@@ -19,7 +19,8 @@ from t5xpg.data.batch import Batch, BatchLayout, hash_batch, layout_of
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.trained_model import vocabulary_differences
-from t5xpg.experiment import Experiment, data_state, prepare
+from t5xpg.experiment import data_state, prepare
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.study.runs import Run, outcome

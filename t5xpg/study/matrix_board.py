@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.experiment import Experiment
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import deciding_settings
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.report import Board

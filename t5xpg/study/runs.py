@@ -16,8 +16,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
-from t5xpg.experiment import Experiment, config
+from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric

@@ -14,7 +14,8 @@ import numpy as np
 from t5xpg.base import environment
 from t5xpg.base.progress import Progress
 from t5xpg.check.estimate import made_up
-from t5xpg.experiment import Experiment, assembly
+from t5xpg.experiment import assembly
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.study.runs import Run
 
 ROUNDS, STEPS = 7, 6  # turns of each recipe, and updates in a turn of which the first warms up

@@ -12,9 +12,9 @@ from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import vocabulary_differences
-from t5xpg.experiment import Experiment
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items

@@ -29,8 +29,9 @@ from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream, TaskDescription
 from t5xpg.evaluate.validation import task_configs
-from t5xpg.experiment import Experiment, prepare
+from t5xpg.experiment import prepare
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.directory import differing
 

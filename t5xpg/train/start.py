@@ -15,9 +15,10 @@ from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import Group
-from t5xpg.experiment import Experiment, data_state, prepare
+from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import deciding_settings, vocabulary_identity
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory, differing

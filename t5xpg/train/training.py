@@ -26,9 +26,10 @@ from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.group import Stop
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
-from t5xpg.experiment import Experiment, assembly, data_state, prepare
+from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.models.model import Params
 from t5xpg.run.batch_trail import BatchTrail, Shares

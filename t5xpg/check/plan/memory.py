@@ -18,8 +18,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
-from t5xpg.experiment import Experiment
 from t5xpg.experiment.assembly import abstract_batch
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LAYERS
 from t5xpg.models.losses import loss_and_metrics

@@ -6,7 +6,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.t5x.networks import SCALABLE, network_gin, network_of
-from t5xpg.experiment import Experiment
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
 from t5xpg.optim.optimizers import Adafactor

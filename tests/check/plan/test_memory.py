@@ -8,7 +8,8 @@ from jax.sharding import AbstractMesh
 
 from t5xpg import distributed
 from t5xpg.check.plan import memory
-from t5xpg.experiment import Experiment, assembly, config
+from t5xpg.experiment import assembly, config
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.optim import state
 from tests.experiment.test_config import write_gin
 

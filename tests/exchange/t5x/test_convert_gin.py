@@ -8,7 +8,8 @@ import pytest
 from t5xpg import cli
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.t5x.convert_gin import Converted, convert
-from t5xpg.experiment import Experiment, config
+from t5xpg.experiment import config
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.config import T5Config
 from t5xpg.optim.optimizers import Adafactor
 from t5xpg.optim.schedules import Constant, InverseSquareRoot

@@ -8,7 +8,8 @@ import pytest
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.t5x.engine_gin import experiment_gin, macros_of
-from t5xpg.experiment import Experiment, config
+from t5xpg.experiment import config
+from t5xpg.experiment.experiment import Experiment
 
 FRAGMENT = (paths.GIN / "engines" / "t5x.gin").read_text(encoding="utf-8")
 ADAFACTOR = ["gin/optimizers/adafactor.gin"]

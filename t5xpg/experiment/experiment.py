@@ -1,0 +1,117 @@
+"""What an experiment is: the one value that a gin file describes."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.seeds import check_seed
+from t5xpg.data.batch import layout_of
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.distributed import MeshConfig
+from t5xpg.experiment.needs import Need
+from t5xpg.models.decoding import DecodingConfig
+from t5xpg.models.losses import LossConfig
+from t5xpg.models.model import Model
+from t5xpg.optim.optimizers import Optimizer
+from t5xpg.run.best import BestMetric
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
+from t5xpg.run.loggers import Logger
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that determines a run. Configured by gin at the root (`gin/runs/*.gin`), read by the command line.
+
+    Periods and steps count optimiser updates. skip_nonfinite: how many updates of a run may have a loss or a gradient
+    that is not finite; they change nothing. max_cut_share: of a supervised task, the share of the examples that may be
+    longer than the lengths of its features, which cut them. infer_eval_period: how often the metrics of the tasks are
+    computed, on what the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for
+    never. decoding: how predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the
+    run starts from; None for new parameters. selection: which evaluation is the best; None for the lowest validation
+    loss among the checkpoints that are written anyway. loggers: told of the records, besides TensorBoard; they change
+    nothing. needs: exports and vocabularies to be made first, where the name of the task does not say enough.
+    """
+
+    model: Model
+    optimizer: Optimizer
+    loss: LossConfig
+    train_dataset: DatasetConfig
+    eval_dataset: DatasetConfig
+    checkpoints: CheckpointConfig
+    mesh: MeshConfig
+    random_seed: int
+    total_steps: int
+    eval_period: int
+    stats_period: int = 10
+    num_microbatches: int = 1
+    skip_nonfinite: int = 0
+    max_cut_share: float = 0.2
+    infer_eval_period: int | None = None
+    infer_eval_steps: int | None = None
+    model_dir: str | None = None
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    initial: InitialCheckpoint | None = None
+    selection: BestMetric | None = None
+    loggers: tuple[Logger, ...] = ()
+    needs: tuple[Need, ...] = ()
+
+    def __post_init__(self) -> None:
+        positive = ("total_steps", "eval_period", "stats_period", "num_microbatches")
+        for name in (*positive, "infer_eval_period", "infer_eval_steps"):
+            value = getattr(self, name)
+            if value is None and name not in positive:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UserError(f"Experiment.{name} must be a positive integer, not {value!r}.")
+        if not isinstance(self.skip_nonfinite, int) or isinstance(self.skip_nonfinite, bool) or self.skip_nonfinite < 0:
+            raise UserError(f"SKIP_NONFINITE is {self.skip_nonfinite!r}: it must be a whole number of at least 0.")
+        if not isinstance(self.max_cut_share, int | float) or not 0 <= self.max_cut_share <= 1:
+            raise UserError(f"MAX_CUT_SHARE is {self.max_cut_share!r}: it must be a share of the examples, 0.0 to 1.0.")
+        check_seed(self.random_seed)
+        for name in ("train_dataset", "eval_dataset"):
+            object.__setattr__(self, name, self._converted(getattr(self, name)))
+        if self.train_dataset.num_epochs is not None or self.train_dataset.max_batches is not None:
+            raise UserError(
+                "Training repeats its data until TRAIN_STEPS: train/DatasetConfig.num_epochs and max_batches must be "
+                "None."
+            )
+        if strangers := [each for each in self.loggers if not isinstance(each, Logger)]:
+            raise UserError(f"LOGGERS holds {strangers[0]!r}: loggers come in a tuple, as in (@my_module.MyLogger(),).")
+        object.__setattr__(self, "loggers", tuple(self.loggers))
+        if others := [each for each in self.needs if not isinstance(each, Need)]:
+            raise UserError(f"NEEDS holds {others[0]!r}: expected a tuple, as (@needs.Data(), @needs.Vocabulary()).")
+        object.__setattr__(self, "needs", tuple(self.needs))
+        if self.selection is not None:
+            self._select(self.selection)
+
+    def _select(self, selection: BestMetric) -> None:
+        """Keep the checkpoint of the best evaluation. Raises UserError where its metric is never measured."""
+        if not selection.of_validation and self.infer_eval_period is None:
+            raise UserError(
+                f"BEST_METRIC is {selection.metric!r}, a metric of a task, and none is computed while training: set "
+                "INFER_EVAL_PERIOD, or select by 'validation/loss'."
+            )
+        assert selection.mode is not None
+        kept = selection.metric if selection.keep else None
+        checkpoints = dataclasses.replace(self.checkpoints, keep_best=kept, best_mode=selection.mode)
+        object.__setattr__(self, "checkpoints", checkpoints)
+
+    def _converted(self, dataset: DatasetConfig) -> DatasetConfig:
+        """The dataset with the feature converter that the model takes. Raises UserError where it takes another one."""
+        accepted = self.model.feature_converters
+        chosen = dataset.feature_converter or accepted[0]
+        if chosen not in accepted:
+            raise UserError(
+                f"FEATURE_CONVERTER is {chosen!r}, and a {type(self.model).__name__} takes batches of "
+                f"{' or '.join(accepted)}."
+            )
+        dataset = dataclasses.replace(dataset, feature_converter=chosen)
+        layout_of(chosen).check_lengths(dataset.task_feature_lengths)
+        return dataset
+
+    @property
+    def lengths(self) -> Mapping[str, int]:
+        """Feature lengths in tokens, as TASK_FEATURE_LENGTHS."""
+        return self.train_dataset.task_feature_lengths
