@@ -219,7 +219,7 @@ NO_JAX = {name for name in MODULES if room_of(name) in (*WITHOUT_JAX, "run")} - 
         (["t5xpg.cli"], ("numpy", "jax", "gin", "tensorflow", "seqio", "tensorboardX", "google.protobuf")),
         (["t5xpg.experiment.prepare"], ("jax", "flax", "optax", "orbax", "tensorflow")),
     ],
-    ids=["trains without TensorFlow", "data and records without JAX", "the command line"],
+    ids=["trains without TensorFlow", "data and records without JAX", "the command line", "exports"],
 )
 def test_what_a_fresh_process_loads(names: list[str], unwanted: tuple[str, ...]) -> None:
     """Modules are imported one after another; the first with which something unwanted comes is printed."""
