@@ -168,7 +168,7 @@ GIN = [
     gin("misspelt parameter", "losses.LossConfig.zloss=1", "zloss.*Did you mean z_loss"),
     gin("two lines in one value", "BATCH_SIZE=8\nTRAIN_STEPS = 2", "Cannot read.*on one line"),
     gin("unknown method", "decoding.DecodingConfig.method=bean", "method is 'bean': Did you mean beam"),
-    gin("option of another method", "decoding.DecodingConfig.temperature=0.5", "is an option of the method 'sample'"),
+    gin("option of another method", "decoding.DecodingConfig.topk=5", "of the method 'sample'.*decoding/greedy.gin"),
     gin("absurd batch", "BATCH_SIZE=1000000000000", "1000000000000 rows of 64 tokens .* Lower BATCH_SIZE"),
     gin("batch beyond integers", "BATCH_SIZE=1" + "0" * 30, r"batch_size is 10+: .*below 2\*\*63"),
     gin("absurd lengths", "TASK_FEATURE_LENGTHS={'inputs': 1000000000, 'targets': 32}", "rows of 1000000000 tokens"),

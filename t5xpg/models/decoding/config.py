@@ -118,7 +118,9 @@ class DecodingConfig:
             if self.method not in methods and getattr(self, each.name) != each.default:
                 owners = " and ".join(f"'{method}'" for method in methods)
                 raise self._wrong(
-                    each.name, f"that is an option of the method {owners}; the method is {self.method!r}."
+                    each.name,
+                    f"that is an option of the method {owners}; the method is {self.method!r}. To choose it with all "
+                    f'options of others at their defaults: GIN="--gin_file=gin/decoding/{self.method}.gin"',
                 )
         if self.early_stopping is not False and self.length_penalty == T5X:
             raise self._wrong("early_stopping", "that is an option of length_penalty='transformers'.")
