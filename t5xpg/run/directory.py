@@ -191,14 +191,17 @@ class RunDirectory:
         lines = [f"  {name:<{width}}  {_short(old)} in the run, {_short(new)} now" for name, (old, new) in listed]
         if len(found) > len(listed):
             lines.append(f"  and {len(found) - len(listed)} more")
-        return "\n".join(
-            [
-                f"{shown(self.path)} holds a run with other settings:",
-                *lines,
-                f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
-                f"{shown(self.path)} to start over.",
-            ]
+        lines.append(
+            f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
+            f"{shown(self.path)} to start over."
         )
+        if any(key.endswith(".total_steps") for key in found):
+            lines.append(
+                "The length of the schedule is part of the run. To train its model further in another run "
+                f'(docs/finetuning.md): RUN={self.path.name}_2 GIN="--gin_file=gin/runs/initial_checkpoint.gin '
+                f'--gin.INITIAL_CHECKPOINT={shown(self.path)} --gin.TRAIN_STEPS=…"'
+            )
+        return "\n".join([f"{shown(self.path)} holds a run with other settings:", *lines])
 
 
 class SharedRunDirectory(RunDirectory):
