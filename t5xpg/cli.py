@@ -307,10 +307,13 @@ def _infer(options: Namespace) -> None:
     loaded, run = _load_with_run(options)
     if sum(given is not None for given in (options.prompt, options.input, options.split)) != 1:
         raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
+    if options.task and options.split is not None:
+        raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
+    before = infer.prompt_of(loaded, options.task) if options.task else ""
     if options.prompt is not None:
-        infer.fill_in(loaded, run, options.prompt, options.step)
+        infer.fill_in(loaded, run, before + options.prompt, options.step)
     elif options.input is not None:
-        infer.predict_file(loaded, run, Path(options.input), _path(options.output), options.step)
+        infer.predict_file(loaded, run, Path(options.input), _path(options.output), options.step, before)
     else:
         infer.predict_split(loaded, run, options.split, _path(options.output), options.step)
 

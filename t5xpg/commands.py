@@ -263,6 +263,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("PROMPT", "--prompt", "TEXT", 'a text such as "The <extra_id_0> ruined my sleep"'),
             Option("INPUT", "--input", "FILE", 'JSON lines with "inputs" (or "text")'),
             Option("SPLIT", "--split", "NAME", "of the experiment's task: all its rows"),
+            Option("TASK", "--task", "NAME", "a task whose own prompt is put before PROMPT, or each row of INPUT"),
             _output("FILE", "where the predictions go (default: the terminal)"),
             one_process=True, computes=True,
         ),

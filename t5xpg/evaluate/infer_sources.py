@@ -97,10 +97,11 @@ class Source(Protocol):
 
 
 class FileSource:
-    """The records of a JSONL file."""
+    """The records of a JSONL file. prompt: what is put in front of each."""
 
-    def __init__(self, source: Path, records: list[Record], predictor: Predictor) -> None:
-        self.identity = {"sha256": sha256_of_file(source)}
+    def __init__(self, source: Path, records: list[Record], predictor: Predictor, prompt: str = "") -> None:
+        self.identity = {"sha256": sha256_of_file(source), **({"prompt": prompt} if prompt else {})}
+        self._prompt = prompt
         self.total = len(records)
         self._records = records
         self._predictor = predictor
@@ -115,7 +116,9 @@ class FileSource:
         for start in range(done, len(self._records), size):
             part = self._records[start : start + size]
             # The last part is filled up, so that its shape is one that is compiled already.
-            tokens = self._predictor.encode([record.text for record in part], rows=size if start else None)
+            tokens = self._predictor.encode(
+                [self._prompt + record.text for record in part], rows=size if start else None
+            )
             yield Rows([Row(record.content, record.text) for record in part], tokens)
 
 

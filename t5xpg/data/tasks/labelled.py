@@ -20,7 +20,7 @@ from t5xpg.data.preprocessors import parse_records
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.task_names import Row
-from t5xpg.data.text.labelled import CLASSIFY, TFDS_TASKS, TRANSLATE, Supervised
+from t5xpg.data.text.labelled import TFDS_TASKS, TRANSLATE, Supervised
 
 Step = Callable[..., tf.data.Dataset]
 
@@ -68,9 +68,7 @@ def _of_record(supervised: Supervised, dataset: str) -> Step:
     source, target = supervised.inputs, supervised.targets
     if supervised.kind == TRANSLATE:
         return functools.partial(t5.translate, source_language=source, target_language=target)
-    # as T5 writes classification: the name of the task in front, so that tasks can be mixed
-    prompt = f"{CLASSIFY} {dataset}: " if supervised.kind == CLASSIFY else ""
-    return functools.partial(text_to_text, inputs=source, targets=target, prompt=prompt)
+    return functools.partial(text_to_text, inputs=source, targets=target, prompt=supervised.prompt(dataset))
 
 
 @seqio.map_over_dataset
