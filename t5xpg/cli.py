@@ -242,6 +242,24 @@ def _check(options: Namespace) -> int:
     return checks.check(options.experiment, overrides, gin_files, run, device)
 
 
+def _examples(options: Namespace) -> None:
+    from t5xpg.check import examples
+    from t5xpg.experiment.identity import data_config
+
+    if options.experiment:
+        loaded = _load(options)
+        config, needs = (
+            data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed),
+            loaded.experiment.needs,
+        )
+    elif options.task:
+        _without_overrides(options, "GIN changes an experiment: name one with EXP.")
+        config, needs = examples.of_task(options.task), ()
+    else:
+        raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny_demo for its task.")
+    examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
+
+
 def _estimate(options: Namespace) -> int:
     from t5xpg.check import estimate
 
