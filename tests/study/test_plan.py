@@ -169,6 +169,8 @@ SWEEP_MISTAKES = [
     ("[search]", "[serch]", "serch is not known. Did you mean search?"),
     ('["one", "two"]', "[1]", "[judged] tasks: Input should be a valid string, and it is 1."),
     ('["one", "two"]', '["one", "one"]', "[judged] tasks: each name is needed once"),
+    ("[search]", 'metric = "validation/acuracy"\n[search]', "'validation/acuracy'. Did you mean validation/accuracy"),
+    ("[search]", 'metric = "my_task/bleu"\n[search]', "mode has to say whether my_task/bleu is better the lower"),
 ]
 MATRIX_MISTAKES = [
     ("decoder_lm = [", "decoder_ml = [", "there is no architecture decoder_ml. Did you mean decoder_lm?"),
@@ -214,10 +216,10 @@ def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        read_text(tmp_path, SWEEP.replace("seed = 3", "").replace('title = "Fast"', ""), SweepPlan)
+        read_text(tmp_path, SWEEP.replace("steps = 2000", "").replace('recipe = "fast"', ""), SweepPlan)
     assert "2 mistakes in a plan:" in str(error.value)
-    assert "line 2: [search] seed is missing." in str(error.value)
-    assert "line 24: [recipes.fast] title is missing." in str(error.value)
+    assert "line 6: [final] steps is missing." in str(error.value)
+    assert "line 11: [short] recipe is missing." in str(error.value)
 
 
 def test_the_plans_of_this_repository_can_be_read(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from t5xpg.base.files import read_json
 from t5xpg.cli import main
 from t5xpg.experiment import config
+from t5xpg.run.best import BestMetric
 from t5xpg.study import judging, runs
 from t5xpg.study.sweep import Sweep
 from t5xpg.study.sweep_board import steps_to
@@ -204,8 +205,8 @@ def test_tasks_that_cannot_be_measured_are_refused_before_training(
 
 def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
     losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
-    found = runs.Outcome(150, [{"step": step, "nats_per_byte": loss} for step, loss in losses])
-    assert [steps_to(found, target) for target in (1.5, 1.0, None)] == [100, None, None]
+    assert [steps_to(losses, target, BestMetric()) for target in (1.5, 1.0, None)] == [100, None, None]
+    assert steps_to(losses, 1.5, BestMetric("validation/accuracy")) == 0
 
 
 def test_a_sweep_has_no_cells(capsys: pytest.CaptureFixture[str]) -> None:
