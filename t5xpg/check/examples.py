@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,7 +140,9 @@ def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
     yield f"\nexample 1, drawn: a character is {each}, # all of them, + some, . none"
     for name, mask in masks.items():
         yield f"\n{name} (a line each)"
-        yield from (f"  {line}" for line in drawn(mask, size))
+        for line, same in itertools.groupby(drawn(mask, size)):
+            count = len(list(same))
+            yield f"  {line}{f'  x {count}' if count > 1 else ''}"
     yield f"\nloss: {layout.weights}"
     yield f"  {drawn(weights > 0, size)[0]}"
 
