@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -12,9 +14,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.matrix_plan import MatrixPlan
-from t5xpg.study.plan import Plan, line_of, read
+from t5xpg.study.plan import Plan, Table, line_of, read
 from t5xpg.study.sweep import Sweep
-from t5xpg.study.sweep_plan import SweepPlan
+from t5xpg.study.sweep_plan import Recipe, SweepPlan
 
 SWEEP = """
 [search]
@@ -229,6 +231,23 @@ def test_the_plans_of_this_repository_can_be_read(tmp_path: Path) -> None:
     assert all(Matrix(name, tmp_path).plan.cells() for name in matrices)
     assert sweeps
     assert matrices
+
+
+def keys(table: Any, prefix: str = "") -> Iterator[str]:
+    """The keys of a plan, "recipes.<name>.title"."""
+    for name, field in table.model_fields.items():
+        yield prefix + name
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        for kind in (kind for kind in kinds if issubclass(kind, Table)):
+            yield from keys(kind, f"{prefix}{name}.{'<name>.' if kind is Recipe else ''}")
+
+
+def test_the_page_of_sweeps_names_every_key() -> None:
+    text = (paths.REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([\w.<>]+)` \|", text, re.MULTILINE))
+    every = set(keys(SweepPlan))
+    assert {"metric", "final.steps", "judged.tasks", "recipes.<name>.candidates"} < every
+    assert every - {"search", "final"} == named, "these two are named by their keys"
 
 
 TOML = """# a comment with [brackets]
