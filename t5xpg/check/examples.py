@@ -11,6 +11,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -55,7 +56,7 @@ def show(
 
     Exports and caches are made where they are missing. Raises UserError for what cannot be read.
     """
-    of_other = {"mixture_or_task_name": task, "objective": None} if task else {}
+    of_other: dict[str, Any] = {"mixture_or_task_name": task, "objective": None} if task else {}
     of_other |= {"module_import": module_import} if module_import else {}
     config = dataclasses.replace(config, batch_size=count, num_virtual_shards=1, num_epochs=1, **of_other)
     with contextlib.redirect_stdout(sys.stderr):

@@ -111,7 +111,7 @@ class Outcome:
     target_tokens: int = 0
     diverged: bool = False
     done: bool = False
-    measured: list[tuple[int, Values]] = field(default_factory=list)
+    measured: Sequence[tuple[int, Values]] = ()
 
     def curve(self, metric: str) -> list[tuple[int, float | None]]:
         """The steps at which a metric was measured, and its values; None for one that is not finite."""
