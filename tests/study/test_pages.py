@@ -75,6 +75,20 @@ def test_recipes_with_different_tasks_are_not_drawn() -> None:
     assert "| reference |" not in text
 
 
+def test_seeds_are_a_band_and_the_metric_has_its_name() -> None:
+    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
+    picture = sweep_page.PAGE.pictures(board)["steps.svg"]
+    assert picture.count('<path class="band ') == 4
+    assert "mean and range of 3 seeds" in picture
+    board |= {"measure": "my_task/bleu", "mode": "max"}
+    for entry in board["final"]:
+        for curve in entry["curves"].values():
+            curve["my_task/bleu"] = curve.pop("nats_per_byte")
+    text = sweep_page.PAGE.block(board)
+    assert "| recipe | settings | seeds | my_task/bleu after 2,000 steps |" in text
+    assert "my_task/bleu, after 2,000 steps: adamw_scale 1.792, " in text.lower(), "the highest first"
+
+
 def test_a_page_of_nothing_yet_has_no_leaderboard() -> None:
     board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
     for entry in (*board["final"], board["short"]):

@@ -129,6 +129,16 @@ def test_a_sweep_is_its_runs(experiment: str, tmp_path: Path) -> None:
     assert not any(character in name for name in names for character in "/ @")
 
 
+def test_what_a_sweep_does_not_say_has_defaults(experiment: str, tmp_path: Path) -> None:
+    plan = 'final.steps = 300\nrecipes.rates.candidates = ["LEARNING_RATE=0.005", "LEARNING_RATE=0.02"]\n'
+    (tmp_path / Sweep.plan_file).write_text(plan, encoding="utf-8")
+    sweep = Sweep(experiment, tmp_path)
+    assert (sweep.plan.reference, sweep.plan.decides.metric) == ("rates", "validation/nats_per_byte")
+    (long,) = sweep.long_runs(sweep.first_candidates)
+    assert long.path in [run.path for run in sweep.search_runs()], "it is trained once"
+    assert sweep.collect([])["runs"] == 2
+
+
 def test_a_matrix_is_its_cells(experiment: str, tmp_path: Path) -> None:
     matrix = Matrix(experiment, tmp_path)
     runs = matrix.runs_of_cells()

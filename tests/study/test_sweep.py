@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.cli import main
 from t5xpg.experiment import config
 from t5xpg.run.best import BestMetric
 from t5xpg.study import judging, runs
 from t5xpg.study.sweep import Sweep
-from t5xpg.study.sweep_board import steps_to
+from t5xpg.study.sweep_board import last_value, steps_to
 from tests.workplace import EXPERIMENT, Workplace, make_workplace
 
 SPANS, PREFIX_LM = "small_span_corruption_bytes640", "small_prefix_lm_bytes640"
@@ -207,6 +208,15 @@ def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
     losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
     assert [steps_to(losses, target, BestMetric()) for target in (1.5, 1.0, None)] == [100, None, None]
     assert steps_to(losses, 1.5, BestMetric("validation/accuracy")) == 0
+
+
+def test_a_run_is_judged_by_the_metric_at_its_end() -> None:
+    measured = [(4, {"validation/loss": 1.0}), (4, {"my_task/bleu": 30.0}), (8, {"my_task/bleu": 20.0})]
+    found = runs.Outcome(8, [{"step": 8}], done=True, measured=measured)
+    assert last_value(found, "my_task/bleu") == 20.0
+    assert found.curve("my_task/bleu") == [(4, 30.0), (8, 20.0)]
+    with pytest.raises(UserError, match=r"metric is 'my_task/blue', which is not measured\. Did you mean my_task/bleu"):
+        last_value(found, "my_task/blue")
 
 
 def test_a_sweep_has_no_cells(capsys: pytest.CaptureFixture[str]) -> None:
