@@ -240,6 +240,24 @@ def _check(options: Namespace) -> int:
     return checks.check(options.experiment, overrides, gin_files, run, device)
 
 
+def _examples(options: Namespace) -> None:
+    from t5xpg.check import examples
+    from t5xpg.experiment.identity import data_config
+
+    if options.experiment:
+        loaded = _load(options)
+        config, needs = (
+            data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed),
+            loaded.experiment.needs,
+        )
+    elif options.task:
+        _without_overrides(options, "GIN changes an experiment: name one with EXP.")
+        config, needs = examples.of_task(options.task), ()
+    else:
+        raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny_demo for its task.")
+    examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
+
+
 def _estimate(options: Namespace) -> int:
     from t5xpg.check import estimate
 
@@ -305,10 +323,13 @@ def _infer(options: Namespace) -> None:
     loaded, run = _load_with_run(options)
     if sum(given is not None for given in (options.prompt, options.input, options.split)) != 1:
         raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
+    if options.task and options.split is not None:
+        raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
+    before = infer.prompt_of(loaded, options.task) if options.task else ""
     if options.prompt is not None:
-        infer.fill_in(loaded, run, options.prompt, options.step)
+        infer.fill_in(loaded, run, before + options.prompt, options.step)
     elif options.input is not None:
-        infer.predict_file(loaded, run, Path(options.input), _path(options.output), options.step)
+        infer.predict_file(loaded, run, Path(options.input), _path(options.output), options.step, before)
     else:
         infer.predict_split(loaded, run, options.split, _path(options.output), options.step)
 

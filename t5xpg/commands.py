@@ -222,6 +222,15 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     "Before a run": (
         _command("check", "say everything that can be known before training", *_EXPERIMENT, _LOGGER, *_MESH),
         _command(
+            "examples", "show examples of a task as text and ids, what the decoder is fed, and the masks",
+            Option("TASK", "--task", "NAME", "a task or mixture (default: the experiment's)"),
+            Option("COUNT", "--count", "N", "so many examples", count, default=2),
+            Option("EXP", "--experiment", "NAME", "whose lengths and converter are taken (default: lengths of 64)"),
+            _GIN,
+            Option("MODULE_IMPORT", "--module-import", "MODULES", "modules that register tasks", default=""),
+            one_process=True,
+        ),
+        _command(
             "estimate", "time some steps: parameters, memory, time and cost of the whole run", *_EXPERIMENT,
             Option("PRICE_PER_HOUR", "--price-per-hour", "PRICE", "of the machine, in any currency", price),
             one_process=True, computes=True,
@@ -264,6 +273,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("PROMPT", "--prompt", "TEXT", 'a text such as "The <extra_id_0> ruined my sleep"'),
             Option("INPUT", "--input", "FILE", 'JSON lines with "inputs" (or "text")'),
             Option("SPLIT", "--split", "NAME", "of the experiment's task: all its rows"),
+            Option("TASK", "--task", "NAME", "a task whose own prompt is put before PROMPT, or each row of INPUT"),
             _output("FILE", "where the predictions go (default: the terminal)"),
             one_process=True, computes=True,
         ),

@@ -36,7 +36,9 @@ _COMPARED_STYLE = """
     .first { stroke: #0072b2; stroke-width: 3 } .second { stroke: #d55e00; stroke-width: 2 }
     .third { stroke: #009e73; stroke-width: 2; stroke-dasharray: 9 4 }
     .fourth { stroke: #cc79a7; stroke-width: 2; stroke-dasharray: 2 4 }
-    @media (prefers-color-scheme: dark) { .first { stroke: #56b4e9 } }
+    .band { fill-opacity: .16 } .band.first { fill: #0072b2 } .band.second { fill: #d55e00 }
+    .band.third { fill: #009e73 } .band.fourth { fill: #cc79a7 } path.band { stroke: none }
+    @media (prefers-color-scheme: dark) { .first { stroke: #56b4e9 } .band.first { fill: #56b4e9 } }
 """
 
 
@@ -44,6 +46,7 @@ _COMPARED_STYLE = """
 class Curve:
     """One line of the picture. Values that are None leave a gap.
 
+    band: at each step the lowest and the highest of what the value is the mean of, drawn behind the line; or nothing.
     kind: "own" (thick, with marks), "thin" (the noisy one behind it) or "wide" (a band under both: what is compared);
     or, in a picture of equals, one of `COMPARED`.
     """
@@ -52,6 +55,7 @@ class Curve:
     kind: str
     steps: Sequence[float]
     values: Sequence[float | None]
+    band: Sequence[tuple[float, float] | None] = ()
 
     @property
     def last(self) -> tuple[float, float] | None:
@@ -67,6 +71,7 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
     if not shown:
         raise ValueError("no curve has a value")
     values = [value for curve in shown for value in curve.values if value is not None]
+    values += [value for curve in shown for edges in curve.band if edges is not None for value in edges]
     right = max(_RIGHT, math.ceil(_BEFORE_NAME + _LETTER * max(len(curve.name) for curve in shown)))
     x_end = float(max(1, *(step for curve in shown for step in curve.steps)))
     x_ticks = ticks(0.0, x_end, whole=True)
@@ -99,6 +104,12 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
             parts.append(_text(x(tick), bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
     parts.append(_text((_LEFT + WIDTH - right) / 2, HEIGHT - 9, x_label, anchor="middle"))
 
+    for curve in shown:
+        edges = [(x(step), *pair) for step, pair in zip(curve.steps, curve.band, strict=False) if pair is not None]
+        if len(edges) > 1:
+            outline = [(at, y(low)) for at, low, _ in edges] + [(at, y(high)) for at, _, high in reversed(edges)]
+            path = "L".join(f"{_number(at)} {_number(height)}" for at, height in outline)
+            parts.append(f'<path class="band {curve.kind}" d="M{path}Z"/>')
     for kind in ("wide", "thin", "own", *reversed(COMPARED)):
         for curve in shown:
             if curve.kind == kind:

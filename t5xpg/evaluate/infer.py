@@ -10,12 +10,13 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.page import one_line
 from t5xpg.base.progress import Progress
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
+from t5xpg.data.tasks import task_names
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.evaluate.infer_resume import open_partial
 from t5xpg.evaluate.infer_sources import Row, Source, file_source, json_line, open_split, read_records, split_config
 from t5xpg.evaluate.predictor import Answer, Predictor
 from t5xpg.evaluate.trained_model import Step
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 
@@ -61,20 +62,34 @@ def _filled(text: str, prediction: str) -> str:
     return fill(one_line(text), one_line(prediction), *marks)
 
 
-def predict_file(loaded: LoadedConfig, path: Path, source: Path, target: Path | None, step: Step = None) -> None:
+def prompt_of(loaded: LoadedConfig, task: str) -> str:
+    """What a task puts in front of its inputs. Raises UserError where that is nothing, or is not known."""
+    row = data_state.row_of(task, loaded.experiment.needs)
+    if row is None:
+        get = task_names.how_to_get(task, data_state.vocabularies(loaded.experiment.needs))
+        raise UserError(f"TASK={task} is no task of the table: write its prompt yourself, as its inputs have it.{get}")
+    if not row.prompt:
+        raise UserError(f"TASK={task} puts nothing in front of its inputs: leave TASK out.")
+    return row.prompt
+
+
+def predict_file(
+    loaded: LoadedConfig, path: Path, source: Path, target: Path | None, step: Step = None, prompt: str = ""
+) -> None:
     """Predict for every line of a JSONL file; write each record with "prediction" and "filled" added.
 
     A line holds {"inputs": text} (or "text"). Where several sequences are decoded for a record, "predictions" and
     "scores" hold all of them, the best first. target: None for the standard output; else the file appears when all of
-    it is written, and a start after an interruption goes on there. Raises UserError that names the line, before the
-    first prediction, for what is no such record, is too long, or has a blank without a sentinel.
+    it is written, and a start after an interruption goes on there. prompt: goes before each text. Raises UserError that
+    names the line, before the first prediction, for what is no such record, is too long, or has a blank without a
+    sentinel.
     """
     target = _output_file(target)
     records = list(read_records(source))  # all, before anything else is done: not a mistake after hours
     predictor, _ = Predictor.from_run(loaded, path, step)
     for record in records:
-        _check_tokens(predictor, record.text, f"{source}:{record.number}:")
-    _predict(predictor, file_source(source, records, predictor), target)
+        _check_tokens(predictor, prompt + record.text, f"{source}:{record.number}:")
+    _predict(predictor, file_source(source, records, predictor, prompt), target)
 
 
 def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | None, step: Step = None) -> None:

@@ -89,18 +89,19 @@ class Source:
     batches: Callable[[int], Iterator[Rows]]
 
 
-def file_source(source: Path, records: list[Record], predictor: Predictor) -> Source:
-    """The records of a JSONL file."""
+def file_source(source: Path, records: list[Record], predictor: Predictor, prompt: str = "") -> Source:
+    """The records of a JSONL file. prompt: what is put in front of each."""
     size = predictor.batch_size
 
     def batches(done: int) -> Iterator[Rows]:
         for start in range(done, len(records), size):
             part = records[start : start + size]
             # The last part is filled up, so that its shape is one that is compiled already.
-            tokens = predictor.encode([record.text for record in part], rows=size if start else None)
+            tokens = predictor.encode([prompt + record.text for record in part], rows=size if start else None)
             yield Rows([Row(record.content, record.text) for record in part], tokens)
 
-    return Source({"sha256": sha256_of_file(source)}, len(records), batches)
+    identity = {"sha256": sha256_of_file(source), **({"prompt": prompt} if prompt else {})}
+    return Source(identity, len(records), batches)
 
 
 def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor, is_last: bool) -> Rows:

@@ -78,12 +78,16 @@ class Pairs:
             return self._whole()
         return self._by_chunks(chunk_size)
 
-    def _whole(self) -> WholeBias:
+    @property
+    def visible(self) -> jax.Array:
+        """Boolean [B, 1, 1 or Q, S]: which keys each query sees."""
         visible = visible_keys(self.key_tokens, self.query_segments, self.key_segments)
-        if self.is_causal:
-            visible = with_prefix(causal(self.queries), self.prefix) & visible
+        return with_prefix(causal(self.queries), self.prefix) & visible if self.is_causal else visible
+
+    def _whole(self) -> WholeBias:
         keys = self.key_tokens.shape[1]
-        return WholeBias(as_bias(visible), None if self.positions is None else self.positions(self.queries, keys))
+        position = None if self.positions is None else self.positions(self.queries, keys)
+        return WholeBias(as_bias(self.visible), position)
 
     def _by_chunks(self, size: int) -> ChunkedBias:
         number = -(-self.queries // size)

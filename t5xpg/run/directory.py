@@ -181,7 +181,14 @@ class RunDirectory:
             lines.append(f"  and {len(found) - len(listed)} more")
         remedy = f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
         first = f"{shown(self.path)} holds a run with other settings:"
-        return "\n".join([first, *lines, f"{remedy}{shown(self.path)} to start over."])
+        lines.append(f"{remedy}{shown(self.path)} to start over.")
+        if any(key.endswith(".total_steps") for key in found):
+            lines.append(
+                "The length of the schedule is part of the run. To train its model further in another run "
+                f'(docs/finetuning.md): RUN={self.path.name}_2 GIN="--gin_file=gin/runs/initial_checkpoint.gin '
+                f'--gin.INITIAL_CHECKPOINT={shown(self.path)} --gin.TRAIN_STEPS=…"'
+            )
+        return "\n".join([first, *lines])
 
 
 class SharedRunDirectory(RunDirectory):

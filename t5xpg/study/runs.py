@@ -21,7 +21,7 @@ from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity
-from t5xpg.run.best import Best, BestMetric
+from t5xpg.run.best import Best, BestMetric, Values, values_of
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
@@ -101,7 +101,8 @@ class Outcome:
     """What a run's records say.
 
     step: the last update that counts. validation: its records, ascending by step. target_tokens: that it was trained
-    on. diverged: whether it ended at a loss that is not finite. done: whether there is nothing left to train.
+    on. diverged: whether it ended at a loss that is not finite. done: whether there is nothing left to train. measured:
+    the values of every evaluation by their names (`run.best.values_of`), with their steps, ascending.
     """
 
     step: int
@@ -109,6 +110,11 @@ class Outcome:
     target_tokens: int = 0
     diverged: bool = False
     done: bool = False
+    measured: Sequence[tuple[int, Values]] = ()
+
+    def curve(self, metric: str) -> list[tuple[int, float | None]]:
+        """The steps at which a metric was measured, and its values; None for one that is not finite."""
+        return [(step, values[metric]) for step, values in self.measured if metric in values]
 
     @property
     def last(self) -> dict[str, Any] | None:
@@ -128,7 +134,8 @@ def outcome(run: Run) -> Outcome:
     ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
     whole = bool(validation) and validation[-1]["step"] == run.steps
     target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
-    return Outcome(step, validation, target_tokens, diverged, diverged or ended or whole)
+    measured = [(record["step"], values) for record in records if (values := values_of(record))]
+    return Outcome(step, validation, target_tokens, diverged, diverged or ended or whole, measured)
 
 
 def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: str) -> list[str]:

@@ -33,9 +33,9 @@ class Sweep(Study):
 
     def search_runs(self) -> list[Run]:
         """Every candidate of every recipe; a recipe with one candidate has nothing to be searched for."""
-        search = self.plan.search
+        steps, seed = self.plan.search.steps or self.plan.final.steps, self.plan.search.seed
         return [
-            self._run("search", name, candidate, search.steps, search.seed)
+            self._run("search", name, candidate, steps, seed)
             for name, recipe in self.plan.recipes.items()
             if len(recipe.candidates) > 1
             for candidate in recipe.candidates
@@ -67,15 +67,17 @@ class Sweep(Study):
         return {name: recipe.candidates[0] for name, recipe in self.plan.recipes.items()}
 
     def best_candidates(self) -> dict[str, str] | None:
-        """The candidate of each recipe with the lowest loss at the end of its search; None while one is not done."""
-        best, lowest = self.first_candidates, dict.fromkeys(self.plan.recipes, float("inf"))
+        """The candidate of each recipe that is the best at the end of its search; None while one is not done."""
+        metric = self.plan.decides
+        best: dict[str, str] = self.first_candidates
+        values: dict[str, float | None] = dict.fromkeys(self.plan.recipes)
         for run in self.search_runs():
             found, recipe = outcome(run), run.labels["recipe"]
             if not found.done:
                 return None
-            loss = sweep_board.last_loss(found)
-            if loss is not None and loss < lowest[recipe]:
-                best[recipe], lowest[recipe] = run.labels["candidate"], loss
+            value = sweep_board.last_value(found, metric.metric)
+            if metric.better(value, values[recipe]):
+                best[recipe], values[recipe] = run.labels["candidate"], value
         return best
 
     def runs(self) -> list[Run]:
@@ -88,6 +90,13 @@ class Sweep(Study):
 
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
         tasks = self.plan.judged.tasks if self.plan.judged is not None else []
+        if not self.plan.decides.of_validation:
+            for run in self.long_runs(self.first_candidates):
+                if run.experiment.infer_eval_period is None:
+                    raise UserError(
+                        f"{shown(self.plan_path)}: metric is {self.plan.metric!r}, which is measured every "
+                        f"INFER_EVAL_PERIOD updates. Set INFER_EVAL_PERIOD in {self.name}."
+                    )
         judging.require_tasks(self.long_runs(self.first_candidates), tasks)
         yield self.search_runs()
         best = self.best_candidates()
@@ -97,8 +106,9 @@ class Sweep(Study):
 
     def collect(self, wanted: Sequence[Run]) -> Board:
         times = read_json(self._times_file) if self._times_file.exists() else None
-        planned = len(self.search_runs()) + len(self.long_runs(self.first_candidates))
-        return sweep_board.collect(self.name, self.plan, wanted, self.best_candidates(), planned, times)
+        planned = [*self.search_runs(), *self.long_runs(self.first_candidates)]
+        count = len({run.path for run in planned})
+        return sweep_board.collect(self.name, self.plan, wanted, self.best_candidates(), count, times)
 
     def summary(self, board: Board) -> Iterator[str]:
         for entry in board["final"]:

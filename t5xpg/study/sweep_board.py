@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.run.best import MIN, BestMetric
 from t5xpg.run.report import Board
 from t5xpg.study import judging
 from t5xpg.study.page import FORMAT, mean, rounded
 from t5xpg.study.runs import Outcome, Run, outcome, sources
 from t5xpg.study.sweep_plan import SweepPlan
 
-MEASURE = "nats_per_byte"
-
+_VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
 _Found = Sequence[tuple[Run, Outcome]]
 
 
@@ -25,18 +26,20 @@ def collect(
     """Everything that the page shows.
 
     runs: those that are known; planned: how many there will be. best: the candidates of the final runs, None while they
-    are searched for. step_times: from `step_times.measure`, None where not measured. Steps to the reference are of the
-    first validation loss as low as the mean over seeds of the reference's last one; None for a run that does not come
-    so far, or is validated on another task. "judged": what recipes were trained on, and their losses on each task.
+    are searched for. step_times: from `step_times.measure`, None where not measured. "measure" is the metric of the
+    plan, and what stands under "loss" are its values. Steps to the reference are of the first that is as good as the
+    mean over seeds of the reference's last one; None for a run that does not come so far, or is validated on another
+    task. "judged": what recipes were trained on, and their losses on each task.
     """
+    metric = plan.decides
     found = [(run, outcome(run)) for run in runs]
     final = {
         name: [(run, out) for run, out in found if (run.stage, run.labels["recipe"]) == ("final", name)]
         for name in plan.recipes
     }
     short = [(run, out) for run, out in found if run.stage == "short"]
-    reference = plan.final.reference
-    target = mean([last_loss(out) for _, out in final[reference] if out.done])
+    reference = plan.reference
+    target = mean([last_value(out, plan.metric) for _, out in final[reference] if out.done])
     tasks = {name: _setting(entries, "eval_dataset.mixture_or_task_name") for name, entries in final.items()}
     entries = [
         _entry(plan, name, best, final[name], target if tasks[name] == tasks[reference] else None)
@@ -46,16 +49,17 @@ def collect(
     return {
         "format": FORMAT,
         "experiment": experiment,
-        "measure": MEASURE,
+        "measure": plan.metric.removeprefix(_VALIDATION),
+        **({} if metric.mode == MIN else {"mode": metric.mode}),
         "runs": planned,
-        "runs_done": sum(out.done for _, out in found),
+        "runs_done": len({run.path for run, out in found if out.done}),
         "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(target)},
         "search": [
             {
                 **run.labels,
                 "done": out.done,
                 "diverged_at": out.step if out.diverged else None,
-                "loss": rounded(last_loss(out)),
+                "loss": rounded(last_value(out, plan.metric)),
                 "chosen": best is not None and best[run.labels["recipe"]] == run.labels["candidate"],
             }
             for run, out in found
@@ -69,10 +73,17 @@ def collect(
     }
 
 
-def last_loss(found: Outcome) -> float | None:
-    """The validation loss at the end; None where it is not finite or there is none."""
-    loss: float | None = found.last[MEASURE] if found.last is not None else None
-    return loss
+def last_value(found: Outcome, metric: str) -> float | None:
+    """The value of a metric at the end; None where it is not finite or there is none.
+
+    Raises UserError where a run that is done never measured it.
+    """
+    if found.last is None:
+        return None
+    if not (curve := found.curve(metric)):
+        names = dict.fromkeys(name for _, values in found.measured for name in values)
+        raise UserError(f"sweep.toml: metric is {metric!r}, which is not measured.{nearest(metric, names)}")
+    return curve[-1][1]
 
 
 def _setting(runs: _Found, name: str) -> Any:
@@ -84,10 +95,11 @@ def _entry(
     plan: SweepPlan, recipe: str, best: Mapping[str, str] | None, runs: _Found, target: float | None
 ) -> dict[str, Any]:
     done = [(run, out) for run, out in runs if out.done]
-    losses = [last_loss(out) for _, out in done]
+    measure = plan.metric.removeprefix(_VALIDATION)
+    losses = [last_value(out, plan.metric) for _, out in done]
     return {
         "recipe": recipe,
-        "title": plan.recipes[recipe].title,
+        "title": plan.recipes[recipe].title or recipe,
         "gin_file": plan.recipes[recipe].gin_file,
         "candidate": best[recipe] if best is not None else None,
         "steps": runs[0][0].labels["steps"] if runs else None,
@@ -95,24 +107,23 @@ def _entry(
         "seeds_planned": len(runs),
         "loss": [rounded(loss) for loss in losses],
         "mean_loss": rounded(mean(losses)),
-        "steps_to_reference": [steps_to(out, target) for _, out in done],
+        "steps_to_reference": [steps_to(out.curve(plan.metric), target, plan.decides) for _, out in done],
         "target_tokens_per_step": mean([out.target_tokens / out.step for _, out in done if out.step]),
         "curves": {
             str(run.labels["seed"]): {
-                "step": [record["step"] for record in out.validation],
-                MEASURE: [rounded(record[MEASURE]) for record in out.validation],
+                "step": [step for step, _ in out.curve(plan.metric)],
+                measure: [rounded(value) for _, value in out.curve(plan.metric)],
             }
             for run, out in done
         },
     }
 
 
-def steps_to(found: Outcome, target: float | None) -> int | None:
-    """The first measured step with a loss as low as the target."""
+def steps_to(curve: Sequence[tuple[int, float | None]], target: float | None, metric: BestMetric) -> int | None:
+    """The first measured step with a value as good as the target."""
     if target is None:
         return None
-    reached = (one["step"] for one in found.validation if one[MEASURE] is not None and one[MEASURE] <= target)
-    return next(reached, None)
+    return next((step for step, value in curve if value is not None and not metric.better(target, value)), None)
 
 
 def _judged(tasks: Sequence[str], final: Mapping[str, _Found]) -> dict[str, Any]:

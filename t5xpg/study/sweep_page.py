@@ -7,11 +7,12 @@ from typing import Any
 from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.page import UNKNOWN, code, decimals, escape, table
 from t5xpg.base.progress import duration
+from t5xpg.run.best import MAX
 from t5xpg.run.report import Board, Page
 from t5xpg.study.page import batch_shape, facts, progress
-from t5xpg.study.sweep_board import MEASURE
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
+_LOSS = "nats_per_byte"  # what a board measures where its plan says nothing else
 
 Entry = Mapping[str, Any]
 
@@ -20,7 +21,7 @@ def sections(board: Board) -> Iterator[str]:
     """The paragraphs of the block."""
     yield progress(board, "runs", "what is missing is left out")
     ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in _ranked(board))
-    caption = f"Validation loss{_on_task(board)} in nats per target byte after {_final_steps(board)}: {ends}"
+    caption = f"{_label(board)[0].upper()}{_label(board)[1:]}, after {_final_steps(board)}: {ends}"
     for file in pictures(board):
         yield f"![{escape(caption)}]({file})"
     left = _ranked(board)[len(COMPARED) :]
@@ -33,28 +34,31 @@ def sections(board: Board) -> Iterator[str]:
     yield _short(board)
     if board["search"]:
         yield "What was tried, once each:"
-        yield table(["recipe", "settings", "steps", "loss"], [_tried(one) for one in board["search"]], numbers_from=2)
+        yield table(
+            ["recipe", "settings", "steps", _name(board)], [_tried(one) for one in board["search"]], numbers_from=2
+        )
     yield facts(_facts(board), board["sources"])
 
 
 def pictures(board: Board) -> dict[str, str]:
     """{file name: SVG}: the validation loss over steps and, where the time of a step was measured, over seconds.
 
-    Of several seeds the mean is drawn; of many recipes, those with the lowest losses at the end. Empty while no long
-    run is done, and where the recipes are validated on different tasks.
+    Of several seeds the mean is drawn, and a band from the lowest to the highest; of many recipes, the best at the end.
+    Empty while no long run is done, and where the recipes are validated on different tasks.
     """
     entries = _ranked(board)
     if not entries or not _comparable(board):
         return {}
-    title = f"{board['experiment']}: mean of {_seeds(entries)}"
-    label = f"validation loss{_on_task(board)}, nats per target byte"
+    several = any(len(entry["seeds"]) > 1 for entry in entries)
+    title = f"{board['experiment']}: {'mean and range of ' if several else ''}{_seeds(entries)}"
+    label = _label(board)
     counts = sorted({round(entry["target_tokens_per_step"]) for entry in entries})
     tokens = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     steps = f"training step (optimiser updates; {tokens} target tokens each)"
-    drawn = {STEPS_FILE: draw(title, steps, label, list(_curves(entries, None)))}
+    drawn = {STEPS_FILE: draw(title, steps, label, list(_curves(board, None)))}
     times = board["step_times"]
     if times is not None:
-        drawn[SECONDS_FILE] = draw(title, "seconds of training", label, list(_curves(entries, times["seconds"])))
+        drawn[SECONDS_FILE] = draw(title, "seconds of training", label, list(_curves(board, times["seconds"])))
     return drawn
 
 
@@ -62,19 +66,32 @@ PAGE = Page("leaderboard.json", "leaderboard", sections, pictures)
 
 
 def _ranked(board: Board) -> list[Entry]:
-    """The recipes with a long run, the lowest loss first."""
+    """The recipes with a long run, the best first."""
     done = [entry for entry in board["final"] if entry["mean_loss"] is not None]
-    return sorted(done, key=lambda entry: entry["mean_loss"])
+    return sorted(done, key=lambda entry: entry["mean_loss"], reverse=board.get("mode") == MAX)
 
 
-def _curves(entries: Sequence[Entry], seconds: Mapping[str, float] | None) -> Iterator[Curve]:
-    for kind, entry in zip(COMPARED, entries, strict=False):
+def _label(board: Board) -> str:
+    """What is measured, for people."""
+    if board["measure"] == _LOSS:
+        return f"validation loss{_on_task(board)}, nats per target byte"
+    return f"{board['measure']}{_on_task(board)}"
+
+
+def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve]:
+    for kind, entry in zip(COMPARED, _ranked(board), strict=False):
         curves = list(entry["curves"].values())
         steps = [step for step in curves[0]["step"] if step > 0 and all(step in one["step"] for one in curves)]
-        values = [[one[MEASURE][one["step"].index(step)] for one in curves] for step in steps]
+        values = [[one[board["measure"]][one["step"].index(step)] for one in curves] for step in steps]
         means = [None if None in at else statistics.mean(at) for at in values]
+        band = [None if None in at else (min(at), max(at)) for at in values] if len(curves) > 1 else []
         factor = 1.0 if seconds is None else seconds[entry["recipe"]]
-        yield Curve(entry["recipe"], kind, [step * factor for step in steps], means)
+        yield Curve(entry["recipe"], kind, [step * factor for step in steps], means, band)
+
+
+def _name(board: Board) -> str:
+    """What is measured, in a word."""
+    return "loss" if board["measure"] == _LOSS else escape(board["measure"])
 
 
 def _validated_on(board: Board) -> list[str]:
@@ -116,7 +133,8 @@ def _leaderboard(board: Board) -> str:
         ]
         for entry in _ranked(board)
     ]
-    header = ["recipe", "settings", "seeds", f"loss after {_final_steps(board)}", "steps to the reference"]
+    measure = _name(board)
+    header = ["recipe", "settings", "seeds", f"{measure} after {_final_steps(board)}", "steps to the reference"]
     return table([*header, "target tokens", "time", "a step"], rows, numbers_from=2) if rows else ""
 
 
@@ -205,7 +223,7 @@ def _trained_on(title: str, recipe: Mapping[str, Any]) -> list[str]:
 
 def _facts(board: Board) -> Iterator[list[str]]:
     times, reference = board["step_times"], board["reference"]
-    yield ["loss", escape(f"validation{_on_task(board)}, nats per target byte; mean and range over seeds")]
+    yield [_name(board), escape(f"{_label(board)}; mean and range over seeds")]
     reached = f"to the reference, mean over seeds; {UNKNOWN} where not every seed comes to it"
     yield ["steps, tokens, time", reached]
     if reference["loss"] is not None and _comparable(board):

@@ -1,13 +1,16 @@
 """What a sweep trains: sweep.toml in an experiment's folder, beside the gin file that all of its runs share.
 
-[search]                          # every candidate of every recipe, once
-steps = 500
-seed = 0
+metric = "validation/accuracy"    # optional: what decides, as BEST_METRIC; else "validation/nats_per_byte"
+mode = "max"                      # of the metric of a task: whether "min" or "max" is better
+
+[search]                          # optional: every candidate of a recipe with several, once
+steps = 500                       # optional: else those of [final]
+seed = 0                          # optional
 
 [final]                           # the best candidate of each recipe
 steps = 2000
-seeds = [0, 1, 2]
-reference = "adafactor"           # the recipe whose last loss the others are to reach
+seeds = [0, 1, 2]                 # optional: else [0]
+reference = "adafactor"           # optional: the recipe whose last value the others are to reach; else the first
 
 [short]                           # optional: one recipe with a shorter schedule of its own
 recipe = "muon"
@@ -18,33 +21,34 @@ seeds = [0, 1, 2]
 tasks = ["pydocs_span_corruption", "pydocs_prefix_lm"]
 
 [recipes.muon]
-title = "Muon"
+title = "Muon"                                               # optional: else the recipe's name
 gin_file = "gin/optimizers/muon.gin"                         # optional: of recipes that differ in bindings alone
 candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02"]    # bindings, separated by spaces
 """
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
-from t5xpg.base.errors import nearest
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.run.best import BestMetric
 from t5xpg.study.plan import AtLeastOne, GinFile, Mistake, Name, Plan, Seed, Steps, Table, Text
 
 
 class Search(Table):
-    """The short runs that choose a candidate of each recipe."""
+    """The short runs that choose a candidate of each recipe. steps: None for those of the long runs."""
 
-    steps: Steps
-    seed: Seed
+    steps: Steps | None = None
+    seed: Seed = 0
 
 
 class Final(Table):
-    """The long runs of every recipe."""
+    """The long runs of every recipe. reference: None for the first recipe."""
 
     steps: Steps
-    seeds: Annotated[list[Seed], AtLeastOne]
-    reference: str
+    seeds: list[Seed] = Field([0], min_length=1)
+    reference: str | None = None
 
 
 class Short(Table):
@@ -52,7 +56,7 @@ class Short(Table):
 
     recipe: str
     steps: Steps
-    seeds: Annotated[list[Seed], AtLeastOne]
+    seeds: list[Seed] = Field([0], min_length=1)
 
 
 def _each_once(names: list[str]) -> list[str]:
@@ -74,7 +78,7 @@ class Recipe(Table):
     "LEARNING_RATE=0.02", separated by single spaces.
     """
 
-    title: str
+    title: str | None = None
     gin_file: GinFile | None = None
     candidates: Annotated[list[Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]], AtLeastOne]
 
@@ -82,14 +86,30 @@ class Recipe(Table):
 class SweepPlan(Plan):
     """What sweep.toml holds."""
 
-    search: Search
+    metric: str = "validation/nats_per_byte"
+    mode: Literal["min", "max"] | None = None
+    search: Search = Search()
     final: Final
     short: Short | None = None
     judged: Judged | None = None
     recipes: Annotated[dict[Name, Recipe], AtLeastOne]
 
+    @property
+    def decides(self) -> BestMetric:
+        """What runs are compared by. Raises UserError for what is no metric."""
+        return BestMetric(self.metric, self.mode)
+
+    @property
+    def reference(self) -> str:
+        """The recipe that the others are compared with."""
+        return self.final.reference or next(iter(self.recipes))
+
     def mistakes(self) -> Iterator[Mistake]:
-        named = {("final", "reference"): self.final.reference}
+        try:
+            assert self.decides
+        except UserError as error:
+            yield Mistake(("metric",), str(error).replace("BEST_METRIC", "metric").replace("BEST_MODE", "mode"))
+        named = {("final", "reference"): self.reference}
         if self.short is not None:
             named["short", "recipe"] = self.short.recipe
         for (table, key), name in named.items():

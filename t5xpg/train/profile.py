@@ -33,7 +33,7 @@ def profiled_updates(update: Update, folder: Path, log: Callable[[str], None] = 
         traces = sorted(folder.rglob(NAME), key=lambda path: path.stat().st_mtime)
         where = shown(traces[-1]) if traces else shown(folder)
         log(f"profile of {calls - WARM_UP} steps: {where}, for https://ui.perfetto.dev")
-        log(f"or: tensorboard --logdir {shown(folder)}")
+        log(f"or, installed as docs/logging.md says: tensorboard --logdir {shown(folder)}")
 
     def traced(state: Any, batch: Any) -> tuple[Any, Any]:
         nonlocal calls, tracing

@@ -9,6 +9,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
+from t5xpg.base.paths import shown
 from t5xpg.check import checks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -17,6 +18,7 @@ from t5xpg.experiment import assembly, config, data_state
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity, identity_of_text
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.run.directory import RunDirectory
 from tests.workplace import EXPERIMENT, FINE_TUNING, sentences
 
@@ -146,6 +148,17 @@ def test_a_run_of_other_settings(place: Path, capsys: pytest.CaptureFixture[str]
     assert "RUN=small_2" in printed
     # what may differ between two starts of a run does not matter
     assert table(place, capsys, "CHECKPOINT_PERIOD=2", "MODEL_DIR=elsewhere")
+
+
+def test_a_run_whose_schedule_would_be_lengthened(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = start_a_run(place)
+    printed = table(place, capsys, "TRAIN_STEPS=400", code=1)
+    what_to_type = re.search(r'RUN=small_2 GIN="(.*)"$', printed, re.MULTILINE)
+    assert what_to_type, printed
+    overrides, files = config.split_overrides(what_to_type[1].replace("…", "300"))
+    experiment = config.load(str(place / "small.gin"), overrides, files).experiment
+    assert experiment.initial == InitialCheckpoint(shown(directory.path))
+    assert experiment.total_steps == 300
 
 
 def test_a_run_of_other_text(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,6 +155,7 @@ NAMES = [
 
 GIN = [
     gin("two lines in one value", "BATCH_SIZE=8\nTRAIN_STEPS = 2", "Cannot read.*on one line"),
+    gin("option of another method", "decoding.DecodingConfig.topk=5", "of the method 'sample'.*decoding/greedy.gin"),
     gin("absurd batch", "BATCH_SIZE=1000000000000", "1000000000000 rows of 64 tokens .* Lower BATCH_SIZE"),
     gin("batch beyond integers", "BATCH_SIZE=1" + "0" * 30, r"batch_size is 10+: .*below 2\*\*63"),
     gin("lengths of other features", "TASK_FEATURE_LENGTHS={'input': 64}", "lengths of 'input': expected"),

@@ -10,7 +10,7 @@ README, INDEX = REPOSITORY / "README.md", REPOSITORY / "docs" / "README.md"
 _LISTED = re.findall(r"^\| \[[^]]*\]\((\w+\.md)\)", INDEX.read_text(encoding="utf-8"), re.MULTILINE)
 DOCS = [INDEX.with_name(name) for name in _LISTED]  # in the order of the index
 EXPERIMENTS = sorted(paths.EXPERIMENTS.glob("*/README.md"))
-_FILE = re.compile(r"^```\w*\n# (\w+\.(?:py|gin))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"^```\w*\n# ([\w/]+\.(?:py|gin|toml))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def commands_of(text: str) -> list[str]:
@@ -27,5 +27,5 @@ def commands_of(text: str) -> list[str]:
 
 
 def files_of(page: Path) -> dict[str, str]:
-    """The modules and gin files of a page: code blocks that begin with `# name.py` or `# name.gin`."""
+    """The modules, gin files and plans of a page: code blocks that begin with `# name.py`, say, or a path."""
     return dict(_FILE.findall(page.read_text(encoding="utf-8")))

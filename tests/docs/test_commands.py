@@ -18,6 +18,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from t5xpg.experiment import config
 from t5xpg.run import report
 from t5xpg.run.records import read_jsonl
 from tests.conftest import PROGRAMS
@@ -37,6 +38,11 @@ OF_EXPERIMENT = {
     # no answer is ever right: the second evaluation is no better than the first, and the run ends
     "answers": "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
     "packages.gin": "--gin.INFER_EVAL_PERIOD=3 --gin.INFER_EVAL_STEPS=1",
+}
+# What is written behind the files of pages whose commands take no GIN.
+OF_FILE = {
+    "rates.gin": "\nfrom t5xpg.models import encoder_decoder\nEVAL_PERIOD = 1\n"
+    + "\n".join(one for one in config.split_overrides(SMALL)[0] if not one.startswith("DTYPE"))
 }
 TARGETS_WITH_GIN = {"demo", "check", "estimate", "plan", "train", "record", "eval", "infer", "export"}
 # Commands that are tried by other tests, or would measure, install or need what is not here: patterns, and where.
@@ -89,11 +95,14 @@ class Copy:
         """What the commands of a page print, by command; those that an earlier page has are not run again."""
         for name, text in files_of(page).items():
             text = text.replace("/path/", f"{self.folder / 'texts'}/")
-            (self.folder / name).write_text(text)
+            if name.endswith(".toml"):
+                text = re.sub(r"steps = \d+", "steps = 3", text)
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).write_text(text + OF_FILE.get(name, ""))
             if name.endswith(".gin"):
                 experiment = self.folder / "experiments" / name.removesuffix(".gin")
                 experiment.mkdir(exist_ok=True)
-                (experiment / name).write_text(text)
+                (experiment / name).write_text(text + OF_FILE.get(name, ""))
         commands = [command for command in commands_of(page.read_text(encoding="utf-8")) if tried_here(command)]
         for command in commands:
             if command not in self.printed:
@@ -151,6 +160,7 @@ def write_texts(folder: Path) -> None:
         **dict.fromkeys(("texts/validation.txt", "held_out.txt", "wiki.valid.txt", "mer.txt"), validation),
         "texts/train.tsv": "".join(f"what is {n} of train?\t{n}\n" for n in range(40)),
         "texts/validation.tsv": "".join(f"what is {n} of validation?\t{n}\n" for n in range(6)),
+        "stories.txt": train,
         "reviews.tsv": "".join(f"I was there {n} times.\t{n % 2}\n" for n in range(40)),
         "articles.jsonl.gz": lines_of([{"text": line} for line in train.splitlines()]),
         "held_out.jsonl": lines_of([{"text": "Never again.", "label": "0"}] * 3),
@@ -217,7 +227,23 @@ def check_tasks(folder: Path, printed: dict[str, str]) -> None:
         assert json.loads((folder / "runs" / "packages" / file).read_text())["split"] == split
 
 
-CHECKS = {"finetuning": check_finetuning, "tasks": check_tasks}
+def check_first_experiment(folder: Path, printed: dict[str, str]) -> None:
+    assert "decoder: each position sees" in "\n".join(printed.values())
+    assert report.check_block(folder / "experiments" / "stories") == []
+
+
+def check_sweeps(folder: Path, printed: dict[str, str]) -> None:
+    board = json.loads((folder / "experiments" / "rates" / "leaderboard.json").read_text())
+    assert (board["measure"], board["runs_done"]) == ("accuracy", 4)
+    assert 'class="band first"' in (folder / "experiments" / "rates" / "steps.svg").read_text()
+
+
+CHECKS = {
+    "finetuning": check_finetuning,
+    "first_experiment": check_first_experiment,
+    "sweeps": check_sweeps,
+    "tasks": check_tasks,
+}
 
 
 @pytest.mark.process

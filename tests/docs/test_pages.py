@@ -1,5 +1,6 @@
 """What the pages name exists, their sessions print what they say, and results pages show what was published."""
 
+import dataclasses
 import doctest
 import json
 import re
@@ -10,6 +11,8 @@ import pytest
 from t5xpg.base import paths
 from t5xpg.experiment import config, prepare
 from t5xpg.experiment.identity import run_identity
+from t5xpg.models import losses
+from t5xpg.optim import optimizers, schedules
 from t5xpg.run import report
 from t5xpg.study import kinds
 from tests.docs.pages import DOCS, EXPERIMENTS, INDEX, README, commands_of, files_of
@@ -89,6 +92,18 @@ def test_sessions_print_what_the_page_says(page: Path) -> None:
         runner.run(parsed, out=printed.append, clear_globs=False)
         assert runner.failures == 0, "".join(printed)
         names = parsed.globs
+
+
+def test_the_page_of_training_names_every_option() -> None:
+    text = INDEX.with_name("training.md").read_text(encoding="utf-8")
+    modules = (optimizers, schedules)
+    kinds = [
+        one for module in modules for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
+    ]
+    kinds = [losses.LossConfig, *(kind for kind in kinds if dataclasses.is_dataclass(kind))]
+    names = {f"{kind.__name__}: {field.name}": field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert len(kinds) >= 9
+    assert [name for name, option in names.items() if not re.search(rf"\b{option}`", text)] == []
 
 
 def test_the_prefix_lm_of_the_page_builds(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class Echo:
         return [*self.vocabulary.encode(text), 1]
 
     def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
+        self.encoded = list(texts)
         return np.zeros((rows or len(texts), 4), np.int32)
 
     def answers(self, tokens: np.ndarray, first_row: int = 0) -> list[Answer]:
@@ -59,6 +60,18 @@ def predict(folder: Path, lines: Sequence[str]) -> bytes:
     loaded: Any = None
     infer.predict_file(loaded, folder, source, target)
     return target.read_bytes()
+
+
+def test_the_prompt_of_a_task_is_put_before_each_text(tmp_path: Path, echo: Echo) -> None:
+    loaded: Any = SimpleNamespace(experiment=SimpleNamespace(needs=()))
+    prompt = infer.prompt_of(loaded, "pypackages_classify")
+    (tmp_path / "in.jsonl").write_text('{"inputs": "a"}\n{"text": "b"}\n')
+    infer.predict_file(loaded, tmp_path, tmp_path / "in.jsonl", tmp_path / "out.jsonl", prompt=prompt)
+    assert echo.encoded == ["classify pypackages: a", "classify pypackages: b"]
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["inputs"] == "a"
+    for task, message in (("wikitext_lm", "leave TASK out"), ("my_task", "write its prompt yourself")):
+        with pytest.raises(UserError, match=f"TASK={task} .*{message}"):
+            infer.prompt_of(loaded, task)
 
 
 def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> None:

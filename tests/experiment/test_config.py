@@ -14,6 +14,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError
 from t5xpg.experiment.identity import deciding_settings
 from t5xpg.models.decoding import DecodingConfig
+from t5xpg.models.decoding.config import METHODS
 from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 
@@ -72,7 +73,6 @@ def test_layers_and_meshes_make_no_other_run(tmp_path: Path) -> None:
 
 
 def test_fragments_of_decoding(tmp_path: Path) -> None:
-    assert {path.stem for path in (paths.GIN / "decoding").glob("*.gin")} == {"beam", "sample"}
     file = write_gin(tmp_path)
     assert config.load(file).experiment.decoding == DecodingConfig()
     beam = config.load(file, gin_files=["gin/decoding/beam.gin"]).experiment
@@ -81,6 +81,26 @@ def test_fragments_of_decoding(tmp_path: Path) -> None:
     overrides = ["decoding.DecodingConfig.seed=5", "decoding.DecodingConfig.topk=40"]
     sample = config.load(file, overrides, ["gin/decoding/sample.gin"]).experiment
     assert sample.decoding == DecodingConfig("sample", num_decodes=1, topk=40, topp=0.95, seed=5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("before", METHODS)
+def test_a_fragment_of_decoding_takes_the_place_of_another(tmp_path: Path, before: str, method: str) -> None:
+    """Whatever the experiment sets of the other method."""
+    assert {path.stem for path in (paths.GIN / "decoding").glob("*.gin")} == set(METHODS)
+    all_options = {
+        "greedy": {},
+        "beam": {"num_decodes": 8, "alpha": 1.0, "length_penalty": "transformers", "early_stopping": True},
+        "sample": {"num_decodes": 3, "temperature": 0.5, "topk": 9, "topp": 0.5, "rescale_log_probs": False, "seed": 1},
+    }
+    options = all_options[before] | ({"return_all_decodes": False} if before != "greedy" else {})
+    assert set(DecodingConfig(before).settings()) == {"method", "max_decode_length", *options}
+    lines = [f"decoding.DecodingConfig.{name} = {value!r}" for name, value in options.items()]
+    more = "\n".join(["from t5xpg.models import decoding", f"include 'gin/decoding/{before}.gin'", *lines])
+    (tmp_path / "plain").mkdir()
+    plain, other = write_gin(tmp_path / "plain"), write_gin(tmp_path, more=more)
+    files = [f"gin/decoding/{method}.gin"]
+    assert config.load(other, [], files).experiment.decoding == config.load(plain, [], files).experiment.decoding
 
 
 def test_fragments_of_loggers(tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 
 from t5xpg.base import paths
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.cli import main
 from t5xpg.experiment import config
+from t5xpg.run.best import BestMetric
 from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
 from t5xpg.study import kinds, matrix_board, matrix_page, runs, sweep_page
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.sweep import Sweep
-from t5xpg.study.sweep_board import steps_to
+from t5xpg.study.sweep_board import last_value, steps_to
 
 BOARDS = [(kind.page, file) for kind in kinds.KINDS for file in paths.EXPERIMENTS.glob(f"*/{kind.page.board_file}")]
 
@@ -93,10 +95,33 @@ def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:
             assert cell["settings"] == matrix_board.settings_digest(run.experiment), "train it again: gin has changed"
 
 
+def test_seeds_are_a_band_and_the_metric_has_its_name() -> None:
+    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
+    picture = sweep_page.PAGE.pictures(board)["steps.svg"]
+    assert picture.count('<path class="band ') == 4
+    assert "mean and range of 3 seeds" in picture
+    board |= {"measure": "my_task/bleu", "mode": "max"}
+    for entry in board["final"]:
+        for curve in entry["curves"].values():
+            curve["my_task/bleu"] = curve.pop("nats_per_byte")
+    text = sweep_page.PAGE.block(board)
+    assert "| recipe | settings | seeds | my_task/bleu after 2,000 steps |" in text
+    assert "my_task/bleu, after 2,000 steps: adamw_scale 1.792, " in text.lower(), "the highest first"
+
+
 def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
     losses = ((0, 6.0), (50, 2.0), (100, 1.4), (150, 1.5))
-    found = runs.Outcome(150, [{"step": step, "nats_per_byte": loss} for step, loss in losses])
-    assert [steps_to(found, target) for target in (1.5, 1.0, None)] == [100, None, None]
+    assert [steps_to(losses, target, BestMetric()) for target in (1.5, 1.0, None)] == [100, None, None]
+    assert steps_to(losses, 1.5, BestMetric("validation/accuracy")) == 0
+
+
+def test_a_run_is_judged_by_the_metric_at_its_end() -> None:
+    measured = [(4, {"validation/loss": 1.0}), (4, {"my_task/bleu": 30.0}), (8, {"my_task/bleu": 20.0})]
+    found = runs.Outcome(8, [{"step": 8}], done=True, measured=measured)
+    assert last_value(found, "my_task/bleu") == 20.0
+    assert found.curve("my_task/bleu") == [(4, 30.0), (8, 20.0)]
+    with pytest.raises(UserError, match=r"metric is 'my_task/blue', which is not measured\. Did you mean my_task/bleu"):
+        last_value(found, "my_task/blue")
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,21 @@
 """Reading sweep.toml and matrix.toml: the runs that they stand for, and every mistake in them with its line."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.matrix_plan import MatrixPlan
-from t5xpg.study.plan import Plan, read
+from t5xpg.study.plan import Plan, Table, read
 from t5xpg.study.sweep import Sweep
-from t5xpg.study.sweep_plan import SweepPlan
+from t5xpg.study.sweep_plan import Recipe, SweepPlan
 from tests.study.test_matrix import PLAN as MATRIX
 from tests.study.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
 
@@ -57,6 +60,16 @@ def test_a_sweep_is_its_runs(experiment: str, tmp_path: Path) -> None:
     assert not any(character in name for name in names for character in "/ @")
 
 
+def test_what_a_sweep_does_not_say_has_defaults(experiment: str, tmp_path: Path) -> None:
+    plan = 'final.steps = 300\nrecipes.rates.candidates = ["LEARNING_RATE=0.005", "LEARNING_RATE=0.02"]\n'
+    (tmp_path / Sweep.plan_file).write_text(plan, encoding="utf-8")
+    sweep = Sweep(experiment, tmp_path)
+    assert (sweep.plan.reference, sweep.plan.decides.metric) == ("rates", "validation/nats_per_byte")
+    (long,) = sweep.long_runs(sweep.first_candidates)
+    assert long.path in [run.path for run in sweep.search_runs()], "it is trained once"
+    assert sweep.collect([])["runs"] == 2
+
+
 def test_a_matrix_is_its_cells(experiment: str, tmp_path: Path) -> None:
     matrix = Matrix(experiment, tmp_path)
     runs = matrix.runs_of_cells()
@@ -97,6 +110,8 @@ SWEEP_MISTAKES = [
     (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
     ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
     (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each name is needed once"),
+    ("[search]", 'metric = "validation/acuracy"\n[search]', "'validation/acuracy'. Did you mean validation/accuracy"),
+    ("[search]", 'metric = "my_task/bleu"\n[search]', "mode has to say whether my_task/bleu is better the lower"),
 ]
 LAST = 'decoder_prefix_lm = ["prefix_lm"'
 MATRIX_MISTAKES = [
@@ -143,7 +158,24 @@ def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        read_text(tmp_path, SWEEP.replace("seed = 0", "").replace('title = "Prefix LM"', ""), SweepPlan)
+        read_text(tmp_path, SWEEP.replace("seeds = [0, 1]\nref", "ref").replace('title = "Prefix LM"', ""), SweepPlan)
     assert "2 mistakes in a plan:" in str(error.value)
-    assert "line 2: [search] seed is missing." in str(error.value)
-    assert "line 18: [recipes.prefix_lm] title is missing." in str(error.value)
+    assert "[final] seeds is missing." in str(error.value)
+    assert re.search(r"line \d+: \[recipes.prefix_lm\] title is missing\.", str(error.value))
+
+
+def keys(table: Any, prefix: str = "") -> Iterator[str]:
+    """The keys of a plan, "recipes.<name>.title"."""
+    for name, field in table.model_fields.items():
+        yield prefix + name
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        for kind in (kind for kind in kinds if issubclass(kind, Table)):
+            yield from keys(kind, f"{prefix}{name}.{'<name>.' if kind is Recipe else ''}")
+
+
+def test_the_page_of_sweeps_names_every_key() -> None:
+    text = (paths.REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([\w.<>]+)` \|", text, re.MULTILINE))
+    every = set(keys(SweepPlan))
+    assert {"metric", "final.steps", "judged.tasks", "recipes.<name>.candidates"} < every
+    assert every - {"search", "final"} == named, "these two are named by their keys"

@@ -15,7 +15,7 @@ from t5xpg.data.preprocessors import parse_records
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.task_names import Row
-from t5xpg.data.text.labelled import CLASSIFY, TFDS_TASKS, TRANSLATE
+from t5xpg.data.text.labelled import TFDS_TASKS, TRANSLATE
 
 Step = Callable[..., tf.data.Dataset]
 
@@ -25,9 +25,7 @@ def register_records(row: Row, dataset: str, source: seqio.DataSource, fields: S
     assert row.supervised is not None
     parse = functools.partial(parse_records, fields=tuple(fields))
     inputs, targets, kind = row.supervised.inputs, row.supervised.targets, row.supervised.kind
-    # as T5 writes classification: the name of the task in front, so that tasks can be mixed
-    prompt = f"{CLASSIFY} {dataset}: " if kind == CLASSIFY else ""
-    step = functools.partial(text_to_text, inputs=inputs, targets=targets, prompt=prompt)
+    step = functools.partial(text_to_text, inputs=inputs, targets=targets, prompt=row.supervised.prompt(dataset))
     if kind == TRANSLATE:
         step = functools.partial(t5.translate, source_language=inputs, target_language=targets)
     _register(row, source, [parse, step])

@@ -136,6 +136,12 @@ class Row:
         """Whether something is measured of what a model says, besides its loss."""
         return self.supervised is not None or isinstance(self.objective, NextLine)
 
+    @property
+    def prompt(self) -> str:
+        """What the task puts in front of its inputs; "" for nothing, and for a mixture."""
+        mode = self.parts[0].mode if len(self.parts) == 1 else None
+        return self.supervised.prompt(self.dataset) if self.supervised else mode or ""
+
     def is_of(self, fields: Sequence[str]) -> bool:
         """Whether an export with such fields has it; its name alone does not say."""
         if self.supervised is None:

@@ -17,6 +17,7 @@ TEXT = ("text",)
 LABELLED = ("text", "label")
 PAIRS = ("inputs", "targets")
 TRANSLATE, CLASSIFY, TEXT_TO_TEXT = "translate", "classify", "text_to_text"
+TRIVIA_QA = "trivia_qa_open"
 
 _LANGUAGE = re.compile(r"[a-z]{2}")
 # What the names of tasks of records end in, before the vocabulary.
@@ -36,6 +37,15 @@ class Supervised:
     metrics: tuple[str, ...]
     inputs: str = ""
     targets: str = ""
+
+    def prompt(self, dataset: str | None) -> str:
+        """What the task of a dataset puts in front of a field to make the inputs; "" for nothing."""
+        if _are_languages((self.inputs, self.targets)):
+            from babel import Locale  # as t5's preprocessor of translations names languages
+
+            return f"translate {Locale(self.inputs).english_name} to {Locale(self.targets).english_name}: "
+        # as T5 writes classification: the name of the task in front, so that tasks can be mixed
+        return {CLASSIFY: f"{CLASSIFY} {dataset}: ", TRIVIA_QA: "trivia_qa question: "}.get(self.kind, "")
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,10 @@ TFDS_TASKS: Mapping[str, TfdsTask] = {
     ),
     # Roberts et al. 2020, closed-book: about a tenth of the training questions is held out, as ORQA does; the test
     # split is the public validation split, as the answers of the test questions are not public
-    "trivia_qa_open": TfdsTask(
+    TRIVIA_QA: TfdsTask(
         "trivia_qa/unfiltered.nocontext:1.1.0",
         {"train": "train[:78785]", "validation": "train[78785:]", "test": "validation"},
-        Supervised("trivia_qa_open", ("trivia_qa",)),
+        Supervised(TRIVIA_QA, ("trivia_qa",)),
     ),
     # t5's squad_v010_allanswers: version 1.1, questions with their paragraphs
     "squad": TfdsTask(

@@ -93,7 +93,8 @@ class DecodingConfig:
             methods = _READ_BY.get(each.name, METHODS)
             owners = " and ".join(f"'{method}'" for method in methods)
             is_good = self.method in methods or getattr(self, each.name) == each.default
-            self._check(each.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}.")
+            way = f'All others at their defaults: GIN="--gin_file=gin/decoding/{self.method}.gin"'
+            self._check(each.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}. {way}")
         is_good = self.early_stopping is False or self.length_penalty != T5X
         self._check("early_stopping", is_good, "that is an option of length_penalty='transformers'.")
 

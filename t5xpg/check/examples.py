@@ -1,0 +1,163 @@
+"""What `make examples` prints: examples as text and ids, position by position, and the masks of one, drawn.
+
+They are read as training reads them, by the data process. Shapes: S, T lengths of a row, Q queries, K keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.page import cut, one_line
+from t5xpg.data.batch import LM, MASKED_LM, BatchLayout, layout_of
+from t5xpg.data.objectives import LanguageModel, MaskedLM
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.experiment import data_state, prepare
+from t5xpg.experiment.needs import Need
+from t5xpg.models.biases import Pairs
+
+LENGTH = 64  # of each feature, where no experiment says it
+_SHOWN_IDS, _SHOWN_TEXT, _SHOWN_POSITIONS = 24, 400, 12
+_WIDTH = 48  # characters of a drawing: each stands for one position, or for several of a longer row
+
+Row = Mapping[str, np.ndarray]  # a batch of one
+
+
+def of_task(task: str) -> DatasetConfig:
+    """How a task is read by itself, without an experiment."""
+    row = data_state.row_of(task)
+    objective = None if row is None else row.objective
+    if isinstance(objective, LanguageModel):
+        return DatasetConfig(task, {"targets": LENGTH}, feature_converter=LM)
+    converter = MASKED_LM if isinstance(objective, MaskedLM) else None
+    return DatasetConfig(task, {"inputs": LENGTH, "targets": LENGTH}, feature_converter=converter)
+
+
+def show(
+    config: DatasetConfig,
+    count: int,
+    *,
+    task: str | None = None,
+    module_import: str = "",
+    needs: Sequence[Need] = (),
+) -> None:
+    """Print `count` examples of a stream. task, module_import: in place of the stream's own.
+
+    Exports and caches are made where they are missing. Raises UserError for what cannot be read.
+    """
+    of_other: dict[str, Any] = {"mixture_or_task_name": task, "objective": None} if task else {}
+    of_other |= {"module_import": module_import} if module_import else {}
+    config = dataclasses.replace(config, batch_size=count, num_virtual_shards=1, num_epochs=1, **of_other)
+    with contextlib.redirect_stdout(sys.stderr):
+        prepare.prepare(config, needs)
+    with DataService() as service:
+        vocabulary = service.describe(config).vocabulary
+        batch = next(service.open(config, prefetch=1), None)
+    if batch is None:
+        raise UserError(f"{config.mixture_or_task_name} has no example in {config.split!r}.")
+    layout = layout_of(config.converter)
+    lengths = ", ".join(f"{feature} {length}" for feature, length in config.task_feature_lengths.items())
+    print(f"{config.mixture_or_task_name}, {config.split}: {lengths}; {config.converter}{' packed' * config.pack}")
+    for number in range(count):
+        row = {name: array[number : number + 1] for name, array in batch.items()}
+        print(f"\nexample {number + 1}")
+        print("\n".join(_arrays(row, layout, vocabulary)))
+        print("\n".join(_positions(row, layout, vocabulary)))
+    print("\n".join(drawing({name: array[:1] for name, array in batch.items()}, layout)))
+
+
+def _arrays(row: Row, layout: BatchLayout, vocabulary: Vocabulary) -> Iterator[str]:
+    """Each array of ids as text and as numbers; of the others the numbers."""
+    for name, array in row.items():
+        values = array[0]
+        used = int(np.max(np.flatnonzero(values), initial=-1)) + 1
+        yield f"  {name}: {used} of {len(values)} positions"
+        if name in layout.tokens:
+            yield f"    text  {cut(_text(values[:used], vocabulary), _SHOWN_TEXT)}"
+        more = " …" if used > _SHOWN_IDS else ""
+        yield f"    {'ids ' if name in layout.tokens else 'values'}  {' '.join(map(str, values[:_SHOWN_IDS]))}{more}"
+
+
+def _text(ids: np.ndarray, vocabulary: Vocabulary) -> str:
+    """The text of ids, its ends shown: a row can hold several."""
+    parts = np.split(ids, np.flatnonzero(ids == vocabulary.eos_id) + 1)
+    return "".join(
+        one_line(vocabulary.decode(part)) + ("</s>" if part.size and part[-1] == vocabulary.eos_id else "")
+        for part in parts
+    )
+
+
+def _positions(row: Row, layout: BatchLayout, vocabulary: Vocabulary) -> Iterator[str]:
+    """What is fed and asked for at the positions around the first one that counts in the loss."""
+    targets, weights = row[layout.targets][0], row[layout.weights][0]
+    fed_name = layout.targets.replace("target", "input")
+    fed = row[fed_name][0] if fed_name in row else np.zeros_like(targets)
+    counted = np.flatnonzero(weights)
+    start = max(0, int(counted[0]) - 2) if counted.size else 0
+    yield f"  position by position ({len(counted)} of {len(weights)} count in the loss):"
+    yield f"    {'position':>8}  {fed_name:<24}{layout.targets:<24}weight"
+    for position in range(start, min(start + _SHOWN_POSITIONS, len(targets))):
+        cells = [f"{token:>6} {_piece(int(token), vocabulary):<17}" for token in (fed[position], targets[position])]
+        yield f"    {position:>8}  {''.join(cells)}{weights[position]}"
+
+
+def _piece(token: int, vocabulary: Vocabulary) -> str:
+    piece = vocabulary.piece(token)
+    if byte := re.fullmatch("<0x([2-7].)>", piece):
+        return repr(chr(int(byte[1], 16)))
+    return cut(one_line(piece), 16)
+
+
+def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
+    """The masks of attention of a row, as `t5xpg.models` has them, and its loss weights."""
+    masks = {}
+    encoder, decoder = (row.get(name) for name in ("encoder_input_tokens", "decoder_target_tokens"))
+    segments = {side: row.get(f"{side}_segment_ids") for side in ("encoder", "decoder")}
+    if encoder is not None:
+        masks["encoder: each input sees"] = _pairs(encoder.shape[1], encoder, segments["encoder"], segments["encoder"])
+    if decoder is not None:
+        masks["decoder: each position sees"] = _pairs(
+            decoder.shape[1], decoder, segments["decoder"], segments["decoder"],
+            is_causal=True, prefix=row.get("decoder_causal_attention"),
+        )  # fmt: skip
+    if encoder is not None and decoder is not None:
+        masks["cross: each position of the decoder sees of the inputs"] = _pairs(
+            decoder.shape[1], encoder, segments["decoder"], segments["encoder"]
+        )
+    weights = row[layout.weights]
+    size = -(-max(weights.shape[1], *(max(mask.shape) for mask in masks.values())) // _WIDTH)
+    each = "one position" if size == 1 else f"{size} positions"
+    yield f"\nexample 1, drawn: a character is {each}, # all of them, + some, . none"
+    for name, mask in masks.items():
+        yield f"\n{name} (a line each)"
+        for line, same in itertools.groupby(drawn(mask, size)):
+            count = len(list(same))
+            yield f"  {line}{f'  x {count}' if count > 1 else ''}"
+    yield f"\nloss: {layout.weights}"
+    yield f"  {drawn(weights > 0, size)[0]}"
+
+
+def _pairs(queries: int, keys: np.ndarray, *segments: np.ndarray | None, **more: object) -> np.ndarray:
+    """Boolean [Q, K]."""
+    visible = Pairs(queries, *jax.tree.map(np.asarray, (keys, *segments)), **more).visible  # type: ignore[arg-type]
+    return np.broadcast_to(np.asarray(visible)[0, 0], (queries, keys.shape[1]))
+
+
+def drawn(seen: np.ndarray, size: int) -> list[str]:
+    """Boolean [Q, K] as lines: each character stands for `size` positions of each axis; of one row alone for a line."""
+    rows = np.add.reduceat(seen, range(0, len(seen), size), axis=0, dtype=np.int64)
+    counts = np.add.reduceat(rows, range(0, seen.shape[1], size), axis=1)
+    ones = np.ones_like(seen, dtype=np.int64)
+    full = np.add.reduceat(np.add.reduceat(ones, range(0, len(seen), size), 0), range(0, seen.shape[1], size), 1)
+    return ["".join(line) for line in np.where(counts == full, "#", np.where(counts > 0, "+", "."))]
