@@ -30,7 +30,7 @@ from t5xpg.data.text.local_records import texts
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint
-from t5xpg.exchange.formats.torch_files import torch_readers
+from t5xpg.exchange.formats.torch_files import TorchFile
 
 Target = Callable[[bytes], None]
 
@@ -210,7 +210,7 @@ def torch_files(data: bytes) -> None:
     path = _folder() / "pytorch_model.bin"
     path.write_bytes(data)
     try:
-        assert all(read().nbytes <= len(data) for read in torch_readers(path).values())
+        assert all(array.nbytes <= len(data) for array in TorchFile(path).values())
     except UserError as error:
         _refused(error, path.name)
 

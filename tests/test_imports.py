@@ -48,6 +48,7 @@ WITH_TENSORFLOW = {
     "t5xpg.data.cache.sample",
     "t5xpg.data.cache.worker",
     "t5xpg.data.stream.evaluator",
+    "t5xpg.data.stream.first_examples",
     "t5xpg.data.stream.pipeline",
     "t5xpg.data.stream.source_files",
     "t5xpg.data.stream.worker",

@@ -158,10 +158,12 @@ def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        read_text(tmp_path, SWEEP.replace("seeds = [0, 1]\nref", "ref").replace('title = "Prefix LM"', ""), SweepPlan)
+        read_text(
+            tmp_path, SWEEP.replace("seed = 0", "sead = 0").replace('title = "Prefix', 'titel = "Prefix'), SweepPlan
+        )
     assert "2 mistakes in a plan:" in str(error.value)
-    assert "[final] seeds is missing." in str(error.value)
-    assert re.search(r"line \d+: \[recipes.prefix_lm\] title is missing\.", str(error.value))
+    assert "line 3: [search] sead is not known." in str(error.value)
+    assert "line 18: [recipes.prefix_lm] titel is not known." in str(error.value)
 
 
 def keys(table: Any, prefix: str = "") -> Iterator[str]:

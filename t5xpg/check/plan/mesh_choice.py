@@ -9,7 +9,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.distributed import MeshConfig
 
 # The sizes among the fields of MeshConfig, one for each axis.
-AXES = tuple(field.name for field in dataclasses.fields(MeshConfig) if field.type == "int")
+AXES = tuple(field.name for field in dataclasses.fields(MeshConfig) if field.type is int)
 _SIZE = re.compile(r"(\w+)=(\d{1,6})")
 
 

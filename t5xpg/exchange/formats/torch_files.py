@@ -1,22 +1,24 @@
 """PyTorch's files of parameters (pytorch_model.bin), read without PyTorch and without running anything they say.
 
-Such a file describes its tensors by a pickle, which is a program. This unpickler has stand-ins for the few functions
-that a dict of tensors calls, and refuses the file at any other name. Both layouts are read: the zip archive that
-`torch.save` has written since 1.6, and the one before it.
+Such a file describes its tensors by a pickle, which is a program. This is no unpickler: it follows the few instructions
+that PyTorch writes for a dict of tensors (`pickletools` takes them apart), makes texts, numbers, dicts and descriptions
+of tensors of them, and refuses the file at any other one. Both layouts are read: the zip archive that `torch.save` has
+written since 1.6, and the one before it.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import io
 import math
-import pickle
+import pickletools
 import struct
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,18 +39,33 @@ _DTYPES: Mapping[str, np.dtype] = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
+_NAMES = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+    *(f"torch {name}" for name in _DTYPES),
+}
 
 
-class _Storage(NamedTuple):
+@dataclass(frozen=True)
+class _Name:
+    """Something that a pickle would import; here it is only a text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class _Storage:
     """Numbers in a row: what they are called in the file, their kind, how many."""
 
     key: str
     dtype: np.dtype
-    length: int
+    count: int
 
 
-class _Tensor(NamedTuple):
-    """A view of a storage, in elements. A tuple: there is nothing in it that a pickle could change."""
+@dataclass(frozen=True)
+class _Tensor:
+    """A view of a storage, in elements."""
 
     storage: _Storage
     offset: int
@@ -70,102 +87,80 @@ class _Tensor(NamedTuple):
         return np.ascontiguousarray(view)
 
 
-class _Description(pickle._Unpickler):
-    """Reads one pickle of a file. The one in Python: that in C reserves as much memory as a broken file tells it to."""
+class TorchFile(Mapping[str, np.ndarray]):
+    """The tensors of a file by name; each is read when it is asked for.
 
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
-        self.storages: dict[str, _Storage] = {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        """A stand-in, made anew each time; of a kind of numbers its name."""
-        match module, name:
-            case "collections", "OrderedDict":
-                return OrderedDict
-            case "torch._utils", "_rebuild_tensor_v2":
-                return lambda storage, offset, shape, strides, *_: _Tensor(storage, offset, shape, strides)
-            case "torch._utils", "_rebuild_parameter":
-                return lambda tensor, *_: tensor
-            case "torch", _ if name in _DTYPES:
-                return name
-        raise ValueError(f"it asks for {module} {name}, which is not run")
-
-    def persistent_load(self, described: Any) -> _Storage:
-        what, kind, key, _, count, *more = described
-        dtype = _DTYPES.get(kind) if what == "storage" else None
-        if dtype is None or not isinstance(key, str) or not isinstance(count, int) or count < 0 or any(more):
-            raise ValueError("numbers of an unknown kind")
-        storage = self.storages[key] = _Storage(key, dtype, count)
-        return storage
-
-
-def torch_readers(path: Path) -> dict[str, Callable[[], np.ndarray]]:
-    """For each tensor of a file by name, what reads it.
-
-    Raises UserError, as the readers do, for a file that is no dict of tensors, and for one that is not whole.
+    Raises UserError for a file that is no dict of tensors, and for one that is not whole.
     """
-    with _refusing(path):
-        with path.open("rb") as file:
-            is_archive = file.read(4) == b"PK\x03\x04"
-        described, numbers = _archive(path) if is_archive else _stream(path)
-        if not isinstance(described, dict):
-            raise ValueError(f"a {type(described).__name__} instead of a dict of tensors")
-        tensors = {name: value for name, value in described.items() if isinstance(value, _Tensor)}
-        if not tensors or not all(isinstance(name, str) for name in tensors):
-            raise ValueError("no named tensors in it")
 
-    def read(tensor: _Tensor) -> np.ndarray:
-        with _refusing(path):
-            return tensor.of(numbers(tensor.storage))
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _refusing(self._path):
+            with path.open("rb") as file:
+                is_archive = file.read(4) == b"PK\x03\x04"
+            self._read: Callable[[_Storage], np.ndarray]
+            described, self._read = self._archive() if is_archive else self._stream()
+            if not isinstance(described, dict):
+                raise ValueError(f"a {type(described).__name__} instead of a dict of tensors")
+            self._tensors = {name: value for name, value in described.items() if isinstance(value, _Tensor)}
+            if not self._tensors or not all(isinstance(name, str) for name in self._tensors):
+                raise ValueError("no named tensors in it")
 
-    return {name: partial(read, tensor) for name, tensor in tensors.items()}
+    def __getitem__(self, name: str) -> np.ndarray:
+        tensor = self._tensors[name]
+        with _refusing(self._path):
+            return tensor.of(self._read(tensor.storage))
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
 
-def _archive(path: Path) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
-    archive = zipfile.ZipFile(path)
-    (description,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-    folder = description.removesuffix("data.pkl")
-    if f"{folder}byteorder" in archive.namelist():
-        with archive.open(f"{folder}byteorder") as file:
-            if file.read(16) != b"little":
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def _archive(self) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
+        archive = zipfile.ZipFile(self._path)
+        (description,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        folder = description.removesuffix("data.pkl")
+        if f"{folder}byteorder" in archive.namelist():
+            with archive.open(f"{folder}byteorder") as file:
+                if file.read(16) != b"little":
+                    raise ValueError("numbers in big-endian order")
+        if archive.getinfo(description).file_size > _MOST_DESCRIPTION_BYTES:
+            raise ValueError("a description of more than 64 MiB")
+
+        def read(storage: _Storage) -> np.ndarray:
+            info = archive.getinfo(f"{folder}data/{storage.key}")
+            if info.file_size != storage.count * storage.dtype.itemsize or info.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{info.file_size} bytes for {storage.count} numbers of {storage.dtype}")
+            return np.frombuffer(archive.read(info), storage.dtype)
+
+        return _value(io.BytesIO(archive.read(description))), read
+
+    def _stream(self) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
+        with self._path.open("rb") as file:
+            if _value(file) != _MAGIC:
+                raise ValueError("it begins as no such file does")
+            _, system = _value(file), _value(file)
+            if system.get("little_endian") is not True:
                 raise ValueError("numbers in big-endian order")
-    if archive.getinfo(description).file_size > _MOST_DESCRIPTION_BYTES:
-        raise ValueError("a description of more than 64 MiB")
+            found: dict[str, _Storage] = {}
+            described = _value(file, found)
+            offsets: dict[str, int] = {}
+            for key in _value(file):
+                storage = found[key]
+                (count,) = struct.unpack("<q", file.read(8))
+                if count != storage.count:
+                    raise ValueError(f"{count} numbers where {storage.count} are described")
+                offsets[key] = file.tell()
+                file.seek(count * storage.dtype.itemsize, io.SEEK_CUR)
 
-    def read(storage: _Storage) -> np.ndarray:
-        info = archive.getinfo(f"{folder}data/{storage.key}")
-        if info.file_size != storage.length * storage.dtype.itemsize or info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{info.file_size} bytes for {storage.length} numbers of {storage.dtype}")
-        return np.frombuffer(archive.read(info), storage.dtype)
+        def read(storage: _Storage) -> np.ndarray:
+            numbers = np.fromfile(self._path, storage.dtype, storage.count, offset=offsets[storage.key])
+            if numbers.size != storage.count:
+                raise ValueError("it ends too early")
+            return numbers
 
-    return _Description(io.BytesIO(archive.read(description))).load(), read
-
-
-def _stream(path: Path) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
-    with path.open("rb") as file:
-        if _Description(file).load() != _MAGIC:
-            raise ValueError("it begins as no such file does")
-        _, system = _Description(file).load(), _Description(file).load()
-        if system.get("little_endian") is not True:
-            raise ValueError("numbers in big-endian order")
-        description = _Description(file)
-        described = description.load()
-        offsets: dict[str, int] = {}
-        for key in _Description(file).load():
-            storage = description.storages[key]
-            (count,) = struct.unpack("<q", file.read(8))
-            if count != storage.length:
-                raise ValueError(f"{count} numbers where {storage.length} are described")
-            offsets[key] = file.tell()
-            file.seek(count * storage.dtype.itemsize, io.SEEK_CUR)
-
-    def read(storage: _Storage) -> np.ndarray:
-        numbers = np.fromfile(path, storage.dtype, storage.length, offset=offsets[storage.key])
-        if numbers.size != storage.length:
-            raise ValueError("it ends too early")
-        return numbers
-
-    return described, read
+        return described, read
 
 
 @contextlib.contextmanager
@@ -173,8 +168,106 @@ def _refusing(path: Path) -> Iterator[None]:
     """Whatever goes wrong with a file becomes one message."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # that: an impossible place in it
             raise
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} is not a whole file of tensors that PyTorch wrote: {why[:200]}.") from None
+
+
+def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
+    """What the next pickle of a file describes. storages: takes those that it names."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+
+    def since_mark() -> list[Any]:
+        start = marks.pop()
+        items = stack[start:]
+        del stack[start:]
+        return items
+
+    argument: Any  # pickletools gives one of every kind
+    for opcode, argument, _ in pickletools.genops(file):
+        match opcode.name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                marks.append(len(stack))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
+            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+                stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[opcode.name]())
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
+                stack.append(argument)
+            case "TUPLE":
+                stack.append(tuple(since_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(opcode.name[-1])
+                items = stack[-count:]
+                del stack[-count:]
+                stack.append(tuple(items))
+            case "APPEND":
+                last = stack.pop()
+                stack[-1].append(last)
+            case "APPENDS":
+                more = since_mark()
+                stack[-1].extend(more)
+            case "SETITEM":
+                item, key = stack.pop(), stack.pop()
+                stack[-1][key] = item
+            case "SETITEMS":
+                pairs = since_mark()
+                stack[-1].update(zip(pairs[::2], pairs[1::2], strict=True))
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "GLOBAL":
+                stack.append(_Name(argument))
+            case "STACK_GLOBAL":
+                name, module = stack.pop(), stack.pop()
+                stack.append(_Name(f"{module} {name}"))
+            case "BINPERSID":
+                storage = _storage(stack.pop())
+                if storages is not None:
+                    storages[storage.key] = storage
+                stack.append(storage)
+            case "REDUCE":
+                arguments, called = stack.pop(), stack.pop()
+                stack.append(_made(called, arguments))
+            case "BUILD":
+                stack.pop()  # the metadata of a dict of tensors
+            case "STOP":
+                return stack.pop()
+            case other:
+                raise ValueError(f"an instruction that no dict of tensors needs ({other})")
+    raise ValueError("it ends too early")
+
+
+def _storage(described: Any) -> _Storage:
+    if not isinstance(described, tuple) or len(described) < 5 or described[0] != "storage":
+        raise ValueError("a reference to something that is no numbers")
+    _, kind, key, _, count, *more = described
+    dtype = _DTYPES.get(kind.text.removeprefix("torch ")) if isinstance(kind, _Name) else None
+    if dtype is None or not isinstance(key, str) or not isinstance(count, int) or count < 0 or any(more):
+        raise ValueError("numbers of an unknown kind")
+    return _Storage(key, dtype, count)
+
+
+def _made(called: Any, arguments: Any) -> Any:
+    """What one of the few functions would have made."""
+    if not isinstance(called, _Name) or called.text not in _NAMES or not isinstance(arguments, tuple):
+        raise ValueError(f"it asks for {called.text if isinstance(called, _Name) else 'a call'}, which is not run")
+    match called.text.split()[1]:
+        case "OrderedDict" if not arguments:
+            return {}
+        case "_rebuild_tensor_v2" if isinstance(arguments[0], _Storage):
+            return _Tensor(*arguments[:4])
+        case "_rebuild_parameter" if isinstance(arguments[0], _Tensor):
+            return arguments[0]
+    raise ValueError(f"it calls {called.text} with something else than tensors")

@@ -9,18 +9,17 @@ from safetensors import SafetensorError, safe_open
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
-from t5xpg.exchange.formats.torch_files import torch_readers
+from t5xpg.exchange.formats.torch_files import TorchFile
 
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
-Readers = dict[str, Callable[[], np.ndarray]]  # for each tensor by name, what reads it
 INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
 
 
 class LazyTensors(Mapping[str, np.ndarray]):
     """Tensors by name; each is read when it is asked for."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
         self._readers = readers
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -33,10 +32,10 @@ class LazyTensors(Mapping[str, np.ndarray]):
         return len(self._readers)
 
 
-def _safetensors_readers(path: Path) -> Readers:
+def _safetensors(path: Path) -> LazyTensors:
     try:
         file = safe_open(str(path), framework="numpy")
-        return {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
+        return LazyTensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a whole safetensors file ({error}): {path.stat().st_size:,} bytes are there. Copy or "
@@ -44,7 +43,7 @@ def _safetensors_readers(path: Path) -> Readers:
         ) from None
 
 
-_KINDS: Mapping[str, Callable[[Path], Readers]] = {SAFETENSORS: _safetensors_readers, TORCH: torch_readers}
+_KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS: _safetensors, TORCH: TorchFile}
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -64,12 +63,12 @@ def files_of(folder: Path) -> list[Path]:
     )
 
 
-def open_weights(folder: Path) -> LazyTensors:
+def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
     """The tensors of a folder by name, read when they are asked for. Raises UserError where some are not there."""
     first, *parts = files_of(folder)
     kind = _KINDS[first.name.removesuffix(INDEX)]
     if not parts:
-        return LazyTensors(kind(first))
+        return kind(first)
     if absent := [part.name for part in parts if not part.is_file()]:
         raise UserError(
             f"{first} names {len(parts)} files, and {len(absent)} of them are not there: {', '.join(absent[:3])}"
@@ -79,7 +78,7 @@ def open_weights(folder: Path) -> LazyTensors:
     where = _weight_map(first)
     if lost := next((name for name, file in where.items() if name not in opened[file]), None):
         raise UserError(f"{first} says that {lost} is in a file that lacks it: the files are not of one checkpoint.")
-    return LazyTensors({name: opened[file][name] for name, file in where.items()})
+    return LazyTensors({name: partial(opened[file].__getitem__, name) for name, file in where.items()})
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.torch_files import torch_readers
-from t5xpg.exchange.formats.weights import LazyTensors, files_of, open_weights
+from t5xpg.exchange.formats.torch_files import TorchFile
+from t5xpg.exchange.formats.weights import files_of, open_weights
 from tests.small_models import FAMILIES
 
 EXPECTED = load_file(FAMILIES / "t5_1_1" / "model.safetensors")
@@ -41,7 +41,7 @@ def test_files_of_pytorch(layout: str, rounded: bool) -> None:
     found = open_weights(FAMILIES / layout)
     assert found["shared.weight"].dtype == (np.float16 if rounded else np.float32)
     check(found, rounded)
-    transposed = LazyTensors(torch_readers(FAMILIES / layout / "small.bin"))["a"]
+    transposed = TorchFile(FAMILIES / layout / "small.bin")["a"]
     np.testing.assert_array_equal(transposed, [[0, 2], [1, 3]])
     assert transposed.flags["C_CONTIGUOUS"]
 
@@ -101,7 +101,7 @@ def test_safetensors_that_end_too_early(tmp_path: Path, size: int) -> None:
 def test_files_of_pytorch_that_end_too_early(tmp_path: Path, layout: str, size: int) -> None:
     (tmp_path / "a.bin").write_bytes((FAMILIES / layout / "pytorch_model.bin").read_bytes()[:size])
     with pytest.raises(UserError, match="is not a whole file of tensors that PyTorch wrote"):
-        dict(LazyTensors(torch_readers(tmp_path / "a.bin")))
+        dict(TorchFile(tmp_path / "a.bin"))
 
 
 class Hostile:
@@ -124,17 +124,17 @@ def archive(path: Path, description: object) -> Path:
 def test_nothing_is_run(tmp_path: Path, wrap: object) -> None:
     bad = archive(tmp_path / "a.bin", wrap(Hostile(tmp_path / "made")))  # type: ignore[operator]
     with pytest.raises(UserError, match="which is not run"):
-        torch_readers(bad)
+        TorchFile(bad)
     (tmp_path / "b.bin").write_bytes(pickle.dumps(Hostile(tmp_path / "made"), protocol=2))
     with pytest.raises(UserError, match="which is not run"):
-        torch_readers(tmp_path / "b.bin")
+        TorchFile(tmp_path / "b.bin")
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("value", [{}, [], 3, {"a": 3}, {3: "a"}])
 def test_what_is_no_dict_of_tensors(tmp_path: Path, value: object) -> None:
     with pytest.raises(UserError, match=r"named tensors|instead of a dict|no dict of tensors needs"):
-        torch_readers(archive(tmp_path / "a.bin", value))
+        TorchFile(archive(tmp_path / "a.bin", value))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_tensors_stay_in_their_numbers(
         members["small/data.pkl"] = told.replace(described(0, (2, 2), (1, 2)), described(offset, shape, strides))
         for name, data in members.items():
             file.writestr(name, data)
-    found = LazyTensors(torch_readers(path))
+    found = TorchFile(path)
     if is_whole:
         numbers = np.arange(4, dtype=np.float32)
         expected = np.lib.stride_tricks.as_strided(numbers[offset:], shape, [4 * stride for stride in strides])
