@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -11,6 +12,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.check import checks
+from t5xpg.data.stream.fit import Fit
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -101,7 +103,12 @@ def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert str(caught.value).startswith("The mesh asks for 4096 devices"), "one problem is said as it is"
 
 
-def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    service = MagicMock()
+    service.return_value.__enter__.return_value.fits.return_value = [
+        Fit("pairs", 10, {"targets": 3}, {"targets": 40}, {"targets": 99}, {"targets": 0})
+    ]
+    monkeypatch.setattr("t5xpg.check.data.DataService", service)
     (place / "pairs.tsv").write_text("one\teins\n")
     files = {split: [place / "pairs.tsv"] for split in ("train", "validation")}
     export_dataset("pairs", data_dir=place / "data", files=files, fields={"en": "en", "de": "de"})
@@ -110,7 +117,12 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     def of(task: str, *overrides: str, code: int = 0) -> str:
         return table(place, capsys, f"MIXTURE_OR_TASK_NAME={task}", *overrides, code=code)
 
-    assert "make cache TASK=pairs_translate_en_de\n" in of("pairs_translate_en_de", "INFER_EVAL_PERIOD=2")
+    printed = of("pairs_translate_en_de", "INFER_EVAL_PERIOD=2", "MAX_CUT_SHARE=0.3")
+    assert "make cache TASK=pairs_translate_en_de\n" in printed
+    assert "examples ok  WARNING: pairs, train, the first 10: targets 30.0% cut at 32 (longest 40)" in printed
+    assert re.search(
+        r"examples NO  30% of the examples of pairs, train, would be cut", of("pairs_translate_en_de", code=1)
+    )
     first = "first what is missing: make cache TASK=squad, of squad/v1.1:3.0.0 of TensorFlow Datasets, fetched"
     assert first in of("squad", "INFER_EVAL_PERIOD=2")
     for task, message in {

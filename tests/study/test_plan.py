@@ -162,8 +162,8 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
             tmp_path, SWEEP.replace("seed = 0", "sead = 0").replace('title = "Prefix', 'titel = "Prefix'), SweepPlan
         )
     assert "2 mistakes in a plan:" in str(error.value)
-    assert "line 3: [search] sead is not known." in str(error.value)
-    assert "line 18: [recipes.prefix_lm] titel is not known." in str(error.value)
+    assert "line 4: [search] sead is not known." in str(error.value)
+    assert "line 19: [recipes.prefix_lm] titel is not known." in str(error.value)
 
 
 def keys(table: Any, prefix: str = "") -> Iterator[str]:

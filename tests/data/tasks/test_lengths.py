@@ -67,7 +67,7 @@ def test_counts_of_tokens_masked_one_by_one_are_those_that_hardly_any_example_ex
     runs_of_masked = (masked & ~np.concatenate([np.zeros((tries, 1), bool), masked[:, :-1]], axis=1)).sum(1)
     tokens = masked.sum(1) + runs_of_others + 1
     found = objective_lengths(IidDenoising(density), {"inputs": text + 1, "targets": 99})
-    assert found.text_tokens == text
+    assert found.text == text
     assert tokens.max() < found.targets < tokens.mean() + 7.5 * tokens.std()
     sentinels = np.maximum(runs_of_others, runs_of_masked)
     assert sentinels.max() < found.sentinels < sentinels.mean() + 7.5 * sentinels.std()

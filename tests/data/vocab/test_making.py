@@ -38,7 +38,7 @@ class Making:
         for split, first in (("train", start), ("validation", 300)):
             files[split] = [self.folder / f"{split}.txt"]
             files[split][0].write_text("".join(" ".join(LINES[i : i + 4]) + "\n" for i in range(first, first + 60)))
-        export_dataset("mine", data_dir=self.data_dir, files=files, log=lambda line: None)
+        export_dataset("mine", data_dir=self.data_dir, files=files, force=True, log=lambda line: None)
 
     def train(self, settings: VocabularySettings = SETTINGS, **options: Any) -> Any:
         self.said.clear()
