@@ -4,6 +4,7 @@ The background is transparent and the colours follow the reader's light or dark 
 which colour-blind readers can tell apart; the kinds of line differ in width as well.
 """
 
+import dataclasses
 import html
 import math
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ _BEFORE_NAME, _LETTER = 98, 8.5  # at the right of the plot: a label's line and 
 _LABEL_DISTANCE = 21.0  # between the labels at the ends of the curves
 _MARKED_POINTS = 40  # more points than this stand for themselves
 _TICKS = 7
+_CLIFF = 0.1  # of the steps: there a loss may fall more than in all the others together
 
 _STYLE = """
     text { font: 14px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, "DejaVu Sans", sans-serif; fill: #57606a }
@@ -65,11 +67,21 @@ class Curve:
         )
 
 
-def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str:
-    """An SVG of the curves over steps, each labelled with its name and last value. ValueError where none has one."""
+def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, without_cliff: bool = False) -> str:
+    """An SVG of the curves over steps, each labelled with its name and last value. ValueError where none has one.
+
+    without_cliff: cut off the high values of the first steps where they would take most of the height, and say so.
+    """
     shown = [curve for curve in curves if curve.last is not None]
     if not shown:
         raise ValueError("no curve has a value")
+    top = _end_of_cliff(shown) if without_cliff else None
+    if top is not None:
+        y_label += (
+            f" (up to {max(value for curve in shown for value in curve.values if value is not None):.3g} at first)"
+        )
+        below = [[None if v is None or v > top else v for v in curve.values] for curve in shown]
+        shown = [dataclasses.replace(curve, values=values) for curve, values in zip(shown, below, strict=True)]
     values = [value for curve in shown for value in curve.values if value is not None]
     values += [value for curve in shown for edges in curve.band if edges is not None for value in edges]
     right = max(_RIGHT, math.ceil(_BEFORE_NAME + _LETTER * max(len(curve.name) for curve in shown)))
@@ -128,6 +140,16 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> str
         )
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
+
+
+def _end_of_cliff(curves: Sequence[Curve]) -> float | None:
+    """The highest value behind the first part of the steps, where the values before it take more than half of the
+    height; else None."""
+    end = max(step for curve in curves for step in curve.steps)
+    points = [(s, v) for curve in curves for s, v in zip(curve.steps, curve.values, strict=True) if v is not None]
+    later = [value for step, value in points if step >= _CLIFF * end]
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    return max(later) if later and high - low > 2 * (max(later) - low) > 0 else None
 
 
 def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:

@@ -20,7 +20,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect, write_results
-from t5xpg.run.results_page import CURVE_FILE, curve_svg
+from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
 FOLDER = "huggingface"  # in the run directory, where no other one is named
@@ -75,7 +75,8 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
         write_text(folder / CARD, card)
         if results is not None:
             write_results(folder / RESULTS, results)
-            write_text(folder / CURVE_FILE, curve_svg(results))
+            for picture, svg in pictures(results).items():
+                write_text(folder / picture, svg)
     (architecture,) = exported.config["architectures"]
     print(f"{loaded.name} after step {step:,} as {architecture}: {shown(target)}")
     print(f"compared: {checked}" if checked else NOT_CHECKED, flush=True)

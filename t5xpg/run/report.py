@@ -16,7 +16,7 @@ from t5xpg.base.page import block_of, with_block
 from t5xpg.base.paths import shown
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
-from t5xpg.run.results_page import CURVE_FILE, curve_svg, sections
+from t5xpg.run.results_page import CURVE_FILE, pictures, sections
 
 RESULTS_FILE = "results.json"
 README_FILE = "README.md"
@@ -75,7 +75,7 @@ class Page:
         ]
 
 
-PAGE = Page(RESULTS_FILE, "results", sections, lambda results: {CURVE_FILE: curve_svg(results)})
+PAGE = Page(RESULTS_FILE, "results", sections, pictures)
 
 
 def write_report(run: RunDirectory, destination: Path, published: Path | None = None) -> Path:

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from t5xpg.base.curves import Curve, draw
+from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
 from t5xpg.run.results import settings_text
 
-CURVE_FILE = "curve.svg"
+CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
+_STEPS = "training step (optimiser updates)"
 SHOWN_SAMPLES = 6
 _MEASURES = {  # how the columns of a curve are called
     "nats_per_byte": "nats per target byte",
@@ -21,8 +22,11 @@ Results = Mapping[str, Any]
 
 
 def sections(results: Results) -> list[str]:
-    """What stands in it: the curve, which is to lie beside it as CURVE_FILE, and the tables."""
+    """What stands in it: the metrics of the tasks, the curve of the loss, and the tables; `pictures` lie beside it."""
+    metric = f"![Metrics of the tasks while training]({METRIC_FILE})" if METRIC_FILE in pictures(results) else ""
     found = [
+        metric,
+        _metrics(results),
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
         table(["", ""], [[name, value] for name, value in _facts(results) if value]),
@@ -49,7 +53,40 @@ def curve_svg(results: Results) -> str:
         columns = results["curves"][split]
         if measure in columns:
             curves.append(Curve(name, kind, columns["step"], columns[measure]))
-    return draw(_title(results), "training step (optimiser updates)", f"loss, {_MEASURES[measure]}", curves)
+    return draw(_title(results), _STEPS, f"loss, {_MEASURES[measure]}", curves, without_cliff=True)
+
+
+def pictures(results: Results) -> dict[str, str]:
+    """The curve of the loss and, where metrics were computed while training, of the first one of each task."""
+    curves = []
+    found = results.get("tasks", {}).get("infer_eval", {})
+    for (task, columns), kind in zip(found.items(), COMPARED, strict=False):
+        name, values = next(((one, v) for one, v in columns["metrics"].items() if not isinstance(v, str)), ("", []))
+        if len(values) > 1:
+            curves.append(Curve(f"{task} / {name}", kind, columns["step"], values))
+    metric = {METRIC_FILE: draw(_title(results), _STEPS, "metrics while training", curves)} if curves else {}
+    return {**metric, CURVE_FILE: curve_svg(results)}
+
+
+def _metrics(results: Results) -> str:
+    """What the run is judged by, where it predicts: the metrics of its tasks on every split, and how they were made."""
+    splits = [results["evaluation"], *results.get("other_splits", {}).values()]
+    rows = [
+        [escape(f"{task} / {name}"), escape(str(one.get("split", "validation"))), cell(value), *how]
+        for one in splits
+        if isinstance(one, Mapping)
+        for task, values in one.get("metrics", {}).items()
+        for how in [_how(one.get("predicted", {}).get(task))]
+        for name, value in values.items()
+        if isinstance(value, str | int | float)
+    ]
+    return table(["metric", "split", "", "examples", "decoding"], rows, numbers_from=2) if rows else ""
+
+
+def _how(predicted: Mapping[str, Any] | None) -> list[str]:
+    if predicted is None:
+        return [UNKNOWN, "not recorded"]
+    return [cell(predicted["examples"]), settings_text(predicted["decoding"]) if predicted["decoding"] else UNKNOWN]
 
 
 def curve_text(results: Results) -> str:
@@ -239,15 +276,12 @@ def _splits(results: Results) -> str:
 def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
-    elsewhere = ("data", "tasks", "predicted")
+    elsewhere = ("data", "tasks", "metrics", "predicted")
     numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
         [escape(_MEASURES.get(name, name)), decimals(value) if name in _MEASURES else cell(value)]
         for name, value in _leaves(numbers, "")
     ]
-    for task, how in evaluation.get("predicted", {}).items():
-        rows.append([escape(f"{task} / examples"), cell(how["examples"])])
-        rows += [[escape(f"{task} / decoding"), settings_text(how["decoding"])]] if how["decoding"] else []
     return table([escape(title), ""], rows, numbers_from=1)
 
 

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import exporting
 from t5xpg.exchange.huggingface import transformers_check
@@ -22,6 +23,8 @@ from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
+from t5xpg.run.results import collect
+from tests.run.test_report import make_run
 from tests.small_models import FAMILIES
 
 NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
@@ -83,6 +86,23 @@ def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name() -> None:
         imported=None,
     )
     assert 'AutoTokenizer.from_pretrained("path/to/this/folder", tokenizer_type="byt5")' in card
+
+
+def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    how = {"examples": 9, "decoding": {"method": "greedy", "task_feature_lengths": {}}}
+    write_json(run.evaluation_json, {"step": 600, "metrics": {"en_de": {"bleu": 40.7}}, "predicted": {"en_de": how}})
+    write_json(run.samples_json, [{"input": "translate: a dog", "prediction": "b", "target": "c"}])
+    config = T5Config(vocab_size=384)
+    exported = Exported(SEQ2SEQ, config_to_transformers(config), {}, notes=("Load it as `T5Model`, not as others",))
+    facts = {"config": config, "num_params": 1, "vocabulary": Vocabulary(), "step": 600, "imported": None}
+    card = model_card("a", exported=exported, results=collect(run), **facts)
+    assert "inputs = tokenizer('translate: a dog', return_tensors=\"pt\")" in card
+    assert "skip_special_tokens=True" in card
+    assert "Load it as `T5Model`, not as others" in card
+    (line,) = (line for line in card.splitlines() if line.startswith("model-index: "))
+    (metric,) = json.loads(line.removeprefix("model-index: "))[0]["results"][0]["metrics"][-1:]
+    assert metric == {"type": "bleu", "value": 40.7, "args": {"task": "en_de", **how}}
 
 
 def test_an_export_is_imported_as_it_was(runs: Path) -> None:

@@ -14,6 +14,7 @@ from t5xpg.base.environment import versions
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, read_json, remove_abandoned, write_json
 from t5xpg.base.progress import Progress
+from t5xpg.data.text import labelled
 from t5xpg.data.text.manifest import read_manifest, split_path
 from t5xpg.data.vocab import tokenizers
 from t5xpg.data.vocab.files import vocabulary_of_file
@@ -112,7 +113,8 @@ def train_vocabulary(
         f"training {settings.model} with {settings.size:,} pieces on {len(sentences):,} of {sample.offered:,} lines, "
         f"{sample.bytes / 1e6:,.1f} MB …"
     )
-    model = train_model(sentences, settings, sample.bytes)
+    tasks = filter(None, map(labelled.of_ending, labelled.endings(manifest.fields)))
+    model = train_model(sentences, settings, sample.bytes, [task.prompt(dataset) for task in tasks])
     read = {"lines": sample.offered, "used_lines": len(sentences), "used_bytes": sample.bytes}
     wanted = dataclasses.replace(wanted, text=read)
     record = _put(wanted, data_dir, model, lambda file: vocabulary_of_file(file, settings.extra_ids), log)

@@ -156,9 +156,20 @@ def draw_sample(dataset: str, split: Path, documents: int, settings: VocabularyS
     return sample
 
 
-def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int) -> bytes:
+def train_model(
+    sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int, prompts: Sequence[str] = ()
+) -> bytes:
     """The SentencePiece model of the sentences, as its file holds it, with fewer pieces where the text has no more to
-    give. Raises UserError where the characters of the text alone are more."""
+    give, and with a piece for every character of `prompts`. Raises UserError where the characters alone are more."""
+    import sentencepiece
+
+    trained = _train(sentences, settings, bytes_of_text, "")
+    processor = sentencepiece.SentencePieceProcessor(model_proto=trained)
+    unknown = {one for one in "".join(prompts) if processor.unk_id() in processor.encode(one)}
+    return _train(sentences, settings, bytes_of_text, "".join(sorted(unknown))) if unknown else trained
+
+
+def _train(sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int, required: str) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
@@ -173,6 +184,7 @@ def train_model(sentences: Sequence[str], settings: VocabularySettings, bytes_of
                 vocab_size=settings.size,
                 hard_vocab_limit=False,
                 character_coverage=settings.character_coverage,
+                required_chars=required,
                 byte_fallback=settings.byte_fallback,
                 normalization_rule_name=settings.normalization,
                 remove_extra_whitespaces=not keeps_all,

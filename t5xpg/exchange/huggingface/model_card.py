@@ -1,10 +1,12 @@
 """The README.md of an export: what the model is, how it is used, and its results, from results.json alone."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.page import escape
+from t5xpg.data.vocab.sentinels import blanks_of
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
 from t5xpg.exchange.huggingface.tokenizer_files import tokenizer_type
@@ -25,7 +27,7 @@ model = {auto_class}.from_pretrained("path/to/this/folder")
 ```"""
 _SEQ2SEQ_USE = """\
 inputs = tokenizer({text!r}, return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs)[0]))"""
+print(tokenizer.decode(model.generate(**inputs)[0]{decoded}))"""
 _PROMPTED_USE = """\
 prompt = torch.tensor([[0, *tokenizer({text!r}, add_special_tokens=False).input_ids]])
 print(tokenizer.decode(model.generate(torch.ones(1, 1, dtype=int), decoder_input_ids=prompt)[0]))"""
@@ -49,6 +51,9 @@ def model_card(
 ) -> str:
     """The card. results: of results.json, where there are any; imported: what the run was imported from, if it was."""
     use, text = _SEQ2SEQ_USE, "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels else "The owl"
+    asked = [sample["input"] for sample in (results or {}).get("samples") or []]
+    if asked and not any(map(blanks_of, asked)):  # a task with inputs of its own
+        text = min(asked, key=len)
     if exported.prompted:
         use, text = _PROMPTED_USE, "The owl"
     elif exported.auto_class != SEQ2SEQ:
@@ -58,7 +63,7 @@ def model_card(
         torch="import torch\n" if exported.prompted else "",
         auto_class=exported.auto_class,
         tokenizer_type="" if tokenizer is None else f', tokenizer_type="{tokenizer}"',
-        use=use.format(text=text),
+        use=use.format(text=text, decoded="" if blanks_of(text) else ", skip_special_tokens=True"),
     )
     (architecture,) = exported.config["architectures"]
     what = (
@@ -79,7 +84,7 @@ def model_card(
         f"# {escape(name)}",
         MARK,
         f"{escape(what)}, {escape(from_where)}. The vocabulary has {vocabulary.size:,} ids.{sentinels}",
-        *(escape(note) for note in (*exported.notes, *notes)),
+        *(_with_code(note) for note in (*exported.notes, *notes)),
         code,
         *([f"Compared when it was exported: {escape(str(checked))}."] if checked else []),
     ]
@@ -91,12 +96,22 @@ def model_card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _with_code(text: str) -> str:
+    """A sentence as Markdown; what stands between backticks in it is code."""
+    parts = re.split(r"(\s*`[^`]+`\s*)", text)
+    return "".join(part if number % 2 else escape(part) for number, part in enumerate(parts))
+
+
 def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | None) -> str:
     """What the hub reads, as YAML, of which JSON is a part: numbers of the evaluation, or of the last validation."""
     values: dict[str, Any] = {"library_name": "transformers", "tags": ["t5xpg", exported.config["model_type"]]}
     measured = (results["evaluation"] or results["final"]["validation"] or {}) if results else {}
     names = ("loss", "bits_per_byte", "accuracy")
     metrics = [{"type": name, "value": measured[name]} for name in names if isinstance(measured.get(name), float)]
+    for of, values_of_task in measured.get("metrics", {}).items():
+        how = {"task": of, **measured.get("predicted", {}).get(of, {})}
+        numbers = {one: value for one, value in values_of_task.items() if isinstance(value, int | float)}
+        metrics += [{"type": one, "value": value, "args": how} for one, value in numbers.items()]
     if results and metrics:
         data = results.get("identity", {}).get("data")
         task = str(data.get("task", "unknown")) if isinstance(data, Mapping) else "unknown"

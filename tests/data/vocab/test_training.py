@@ -120,3 +120,12 @@ def test_long_lines_are_cut_between_words() -> None:
     pieces = list(sentences_of(line, keep_spaces=True))
     assert "".join(pieces) == line
     assert all(len(piece) <= training.LONGEST_SENTENCE and piece.strip().startswith("word") for piece in pieces)
+
+
+def test_the_characters_of_prompts_have_pieces() -> None:
+    without, with_prompt = (train_model(LINES, SMALL, 1000, prompts) for prompts in ((), ["Übersetze: "]))
+    assert with_prompt == train_model(LINES, SMALL, 1000, ["Übersetze: "]) != without
+    for model, unknown in ((without, True), (with_prompt, False)):
+        found = sentencepiece.SentencePieceProcessor(model_proto=model)
+        assert (found.unk_id() in found.encode("Übersetze: ")) == unknown
+    assert train_model(LINES, SMALL, 1000, [LINES[0][:9]]) == without
