@@ -8,6 +8,7 @@ from t5xpg.base.files import write_json
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import PAGE, write_report
 from t5xpg.run.results import collect
+from t5xpg.run.results_page import pictures
 from tests.run.test_report import make_run
 
 LENGTHS = {"inputs": 128, "targets": 80}
@@ -26,14 +27,12 @@ def test_a_figure_is_not_replaced_by_one_made_otherwise_without_a_word(
     run, folder = make_run(tmp_path / "run"), tmp_path / "report"
     folder.mkdir()
     write_json(run.evaluation_json, evaluation(BEAM, 40.73))
-    write_json(run.evaluation / "test" / "evaluation.json", evaluation(BEAM, 39.5, 1000))
+    write_json(run.evaluation / "test" / "evaluation.json", evaluation(BEAM, 39.5, 1000) | {"split": "test"})
     write_report(run, folder)
     readme = (folder / "README.md").read_text()
-    assert (
-        "| en_de / decoding | beam, max_decode_length 80, num_decodes 4, alpha 0.6, inputs 128, targets 80 |" in readme
-    )
-    assert "| en_de / examples | 1,014 |" in readme
-    assert "| en_de / examples | 1,000 |" in readme
+    how = "beam, max_decode_length 80, num_decodes 4, alpha 0.6, inputs 128, targets 80"
+    assert f"| en_de / bleu | validation | 40.73 | 1,014 | {how} |" in readme
+    assert f"| en_de / bleu | test | 39.5 | 1,000 | {how} |" in readme
     assert "otherwise" not in capsys.readouterr().out
     write_json(run.evaluation_json, evaluation(GREEDY, 38.44))
     write_report(run, folder)
@@ -53,4 +52,5 @@ def test_a_curve_is_of_one_way_of_decoding(tmp_path: Path) -> None:
     curve = results["tasks"]["infer_eval"]["en_de"]
     assert (curve["step"], curve["metrics"], curve["decoding"]) == ([200, 300], {"bleu": [20.0, 30.0]}, GREEDY)
     assert curve["left_out"] == 1
+    assert list(pictures(results)) == ["metric.svg", "curve.svg"]
     assert "| en_de / decoding | 300 | greedy, max_decode_length 80, inputs 128, targets 80 |" in PAGE.block(results)
