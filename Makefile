@@ -20,14 +20,15 @@ ifeq ($(origin NAME),environment)
 unexport NAME
 endif
 
-# The kind of machine chooses the lock. The one that was installed stays until another is named.
+# The kind of machine chooses the lock. The one that was installed, or begun, stays until another is named.
 # An image is for GPUs, wherever it is made, unless MACHINE is given.
 MACHINES := apple cpu cuda tpu
 ifneq ($(strip $(value MACHINE)),)
 override MACHINE := $(value MACHINE)
 IMAGE := $(MACHINE)
 else
-override MACHINE := $(patsubst .venv/.installed-%,%,$(firstword $(wildcard $(MACHINES:%=.venv/.installed-%))))
+override MACHINE := $(firstword $(wildcard $(foreach state,installed installing,$(MACHINES:%=.venv/.$(state)-%))))
+override MACHINE := $(lastword $(subst -, ,$(MACHINE)))
 override MACHINE := $(or $(MACHINE),$(shell sh requirements/machine))
 IMAGE := cuda
 endif

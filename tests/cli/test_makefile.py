@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -125,7 +126,9 @@ def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     assert make(folder, "install") == "make: Nothing to be done for 'install'.\n"
     assert called(folder, "check") == ["check", "byt5_tiny_demo"]
     assert called(folder, "install", "MACHINE=cuda", f"PYTHON={sys.executable}") == ["cuda"]
-    (folder / ".venv" / ".installed-tpu").unlink()
+    (folder / ".venv" / ".installed-tpu").rename(folder / ".venv" / ".installing-tpu")
+    assert called(folder, "install", f"PYTHON={sys.executable}") == ["tpu"]
+    (folder / ".venv" / ".installing-tpu").unlink()
     program(folder / "tools" / "nvidia-smi")
     found = called(
         folder, "install", f"PYTHON={sys.executable}", PATH=f"{folder}/tools{os.pathsep}{os.environ['PATH']}"
@@ -157,27 +160,47 @@ def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
     assert (folder / ".venv" / "bin" / "python").exists()
 
 
-def test_an_environment_is_marked_with_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def installer() -> ModuleType:
     spec = importlib.util.spec_from_file_location("install", REPOSITORY / "requirements" / "install.py")
     assert spec is not None
     assert spec.loader is not None
-    installer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(installer)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_environment_is_marked_with_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: ModuleType
+) -> None:
     monkeypatch.setattr(installer, "REPOSITORY", tmp_path)
     monkeypatch.setattr(installer, "make_environment", lambda folder: folder / "bin" / "python")
     (tmp_path / ".venv").mkdir()
     marks: list[list[str]] = []
 
-    def installed(*_: object) -> None:
-        marks.append(sorted(path.name for path in (tmp_path / ".venv").iterdir()))
+    def marked() -> list[str]:
+        return sorted(path.name for path in (tmp_path / ".venv").iterdir())
 
-    monkeypatch.setattr(installer, "install", installed)
+    monkeypatch.setattr(installer, "install", lambda *_: marks.append(marked()))
     for name in ("cuda", "cpu", "cpu"):
         monkeypatch.setattr(sys, "argv", ["install.py", name])
         installer.main()
-    # while another kind is being installed, none is there; a repetition does not forget what was chosen
-    assert marks == [[], [], [".installed-cpu"]]
-    assert [path.name for path in (tmp_path / ".venv").iterdir()] == [".installed-cpu"]
+        assert marked() == [f".installed-{name}"]
+    # what is begun is not installed, and an interruption does not forget what was chosen
+    assert marks == [[".installing-cuda"], [".installing-cpu"], [".installing-cpu"]]
+
+
+@process
+def test_an_install_that_did_not_end_begins_anew(tmp_path: Path, installer: ModuleType) -> None:
+    python = installer.make_environment(tmp_path)
+    (tmp_path / ".installed-cpu").touch()
+    package = tmp_path / "lib" / "numpy.dist-info"
+    package.touch()
+    assert installer.make_environment(tmp_path) == python
+    assert package.exists()
+    (tmp_path / ".installed-cpu").rename(tmp_path / ".installing-cpu")
+    assert installer.make_environment(tmp_path) == python
+    assert not package.exists()
 
 
 @process
