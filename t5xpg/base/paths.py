@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from t5xpg.base.errors import UserError
+
 PACKAGE = Path(__file__).resolve().parents[1]
 REPOSITORY = PACKAGE.parent
 EXPERIMENTS = REPOSITORY / "experiments"
@@ -37,3 +39,12 @@ def shown(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def require_no_pattern(path: Path, wildcards: str, library: str, options: str) -> None:
+    """Raise UserError for a folder that a library takes for a pattern of names. options: what names another one."""
+    if wrong := sorted(set(wildcards) & set(str(path.absolute()))):
+        raise UserError(
+            f"The folder {path.absolute()} has {' and '.join(wrong)} in its name, which {library} takes for a pattern. "
+            f"Name another folder: {options}"
+        )

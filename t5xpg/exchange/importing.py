@@ -106,6 +106,7 @@ def _check_target(target: Path, force: bool) -> None:
     """Raise UserError for a folder that holds something else than what was imported before."""
     directory = RunDirectory(target)
     if not target.exists():
+        directory.check(target.name, {})
         return
     if not directory.exists() or directory.imported() is None:
         raise UserError(f"{target} is there, and holds no imported checkpoint. Give this one another name: NAME=…")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, remove_abandoned, write_atomically, write_json, write_text
-from t5xpg.base.paths import shown
+from t5xpg.base.paths import require_no_pattern, shown
 from t5xpg.run.records import to_json
 
 _FORMAT = 1
@@ -106,7 +106,8 @@ class RunDirectory:
             raise UserError(self.mismatch(found, identity.get("settings", {})))
 
     def _check_no_stranger(self) -> None:
-        """Raise UserError where the path is no folder, or one that holds other files than a run's and no run."""
+        """Raise UserError where the path can be no run's, or is a folder that holds other files and no run."""
+        require_no_pattern(self.path, "*?[\\", "Orbax, which writes checkpoints,", "RUN=… or T5XPG_RUNS_DIR=…")
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, and a run directory a folder. Name another one with RUN=…")
         if not self.path.is_dir() or self.exists():

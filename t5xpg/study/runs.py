@@ -91,10 +91,9 @@ class Run:
         return identity
 
     def check(self) -> None:
-        """Raise UserError where the plan has a mistake, or the folder holds a run with other settings."""
+        """Raise UserError where the plan has a mistake, or the folder can be no run's or is another's."""
         identity = run_identity(self.experiment, DataIdentity(data={}))
-        if self.directory.exists():
-            self.directory.check(self.loaded.name, {name: identity[name] for name in ("seed", "settings")})
+        self.directory.check(self.loaded.name, {name: identity[name] for name in ("seed", "settings")})
 
 
 @dataclass(frozen=True)
