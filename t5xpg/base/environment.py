@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -119,6 +120,14 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):  # names that this system does not know
         return None
+
+
+def memory_limit() -> int | None:
+    """Bytes of memory that this process may have; None where it cannot be found out."""
+    limits = [_memory_bytes()]
+    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min((limit for limit in limits if limit), default=None)
 
 
 def output_of(command: Sequence[str]) -> str | None:

@@ -8,6 +8,7 @@ from t5xpg.base.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
 REMAT_POLICIES = ("none", "dots", "full")
+MOST_LAYERS = 10_000  # of a stack: every layer is described before anything is computed
 ACTIVATIONS = ("gelu", "relu", "silu", "swish", "tanh", "linear")
 
 
@@ -66,6 +67,8 @@ class T5Config:
         for name, size in sizes.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise UserError(f"T5Config.{name} is {size!r}; it must be a whole number of at least 1.")
+            if "layers" in name and size > MOST_LAYERS:
+                raise UserError(f"T5Config.{name} is {size:,}; it must be at most {MOST_LAYERS:,}.")
         chunk = self.attention_chunk_size
         if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
             raise UserError(

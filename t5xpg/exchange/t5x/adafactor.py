@@ -13,7 +13,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.t5x_files import StoredArray
+from t5xpg.exchange.formats.t5x_files import StoredArray, require_whole
+from t5xpg.exchange.formats.weights import as_float32
 from t5xpg.exchange.t5x.mesh_tensorflow import PARAM_STATES, STEP
 from t5xpg.exchange.t5x.params import SCAN_AXIS, StoredState, is_stacked
 from t5xpg.models.model import Params
@@ -46,11 +47,12 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
     stored = state.arrays
     if STEP not in stored or not any(name.startswith(PARAM_STATES) for name in stored):
         raise UserError("The checkpoint has no optimiser: import it without OPTIMIZER=1.")
+    require_whole(array for name, array in stored.items() if name.startswith(PARAM_STATES))
     arrays: dict[str, dict[str, np.ndarray]] = {slot: {} for slot in SLOTS}
     flat = flatten_dict(params, sep="/")
     for name, param in flat.items():
         for slot in SLOTS:
-            arrays[slot][name] = _read(stored.get(f"{PARAM_STATES}/{name}/{slot}"))
+            arrays[slot][name] = _read(stored, f"{PARAM_STATES}/{name}/{slot}")
         _check_shapes(name, param.shape, {slot: arrays[slot][name].shape for slot in SLOTS})
         momentum = stored.get(f"{PARAM_STATES}/{name}/{_MOMENTUM}")
         if momentum is not None and momentum.shape != UNUSED:
@@ -61,9 +63,9 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
     return Accumulators(int(stored[STEP].read()), trees, least)
 
 
-def _read(stored: StoredArray | None) -> np.ndarray:
+def _read(stored: Mapping[str, StoredArray], name: str) -> np.ndarray:
     """A slot's array; Mesh-TensorFlow leaves out those that are not used."""
-    return np.zeros(UNUSED, np.float32) if stored is None else stored.read().astype(np.float32)
+    return as_float32(name, stored[name].read()) if name in stored else np.zeros(UNUSED, np.float32)
 
 
 def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[int, ...]]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.exchange.formats.t5x_files import TENSORFLOW, StoredArray, StoredCheckpoint
-from t5xpg.exchange.formats.weights import first_names
+from t5xpg.exchange.formats.t5x_files import TENSORFLOW, StoredArray, StoredCheckpoint, require_whole
+from t5xpg.exchange.formats.weights import as_float32, first_names
 from t5xpg.exchange.t5x.mesh_tensorflow import TARGET, share_positions, t5x_name
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import MOST_LAYERS, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
 
@@ -128,7 +128,8 @@ def params_of(state: StoredState, config: T5Config) -> Params:
         raise UserError(f"The checkpoint has {len(unknown)} arrays that such a model lacks: {first_names(unknown)}.")
     if wrong := [f"{name} is {found[name]}, not {shape}" for name, shape in expected.items() if found[name] != shape]:
         raise UserError(f"The arrays of the checkpoint do not go together: {'; '.join(wrong[:5])}.")
-    arrays = {name: np.ascontiguousarray(array.astype(np.float32)) for name, array in _unstacked(state)}
+    require_whole(state.params().values())
+    arrays = {name: np.ascontiguousarray(array) for name, array in _unstacked(state)}
     return unflatten_dict(arrays, sep="/")
 
 
@@ -141,6 +142,8 @@ def _shapes(state: StoredState) -> Iterator[tuple[str, tuple[int, ...]]]:
             continue
         if axis is None or len(array.shape) <= axis:
             raise UserError(f"{name} is {array.shape}: expected an axis for the layers.")
+        if array.shape[axis] > MOST_LAYERS:
+            raise UserError(f"{name} is {array.shape}: {array.shape[axis]:,} layers, of at most {MOST_LAYERS:,}.")
         shape = tuple(size for at, size in enumerate(array.shape) if at != axis)
         for layer in range(array.shape[axis]):
             yield f"{inner[0]}/layers_{layer}/{inner[1]}", _joined_shape(inner[1], shape)
@@ -149,7 +152,7 @@ def _shapes(state: StoredState) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _unstacked(state: StoredState) -> Iterator[tuple[str, np.ndarray]]:
     """This project's names of the parameters, with the arrays, read one after another."""
     for name, stored in state.params().items():
-        inner, array = _split_stacked(name), stored.read()
+        inner, array = _split_stacked(name), as_float32(name, stored.read())
         if inner is None:
             yield name, array.reshape(_joined_shape(name, array.shape))
             continue

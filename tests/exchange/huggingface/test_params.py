@@ -75,6 +75,10 @@ def test_checkpoints_that_do_not_fit():
         params_from_transformers(weights | {"other.weight": np.zeros(1)}, config)
     with pytest.raises(UserError, match=rf"{name} is \(15, 15\), the configuration says \(15, 16\)"):
         params_from_transformers(weights | {name: np.zeros((15, 15), np.float32)}, config)
+    with pytest.raises(UserError, match=f"{name} of the checkpoint is of int64: weights are floating-point numbers"):
+        params_from_transformers(weights | {name: np.zeros((15, 16), np.int64)}, config)
+    with pytest.raises(UserError, match=f"{name} of the checkpoint has 1 of 240 numbers that are NaN or infinite"):
+        params_from_transformers(weights | {name: np.diag([np.inf] + 15 * [1.0])[:15]}, config)
     deeper = T5Config(**{**vars(config), "num_encoder_layers": 3})
     with pytest.raises(UserError, match=r"lacks 9 of the tensors.* and 4 more"):
         params_from_transformers(weights, deeper)
