@@ -23,6 +23,7 @@ from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric
+from t5xpg.run.checkpoint.initial_checkpoint import SavedStep
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
@@ -127,8 +128,9 @@ def outcome(run: Run) -> Outcome:
     # a run can end early, when evaluations no longer become better
     ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
     whole = bool(validation) and validation[-1]["step"] == run.steps
+    saved = step in SavedStep(run.path, None).steps()  # or the run was killed behind its last record
     target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
-    return Outcome(step, validation, target_tokens, diverged, diverged or ended or whole)
+    return Outcome(step, validation, target_tokens, diverged, diverged or ((ended or whole) and saved))
 
 
 def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: str) -> list[str]:
