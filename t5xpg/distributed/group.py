@@ -112,6 +112,9 @@ class Stop(Protocol):
     def number(self) -> int | None:
         """The signal that asked for it, of whichever process; None while none has."""
 
+    def overdue(self, seconds: float) -> bool:
+        """Whether it was asked for so long ago, and this process may end without the others."""
+
 
 class Alone:
     """One process."""
@@ -145,6 +148,9 @@ class _OwnStop:
     def number(self) -> int | None:
         return self._request.number
 
+    def overdue(self, seconds: float) -> bool:
+        return self._request.requested and self._request.age >= seconds
+
 
 class _SharedStop:
     def __init__(self, request: StopRequest, together: StopTogether) -> None:
@@ -158,6 +164,9 @@ class _SharedStop:
     @property
     def number(self) -> int | None:
         return self.heard if self.heard is not None else self.request.number
+
+    def overdue(self, seconds: float) -> bool:
+        return False
 
 
 class Processes:

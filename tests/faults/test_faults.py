@@ -145,6 +145,7 @@ def test_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:
         line_with(process, "device:")
         process.send_signal(signal.SIGINT)
         line_with(process, "stopping after this step")
+        time.sleep(1.1)  # until then it is the same request
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=100)
     assert process.returncode == 128 + signal.SIGINT, printed

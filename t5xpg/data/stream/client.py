@@ -17,7 +17,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
+_LOOK_SECONDS = 0.2
 _FILES = "files"  # what the source files were: the data process compares
 
 
@@ -76,13 +77,17 @@ class TaskDescription:
         )
 
 
+class NoBatchYetError(Exception):
+    """A stream was told to give up waiting."""
+
+
 class BatchStream(Iterator[Batch]):
     """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
 
     shards: the virtual shards whose rows the batches hold, ascending. spec: names, shapes and dtypes of the arrays.
     identity: what decides the batches, as JSON: the settings, and names and sizes of the files.
     batches_read: how many batches `__next__` has returned, which is the number of the next one, counted from 0.
-    waited: seconds that `__next__` has waited for batches, in total.
+    waited: seconds that `__next__` has waited for batches, in total. gives_up: asked while it waits for one.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class BatchStream(Iterator[Batch]):
         self.identity = dict(identity)
         self.batches_read = 0
         self.waited = 0.0
+        self.gives_up: Callable[[], bool] = lambda: False
         self._prefetch = prefetch
         self._ahead: deque[Future[Batch | None]] = deque()  # batches from `batches_read` on; None behind the last one
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
@@ -112,13 +118,17 @@ class BatchStream(Iterator[Batch]):
     def __next__(self) -> Batch:
         """The next batch: arrays of `rows_per_shard` rows for each of `shards`. See `t5xpg.data.batch`.
 
-        Raises StopIteration at the end of a finite stream, and whatever reading the batch has raised.
+        Raises StopIteration at the end of a finite stream, whatever reading the batch has raised, and NoBatchYetError
+        where `gives_up` says so: the stream is as it was then.
         """
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
         start = time.perf_counter()
         try:
+            while not concurrent.futures.wait([self._ahead[0]], _LOOK_SECONDS).done:
+                if self.gives_up():
+                    raise NoBatchYetError
             batch = self._ahead[0].result()
         finally:
             self.waited += time.perf_counter() - start

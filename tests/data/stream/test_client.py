@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from t5xpg.base.files import write_json
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
-from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.client import BatchStream, DataService, NoBatchYetError
 from t5xpg.data.stream.process import DataProcessError
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
 from tests.workplace import REPOSITORY
@@ -240,6 +241,23 @@ def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService
     (folder / "elsewhere").rename(path)
     stream.restore(state)
     assert [hash_batch(next(stream)) for _ in range(3)] == expected
+    stream.close()
+
+
+def test_who_waits_for_a_batch_can_give_up() -> None:
+    come = threading.Event()
+
+    class Slow(BatchStream):
+        def _read(self, number: int) -> Any:
+            come.wait()
+            return {"number": np.int64(number)}
+
+    stream = Slow(config(), [0], 1, {}, None)
+    stream.gives_up = lambda: True
+    with pytest.raises(NoBatchYetError):
+        next(stream)
+    come.set()
+    assert [next(stream)["number"] for _ in range(2)] == [0, 1]
     stream.close()
 
 
