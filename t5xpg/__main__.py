@@ -6,6 +6,7 @@ import os
 import sys
 
 from t5xpg import commands
+from t5xpg.base import processes
 
 # XLA's CPU backend spends a quarter of a step on page faults where malloc does not ask for large pages.
 TUNABLES = "glibc.malloc.hugetlb=1"
@@ -23,6 +24,7 @@ def main() -> int:
     if command and command.computes:
         set_cpu_flags()
         _with_large_pages()
+    processes.end_with_parent()
     if command and command.name == "train" and len(sys.argv) > 2:
         _start_data_process()
     from t5xpg import cli

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
@@ -184,6 +185,9 @@ class _Process:
         self._step = outcome(run).step
         run.path.mkdir(parents=True, exist_ok=True)
         command = train_command(run.experiment_name, run.overrides, run.path)
+        # the trainer of a sweep that was killed may still be saving its step
+        with locks.hold(run.path / ".lock", doing=f"starting {run.name}", instead="", wait=progress.print):
+            pass
         # a session of its own: Ctrl-C is passed on once, by `stop`
         self._process = start_logged(command, self._log, start_new_session=True)
         if cores is not None:
