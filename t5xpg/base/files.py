@@ -24,10 +24,10 @@ _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P
 
 
 @contextlib.contextmanager
-def write_atomically(path: Path) -> Iterator[BinaryIO]:
+def write_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` for writing bytes; renamed to `path` when the block ends without an error.
 
-    On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was.
+    mode: the permissions, less those of the umask. On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent)
@@ -36,7 +36,7 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, mode & ~_umask())
         os.replace(name, path)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
@@ -95,6 +95,13 @@ def directory_atomically(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, whole or not at all, for no more readers and writers than it has."""
+    mode = source.stat().st_mode & 0o666 | 0o600
+    with write_atomically(target, mode) as copy, source.open("rb") as file:
+        shutil.copyfileobj(file, copy)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -23,7 +23,7 @@ from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.exchange.formats.t5x_files import TENSORFLOW, holds_checkpoint, open_checkpoint
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from t5xpg.exchange.import_folders import TOKENIZER_FILES
+from t5xpg.exchange.import_folders import TOKENIZER_FILES, require_links_inside
 from t5xpg.exchange.imported import ImportedCheckpoint
 from t5xpg.exchange.t5x.adafactor import Accumulators, accumulators_of
 from t5xpg.exchange.t5x.networks import RECORD
@@ -55,6 +55,8 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     given = Path(checkpoint).expanduser().resolve()
     found = open_checkpoint(given)
     folders = _folders(found.path)
+    beside = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))
+    require_links_inside(folders[-1], (*beside, *folders[0].rglob("*")))
     record: Mapping[str, Any] = next(
         (read_json(folder / RECORD) for folder in folders if (folder / RECORD).is_file()), {}
     )

@@ -12,13 +12,15 @@ from t5xpg.exchange.formats.weights import files_of, open_weights
 from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
 from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from t5xpg.exchange.import_folders import CONFIG, TOKENIZER_FILES, find
+from t5xpg.exchange.import_folders import CONFIG, TOKENIZER_FILES, find, require_links_inside
 from t5xpg.exchange.imported import ImportedCheckpoint
 
 
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> ImportedCheckpoint:
     """The checkpoint. Raises UserError where it is not there, not whole, or of no family of T5."""
     folder = find(checkpoint)
+    require_links_inside(folder.path, (folder.path / name for name in (CONFIG, *TOKENIZER_FILES)))
+    require_links_inside(folder.path, files_of(folder.path))
     given = read_config(folder.path)
     weights = open_weights(folder.path)
     own_head = has_own_head(weights)

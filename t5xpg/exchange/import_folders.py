@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,20 @@ class CheckpointFolder:
     def name(self) -> str:
         """What a run of it is called, unless it is given a name."""
         return re.sub(r"\W+", "_", Path(self.source.partition("@")[0]).name).strip("_") or "imported"
+
+
+def require_links_inside(folder: Path, files: Iterable[Path]) -> None:
+    """Raise UserError where one of the files is a link that leads out of the folder: it is no file of the checkpoint.
+
+    Those of the hub's cache lead to the folder of all its revisions.
+    """
+    root = folder.resolve()
+    root = root.parents[1] if root.parent.name == "snapshots" else root
+    for file in files:
+        if file.is_symlink() and not file.resolve().is_relative_to(root):
+            raise UserError(
+                f"{file} is a link to {file.resolve()}, outside of {folder}. Put a copy of that file in its place."
+            )
 
 
 def find(checkpoint: str) -> CheckpointFolder:

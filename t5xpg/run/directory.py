@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, remove_abandoned, write_atomically, write_json, write_text
+from t5xpg.base.files import copy_file, read_json, remove_abandoned, write_json, write_text
 from t5xpg.base.paths import require_no_pattern, shown
 from t5xpg.run.records import to_json
 
@@ -126,8 +126,7 @@ class RunDirectory:
     def keep_model(self, file: str | None) -> None:
         """Copy the model of the run's vocabulary: without it, nobody would know what the parameters speak of."""
         if file is not None and not self.vocabulary_model.exists():
-            with write_atomically(self.vocabulary_model) as copy:
-                copy.write(Path(file).read_bytes())
+            copy_file(Path(file), self.vocabulary_model)
 
     def start(
         self,
