@@ -27,7 +27,8 @@ _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P
 def write_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` for writing bytes; renamed to `path` when the block ends without an error.
 
-    mode: the permissions, less those of the umask. On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was.
+    On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was. mode: the permissions, less
+    those of the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent)
