@@ -221,7 +221,7 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
             array = tensorstore.open(spec, open=True, read=True).result()
         except ValueError as error:
             raise UserError(f"{where} cannot be read: {str(error).splitlines()[0][:200]}") from None
-        chunk = array.chunk_layout.write_chunk.shape
+        chunk = _chunk(array)
         if shape not in (None, array.shape) or math.prod(chunk) > max(math.prod(array.shape), _SMALL_CHUNK):
             raise UserError(f"{where} is {array.shape} in parts of {chunk}: no such array was written with the others.")
         if (needed := math.prod(array.shape) * array.dtype.numpy_dtype.itemsize) > (memory_limit() or needed):
@@ -232,7 +232,7 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         if name is not None or driver != "zarr":  # what these lack, is found where they are read
             return iter(())
         array = opened()
-        counts = map(math.ceil, np.divide(array.shape, array.chunk_layout.write_chunk.shape))
+        counts = map(math.ceil, np.divide(array.shape, _chunk(array)))
         separator = array.spec().to_json()["metadata"].get("dimension_separator", ".")
         files = (separator.join(map(str, index)) or "0" for index in np.ndindex(*counts))
         return islice((f"{folder.name}/{file}" for file in files if not (folder / file).exists()), _SHOWN_FILES + 1)
@@ -246,6 +246,10 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         return array.view(jnp.bfloat16) if array.dtype == np.uint16 else array
 
     return StoredArray(_shape(opened().shape) if shape is None else shape, read, missing)
+
+
+def _chunk(array: Any) -> tuple[int, ...]:
+    return array.chunk_layout.write_chunk.shape or ()  # None for a single number
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:
