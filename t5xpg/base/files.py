@@ -53,6 +53,8 @@ def replaced_together(*paths: Path) -> Iterator[None]:
 
     Until then they have a second name, so that putting them back needs no room.
     """
+    for folder in {path.parent for path in paths}:
+        remove_abandoned(folder)
     kept = []
     try:
         for path in paths:
@@ -82,6 +84,7 @@ def replaced_together(*paths: Path) -> Iterator[None]:
 def directory_atomically(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(path.parent)
     temporary = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent))
     try:
         os.chmod(temporary, 0o777 & ~_umask())

@@ -3,12 +3,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base import files
 from t5xpg.base.errors import UserError
+from tests.workplace import REPOSITORY
 
 
 def names(folder: Path) -> list[str]:
@@ -97,6 +99,18 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert sorted(files.remove_abandoned(tmp_path)) == sorted([left_by(DEAD, "a.json"), left_by(DEAD, "folder")])
     assert names(tmp_path) == sorted(kept)
     assert files.remove_abandoned(tmp_path / "nowhere") == []
+
+
+@pytest.mark.process
+def test_what_killed_exports_and_reports_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
+    (tmp_path / left_by(DEAD, "export")).mkdir()
+    with files.directory_atomically(tmp_path / "export"):
+        (written,) = names(tmp_path)
+        assert any(fnmatch(written, pattern) for pattern in ignored)
+    (tmp_path / left_by(DEAD, "README.md")).touch()
+    with files.replaced_together(tmp_path / "README.md"):
+        assert names(tmp_path) == ["export"]
 
 
 @pytest.mark.process

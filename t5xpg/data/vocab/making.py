@@ -229,7 +229,6 @@ def _put(
     """Write a vocabulary and its report, whole or not at all."""
     _check_name(wanted.name)
     folder = folder_of(data_dir, wanted.dataset, wanted.name)
-    remove_abandoned(folder.parent)
     with directory_atomically(folder) as new:
         (new / wanted.model_file).write_bytes(model)
         vocabulary = vocabulary_of(new / wanted.model_file)
