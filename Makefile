@@ -43,7 +43,7 @@ PROGRAM := .venv/bin/python -m t5xpg
 PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 IS_FITTING := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 WITH_PYTHON := python="$${PYTHON-$$(for p in python3 python3.12 python3.11 python3.13; do \
-	"$$p" -c '$(IS_FITTING)' 2>/dev/null && echo "$$p" && break; done)}"; [ -n "$$python" ] || { \
+	"$$p" -c '$(IS_FITTING)' 2>/dev/null && echo "$$p" && break; done)}"; "$$python" -c "" 2>/dev/null || { \
 	echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; };
 
 ifeq ($(firstword $(MAKECMDGOALS) help),help)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from t5xpg.base.errors import UserError
 
+_LARGEST_FLOAT32 = float(jnp.finfo(jnp.float32).max)
 Step = int | jax.Array
 Schedule = Callable[[Any], jax.Array]
 
@@ -25,6 +26,9 @@ class Constant:
 
     value: float
     warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.value, "Constant.value")
 
     def __call__(self, step: Step) -> jax.Array:
         return jnp.float32(self.value) * _warmup(_float(step), self.warmup_steps)
@@ -44,6 +48,7 @@ class InverseSquareRoot:
     minimum: float = 1e-8
 
     def __post_init__(self) -> None:
+        _check_rate(self.base_learning_rate, "InverseSquareRoot.base_learning_rate")
         if self.warmup_steps < 1:
             raise UserError(f"InverseSquareRoot.warmup_steps is {self.warmup_steps}; it has to be 1 or more.")
 
@@ -65,6 +70,7 @@ class Cosine:
     final_fraction: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_rate(self.peak, "Cosine.peak")
         _check_decay(self.total_steps, self.warmup_steps, "Cosine")
 
     def __call__(self, step: Step) -> jax.Array:
@@ -83,6 +89,7 @@ class Linear:
     final_fraction: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_rate(self.peak, "Linear.peak")
         _check_decay(self.total_steps, self.warmup_steps, "Linear")
 
     def __call__(self, step: Step) -> jax.Array:
@@ -120,6 +127,11 @@ def _progress(t: jax.Array, warmup_steps: int, total_steps: int) -> jax.Array:
 def _between(fall: jax.Array, final_fraction: float) -> jax.Array:
     """`fall`, which goes from 1 to 0, stretched to go from 1 to `final_fraction`."""
     return jnp.float32(final_fraction) + jnp.float32(1 - final_fraction) * fall
+
+
+def _check_rate(rate: object, name: str) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= _LARGEST_FLOAT32:
+        raise UserError(f"{name} is {rate!r}; a learning rate is a finite number of at least 0.")
 
 
 def _check_decay(total_steps: int, warmup_steps: int, name: str) -> None:

@@ -148,7 +148,7 @@ def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
 def test_objects_of_json_files(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert files.json_object_of(path) == files.json_object_if_any(path) == {}
-    for text, value in (('{"a": 1}', {"a": 1}), ("[1]", {})):
+    for text, value in (('{"a": 1}', {"a": 1}), ('\ufeff{"a": 1}', {"a": 1}), ("[1]", {})):
         path.write_text(text)
         assert files.json_object_of(path) == files.json_object_if_any(path) == value
     for damaged in (b"{", b"\xff", b"[" * 100_000):

@@ -62,6 +62,7 @@ def test_every_command_has_a_function_and_options_of_its_own() -> None:
         ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",
          ["byt5_tiny_demo", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
         ("eval", "TASK=another|STEP=best", ["byt5_tiny_demo", "--step=best", "--task=another"]),
+        ("train", "EXP=-h|RUN=mine", ["--run=mine", "--", "-h"]),
         ("clean-runs", "", []),
     ],
 )  # fmt: skip

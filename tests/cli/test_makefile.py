@@ -141,7 +141,9 @@ def test_unknown_machines_and_missing_pythons_are_said(folder: Path) -> None:
     for machine in ("gpu", "cpu tpu", "%"):
         said = make(folder, "install", f"MACHINE={machine}", code=2)
         assert f"MACHINE={machine} is none of: apple cpu cuda tpu." in said
-    assert "name one with PYTHON=/path/to/python3" in make(folder, "install", "MACHINE=tpu", "PYTHON=", code=2)
+    for python in ("", "/nonexistent", "/tmp"):
+        said = make(folder, "install", "MACHINE=tpu", f"PYTHON={python}", code=2)
+        assert "name one with PYTHON=/path/to/python3" in said
 
 
 @process

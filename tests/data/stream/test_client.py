@@ -262,6 +262,20 @@ def test_who_waits_for_a_batch_can_give_up() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not say so")
+def test_a_data_process_that_is_stopped_is_named(
+    first: DataService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process, "_PATIENCE", 0.2)
+    os.kill(first.pid, signal.SIGSTOP)
+    going_on = threading.Timer(1.0, os.kill, (first.pid, signal.SIGCONT))
+    going_on.start()
+    assert first.describe(config()).name == "sample_one"
+    going_on.join()
+    assert f"kill -CONT {first.pid}" in capsys.readouterr().err
+
+
+@pytest.mark.process
 def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     stream = first.open(config("sample_plain"))
     os.kill(first.pid, signal.SIGINT)
