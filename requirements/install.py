@@ -113,8 +113,10 @@ def install(python: Path, lock: Path, part: str | None = None) -> None:
     command, environment = installer(python)
     if part != "project":
         install_packages(command, environment, lock)
-        if not run([str(python), "-c", f"import {', '.join(IMPORTED)}"], environment | {"TF_CPP_MIN_LOG_LEVEL": "3"}):
-            fail("what was installed cannot be imported; the lines above say why.")
+        imported = [str(python), "-c", f"import {', '.join(IMPORTED)}"]
+        done = subprocess.run(imported, capture_output=True, text=True, cwd=REPOSITORY)
+        if done.returncode:
+            fail(f"what was installed cannot be imported:\n{done.stderr.strip()}")
     if part != "packages":
         install_project(command, environment)
 
