@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import copy_file, read_json, remove_abandoned, write_json, write_text
-from t5xpg.base.paths import require_no_pattern, shown
+from t5xpg.base.paths import shown
+from t5xpg.run.checkpoint.folders import require_path_for_orbax
 from t5xpg.run.records import to_json
 
 _FORMAT = 1
@@ -107,7 +108,7 @@ class RunDirectory:
 
     def _check_no_stranger(self) -> None:
         """Raise UserError where the path can be no run's, or is a folder that holds other files and no run."""
-        require_no_pattern(self.path, "*?[\\", "Orbax, which writes checkpoints,", "RUN=… or T5XPG_RUNS_DIR=…")
+        require_path_for_orbax(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, and a run directory a folder. Name another one with RUN=…")
         if not self.path.is_dir() or self.exists():

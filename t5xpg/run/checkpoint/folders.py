@@ -28,6 +28,7 @@ from pathlib import Path
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file, write_text
+from t5xpg.base.paths import require_no_pattern
 
 DIGESTS = "SHA256SUMS"
 _SEAL = "# sha256 of the lines below: "
@@ -38,6 +39,11 @@ _LATE_WRITES = 5.0  # seconds for which files are removed again that a failed wr
 
 _Stats = dict[str, tuple[int, int]]  # size and mtime_ns of every file in a folder
 _found_whole: dict[Path, _Stats] = {}  # by this process
+
+
+def require_path_for_orbax(path: Path) -> None:
+    """Raise UserError for a folder whose checkpoints Orbax could not read: it looks for parts of them by patterns."""
+    require_no_pattern(path, "*?[\\", "Orbax, which writes checkpoints,", "RUN=… or T5XPG_RUNS_DIR=…")
 
 
 class CheckpointFolders:
