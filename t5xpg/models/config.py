@@ -8,7 +8,7 @@ from t5xpg.base.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
 REMAT_POLICIES = ("none", "dots", "full")
-MOST_LAYERS = 10_000  # of a stack: every layer is described before anything is computed
+MOST_LAYERS = 1_000  # of a stack: every layer is described before anything is computed
 ACTIVATIONS = ("gelu", "relu", "silu", "swish", "tanh", "linear")
 
 
