@@ -68,7 +68,7 @@ def require_whole(arrays: Iterable[StoredArray]) -> None:
     """Raise UserError where files of the arrays are not there, naming them."""
     if names := [name for array in arrays for name in array.missing()]:
         listed = ", ".join(names[:_SHOWN_FILES]) + (" …" if len(names) > _SHOWN_FILES else "")
-        raise UserError(f"The checkpoint is not whole: {len(names)} files are missing. Copy them, too: {listed}")
+        raise UserError(f"The checkpoint is not whole: files are missing. Copy them, too: {listed}")
 
 
 def holds_checkpoint(path: Path) -> bool:

@@ -94,7 +94,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     for name in names:
         (folder / name).unlink()
     arrays = open_checkpoint(folder).arrays
-    with pytest.raises(UserError, match="2 files are missing.*" + ".*".join(sorted(names))):
+    with pytest.raises(UserError, match="files are missing.*" + ".*".join(sorted(names))):
         require_whole([arrays[name] for name in sorted(arrays)])
     with pytest.raises(UserError, match="is not whole"):
         arrays["target/token_embedder/embedding"].read()
