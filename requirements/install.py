@@ -45,7 +45,7 @@ def make_environment(folder: Path) -> Path:
     version_of = [str(python), "-c", "import pip, sys; print('%d.%d' % sys.version_info[:2])"]
     if python.exists() and any(folder.glob(".installed-*")) and output_of(version_of) == version:
         return python
-    if not run([sys.executable, "-m", "venv", "--clear", str(folder)]):
+    if not run([sys.executable, "-m", "venv", "--clear", str(folder.resolve())]):  # it may be a link
         shutil.rmtree(folder, ignore_errors=True)
         fail(
             f"Python {version} at {sys.executable} cannot make a virtual environment: its venv or ensurepip module is "
