@@ -20,14 +20,15 @@ ifeq ($(origin NAME),environment)
 unexport NAME
 endif
 
-# The kind of machine chooses the lock. The one that was installed stays until another is named.
+# The kind of machine chooses the lock. The one that was installed, or begun, stays until another is named.
 # An image is for GPUs, wherever it is made, unless MACHINE is given.
 MACHINES := apple cpu cuda tpu
 ifneq ($(strip $(value MACHINE)),)
 override MACHINE := $(value MACHINE)
 IMAGE := $(MACHINE)
 else
-override MACHINE := $(patsubst .venv/.installed-%,%,$(firstword $(wildcard $(MACHINES:%=.venv/.installed-%))))
+override MACHINE := $(firstword $(wildcard $(foreach state,installed installing,$(MACHINES:%=.venv/.$(state)-%))))
+override MACHINE := $(lastword $(subst -, ,$(MACHINE)))
 override MACHINE := $(or $(MACHINE),$(shell sh requirements/machine))
 IMAGE := cuda
 endif
@@ -42,7 +43,7 @@ PROGRAM := .venv/bin/python -m t5xpg
 PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 IS_FITTING := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 WITH_PYTHON := python="$${PYTHON-$$(for p in python3 python3.12 python3.11 python3.13; do \
-	"$$p" -c '$(IS_FITTING)' 2>/dev/null && echo "$$p" && break; done)}"; [ -n "$$python" ] || { \
+	"$$p" -c '$(IS_FITTING)' 2>/dev/null && echo "$$p" && break; done)}"; "$$python" -c "" 2>/dev/null || { \
 	echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; };
 
 ifeq ($(firstword $(MAKECMDGOALS) help),help)

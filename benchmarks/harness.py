@@ -11,13 +11,16 @@ A module of rows has a function `rows(repeats)`, listed in `benchmarks.__main__.
 `repeats` is None where the user named none: each module knows how many its time allows.
 """
 
+import contextlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS_PYTHON = REPOSITORY / ".venv-bench" / "bin" / "python"  # where `make bench-peers` installs them
 PEERS = "not installed: `make bench-peers` installs it"
 _SHOWN_CHARACTERS = 200
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
 class NotMeasuredError(Exception):
@@ -155,18 +159,37 @@ def output_of(
     """
     variables = {name: value for name, value in ({**os.environ, **(environment or {})}).items() if value is not None}
     try:
-        done = subprocess.run(
-            [str(python), *arguments], cwd=REPOSITORY, env=variables, timeout=seconds, text=True,
-            stdin=subprocess.DEVNULL, capture_output=True,
-        )  # fmt: skip
+        with _without_spaces(python) as program:
+            done = subprocess.run(
+                [program, *arguments], cwd=REPOSITORY, env=variables, timeout=seconds, text=True,
+                stdin=subprocess.DEVNULL, capture_output=True,
+            )  # fmt: skip
     except FileNotFoundError:
         raise NotMeasuredError(PEERS) from None
     except subprocess.TimeoutExpired:
         raise NotMeasuredError(f"took more than {seconds:.0f} s") from None
     if done.returncode:
-        reason = (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
+        reason = _reason((done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines())
         raise NotMeasuredError(f"failed: {reason[:_SHOWN_CHARACTERS]}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def _without_spaces(python: Path | str) -> Iterator[str]:
+    """Another environment's interpreter by a path that torch.compile can hand to a C++ compiler."""
+    if python == sys.executable or " " not in str(python):
+        yield str(python)
+        return
+    with tempfile.TemporaryDirectory(prefix="t5xpg_") as folder:
+        link = Path(folder) / "environment"
+        link.symlink_to(Path(python).parents[1])
+        yield str(link / "bin" / Path(python).name)
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """The exception that ended a program, and a compiler's error behind it; not the advice that torch ends with."""
+    at = max((number for number, line in enumerate(lines) if _EXCEPTION.match(line)), default=len(lines) - 1)
+    return "; ".join([lines[at], *[line.strip() for line in lines[at + 1 :] if "error: " in line][:1]])
 
 
 def number(value: float) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 MINIMUM, LIMIT = (3, 11), (3, 14)
+# What would not start if it lacked a file or a library of the system.
+IMPORTED = ("flax", "jax", "numpy", "optax", "orbax.checkpoint", "pyarrow", "sentencepiece", "seqio", "tensorflow_text")
 LOCAL = ["--no-deps", "--no-build-isolation"]
 
 
@@ -34,14 +36,16 @@ def output_of(command: list[str]) -> str:
 
 
 def make_environment(folder: Path) -> Path:
-    """Create the virtual environment unless a working one of this Python is there; returns its interpreter."""
+    """Create the virtual environment unless a whole one of this Python is there; returns its interpreter.
+
+    Without the mark of an install that ended, what is there may lack files: it is emptied.
+    """
     python = folder / "bin" / "python"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if python.exists():
-        if output_of([str(python), "-c", "import pip, sys; print('%d.%d' % sys.version_info[:2])"]) == version:
-            return python
-        shutil.rmtree(folder)
-    if not run([sys.executable, "-m", "venv", str(folder)]):
+    version_of = [str(python), "-c", "import pip, sys; print('%d.%d' % sys.version_info[:2])"]
+    if python.exists() and any(folder.glob(".installed-*")) and output_of(version_of) == version:
+        return python
+    if not run([sys.executable, "-m", "venv", "--clear", str(folder.resolve())]):  # it may be a link
         shutil.rmtree(folder, ignore_errors=True)
         fail(
             f"Python {version} at {sys.executable} cannot make a virtual environment: its venv or ensurepip module is "
@@ -109,6 +113,10 @@ def install(python: Path, lock: Path, part: str | None = None) -> None:
     command, environment = installer(python)
     if part != "project":
         install_packages(command, environment, lock)
+        imported = [str(python), "-c", f"import {', '.join(IMPORTED)}"]
+        done = subprocess.run(imported, capture_output=True, text=True, cwd=REPOSITORY)
+        if done.returncode:
+            fail(f"what was installed cannot be imported:\n{done.stderr.strip()}")
     if part != "packages":
         install_project(command, environment)
 
@@ -131,11 +139,12 @@ def main() -> None:
     folder = REPOSITORY / ".venv"
     python = make_environment(folder)
     # One environment holds one lock; the Makefile goes on with the kind of machine that it finds here.
-    marker = folder / f".installed-{lock.stem}"
-    for other in set(folder.glob(".installed-*")) - {marker}:
+    for other in (*folder.glob(".installed-*"), *folder.glob(".installing-*")):
         other.unlink()
+    begun = folder / f".installing-{lock.stem}"
+    begun.write_text("")
     install(python, lock, options.part)
-    marker.write_text("")
+    begun.rename(folder / f".installed-{lock.stem}")
     print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
 
 

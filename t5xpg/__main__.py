@@ -4,6 +4,7 @@ import os
 import sys
 
 from t5xpg import commands
+from t5xpg.base import signals
 
 # XLA's CPU backend spends a quarter of a step on page faults where malloc does not ask for large pages.
 TUNABLES = "glibc.malloc.hugetlb=1"
@@ -21,6 +22,7 @@ def main() -> int:
     if command and command.computes:
         set_cpu_flags()
         _with_large_pages()
+    signals.end_with_parent()
     if command and command.name == "train" and len(sys.argv) > 2:
         _start_data_process()
     from t5xpg import cli

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verify:
         os.environ[VERIFY_VARIABLE] = "1"
     # Cleaning up is left to the blocks that the exception passes; training takes the signal over while it runs.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _end)
     try:
         if commands.COMMANDS[options.command].one_process:
             require_alone(f"make {options.command}", os.environ)
@@ -55,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("t5xpg: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _end(number: int, frame: object) -> None:
+    """Raise SystemExit, once: what cleans up is not to be interrupted."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _message(error: Exception) -> str | None:

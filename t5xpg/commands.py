@@ -378,7 +378,10 @@ def parser() -> argparse.ArgumentParser:
 
 def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
     """The program's arguments for `make name` with these variables: ["train", "byt5_tiny_demo", "--run=mine"]."""
-    return [name, *(text for option in COMMANDS[name].options for text in option.arguments(variables))]
+    arguments = [name, *(text for option in COMMANDS[name].options for text in option.arguments(variables))]
+    # a name that begins as an option does is a name
+    names = [text for text in arguments[1:2] if COMMANDS[name].options[0].is_argument and text.startswith("-")]
+    return [name, *arguments[2:], "--", *names] if names else arguments
 
 
 def help_page(names: Sequence[str] = (), width: int = 100) -> str:

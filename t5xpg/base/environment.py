@@ -105,6 +105,14 @@ def _memory_bytes() -> int | None:
         return None
 
 
+def memory_limit() -> int | None:
+    """Bytes of memory that this process may have; None where it cannot be found out."""
+    limits = [_memory_bytes()]
+    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min((limit for limit in limits if limit), default=None)
+
+
 def output_of(command: Sequence[str]) -> str | None:
     """What a command printed, stripped; None where it is missing or fails."""
     # inside a git hook, variables such as GIT_DIR point at the hook's repository

@@ -22,10 +22,11 @@ _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P
 
 
 @contextlib.contextmanager
-def write_atomically(path: Path) -> Iterator[BinaryIO]:
+def write_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` for writing bytes; renamed to `path` when the block ends without an error.
 
-    On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was.
+    On an error (a full disk, Ctrl-C) the temporary file is removed and `path` is as it was. mode: the permissions, less
+    those of the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent)
@@ -34,7 +35,7 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, mode & ~_umask())
         os.replace(name, path)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
@@ -50,6 +51,8 @@ def replaced_together(*paths: Path) -> Iterator[None]:
 
     Until then they have a second name, so that putting them back needs no room.
     """
+    for folder in {path.parent for path in paths}:
+        remove_abandoned(folder)
     kept = []
     try:
         for path in paths:
@@ -79,6 +82,7 @@ def replaced_together(*paths: Path) -> Iterator[None]:
 def directory_atomically(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(path.parent)
     temporary = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent))
     try:
         os.chmod(temporary, 0o777 & ~_umask())
@@ -95,6 +99,13 @@ def directory_atomically(path: Path) -> Iterator[Path]:
         raise
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, whole or not at all, for no more readers and writers than it has."""
+    mode = source.stat().st_mode & 0o666 | 0o600
+    with write_atomically(target, mode) as copy, source.open("rb") as file:
+        shutil.copyfileobj(file, copy)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
     with write_atomically(path) as file:
@@ -108,7 +119,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding="utf-8-sig"))
 
 
 def json_object_of(path: Path, saying: str = "") -> Mapping[str, Any]:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from t5xpg.base.errors import UserError
+
 PACKAGE = Path(__file__).resolve().parents[1]
 REPOSITORY = PACKAGE.parent
 EXPERIMENTS = REPOSITORY / "experiments"
@@ -40,3 +42,12 @@ def shown(path: Path) -> str:
 def run_directory(chosen: str) -> Path:
     """A run directory as it was typed: a path, or a name in `runs_directory`."""
     return Path(chosen) if os.sep in chosen else runs_directory() / chosen
+
+
+def require_no_pattern(path: Path, wildcards: str, library: str, options: str) -> None:
+    """Raise UserError for a folder that a library takes for a pattern of names. options: what names another one."""
+    if wrong := sorted(set(wildcards) & set(str(path.absolute()))):
+        raise UserError(
+            f"The folder {path.absolute()} has {' and '.join(wrong)} in its name, which {library} takes for a pattern. "
+            f"Name another folder: {options}"
+        )

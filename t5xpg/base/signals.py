@@ -1,9 +1,17 @@
-"""Ctrl-C and SIGTERM: the first asks to stop after the step, the second Ctrl-C stops at once."""
+"""Ctrl-C and SIGTERM: the first asks to stop after the step, a second Ctrl-C stops at once.
+
+A process can get one request twice: SIGTERM to a process group comes from its sender and, once more, from Make.
+"""
 
 import os
 import signal
+import threading
+import time
 from types import FrameType
 from typing import Any, Self
+
+ENDS_WITH_INPUT = "T5XPG_ENDS_WITH_INPUT"  # see `end_with_parent`
+_ONE_REQUEST = 1.0  # seconds within which signals are one request
 
 
 class StopRequest:
@@ -11,6 +19,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self._first = 0.0
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -23,12 +32,31 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.number is not None:
+        if self.number is None:
+            self.number, self._first = number, time.monotonic()
+            once_more = b"; once more stops at once, without saving" if number == signal.SIGINT else b""
+            os.write(2, b"\nstopping after this step" + once_more + b"\n")
+        elif number == signal.SIGINT and self.age > _ONE_REQUEST:
             raise KeyboardInterrupt
-        self.number = number
-        os.write(2, b"\nstopping after this step; once more stops at once, without saving\n")
+
+    @property
+    def age(self) -> float:
+        """Seconds since the first signal."""
+        return time.monotonic() - self._first
 
     @property
     def requested(self) -> bool:
         """Whether a signal has come."""
         return self.number is not None
+
+
+def end_with_parent() -> None:
+    """Get SIGTERM when the input ends, where ENDS_WITH_INPUT is set: the process that started this one has ended."""
+    if os.environ.pop(ENDS_WITH_INPUT, None):
+        threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
+
+
+def _wait_for_end_of_input() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -84,6 +84,10 @@ class Stop:
         """The signal that asked for it, of whichever process; None while none has."""
         return self.request.number
 
+    def overdue(self, seconds: float) -> bool:
+        """Whether it was asked for so long ago, and this process may end without the others."""
+        return self.request.requested and self.request.age >= seconds
+
 
 class _SharedStop(Stop):
     def __init__(self, request: StopRequest, together: StopTogether) -> None:
@@ -98,6 +102,9 @@ class _SharedStop(Stop):
     @property
     def number(self) -> int | None:
         return self.heard if self.heard is not None else self.request.number
+
+    def overdue(self, seconds: float) -> bool:
+        return False
 
 
 class Group:

@@ -118,20 +118,12 @@ def device_memory(device: jax.Device) -> int | None:
     Devices that are simulated on a CPU share that. None where it cannot be found out.
     """
     if device.platform == "cpu":
-        limits = [environment.host()["memory_bytes"], _container_limit()]
-        return min((limit for limit in limits if limit), default=None)
+        return environment.memory_limit()
     try:
         limit = (device.memory_stats() or {}).get("bytes_limit")
     except (RuntimeError, NotImplementedError):  # a backend that keeps no record of it
         return None
     return None if limit is None else int(limit)
-
-
-def _container_limit() -> int | None:
-    try:
-        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
-        return None
 
 
 def _user_cache() -> Path:

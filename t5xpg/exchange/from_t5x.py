@@ -19,7 +19,13 @@ from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.exchange.formats.t5x_files import TENSORFLOW, holds_checkpoint, open_checkpoint
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from t5xpg.exchange.import_folders import ImportedCheckpoint, run_name, tokenizer_files
+from t5xpg.exchange.import_folders import (
+    TOKENIZER_FILES,
+    ImportedCheckpoint,
+    require_links_inside,
+    run_name,
+    tokenizer_files,
+)
 from t5xpg.exchange.t5x.adafactor import Accumulators, accumulators_of
 from t5xpg.exchange.t5x.networks import RECORD
 from t5xpg.exchange.t5x.params import config_of, params_of, state_of
@@ -50,6 +56,8 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     given = Path(checkpoint).expanduser().resolve()
     found = open_checkpoint(given)
     folders = _folders(found.path if found.path.is_dir() else found.path.parent)
+    beside = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))
+    require_links_inside(folders[-1], (*beside, *found.path.rglob("*")))
     record: Mapping[str, Any] = next(
         (read_json(folder / RECORD) for folder in folders if (folder / RECORD).is_file()), {}
     )

@@ -10,12 +10,21 @@ from t5xpg.exchange.formats.weights import files_of, open_weights
 from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
 from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, find, tokenizer_files
+from t5xpg.exchange.import_folders import (
+    CONFIG,
+    TOKENIZER_FILES,
+    ImportedCheckpoint,
+    find,
+    require_links_inside,
+    tokenizer_files,
+)
 
 
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> ImportedCheckpoint:
     """The checkpoint. Raises UserError where it is not there, not whole, or of no family of T5."""
     folder = find(checkpoint)
+    named = (folder.path / name for name in (CONFIG, *TOKENIZER_FILES))
+    require_links_inside(folder.path, (*named, *files_of(folder.path)))
     given = read_config(folder.path)
     weights = open_weights(folder.path)
     own_head = has_own_head(weights)

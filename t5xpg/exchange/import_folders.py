@@ -1,6 +1,7 @@
 """What is read of a checkpoint of another program, and where it lies: in a folder that is named, or on the hub."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,20 @@ class CheckpointFolder:
     @property
     def name(self) -> str:
         return run_name(Path(self.source.partition("@")[0]).name)
+
+
+def require_links_inside(folder: Path, files: Iterable[Path]) -> None:
+    """Raise UserError where one of the files is a link that leads out of the folder: it is no file of the checkpoint.
+
+    Those of the hub's cache lead to the folder of all its revisions.
+    """
+    root = folder.resolve()
+    root = root.parents[1] if root.parent.name == "snapshots" else root
+    for file in files:
+        if file.is_symlink() and not file.resolve().is_relative_to(root):
+            raise UserError(
+                f"{file} is a link to {file.resolve()}, outside of {folder}. Put a copy of that file in its place."
+            )
 
 
 def find(checkpoint: str) -> CheckpointFolder:

@@ -1,13 +1,12 @@
 """A checkpoint of another program as a run of ours: parameters, vocabulary, and gin files to use it with."""
 
-import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
 
 from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import directory_atomically, sha256_of_file, write_text
+from t5xpg.base.files import copy_file, directory_atomically, sha256_of_file, write_text
 from t5xpg.base.paths import shown
 from t5xpg.exchange import from_t5x, from_transformers
 from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint
@@ -61,10 +60,10 @@ def import_checkpoint(
         recorded = vocabulary.to_json()
         (temporary / TOKENIZER).mkdir()
         for file in found.tokenizer_files:
-            shutil.copyfile(file, temporary / TOKENIZER / file.name)
+            copy_file(file, temporary / TOKENIZER / file.name)
         if vocabulary.model_file is not None:  # may lie elsewhere, or be one of those
             file = Path(vocabulary.model_file)
-            shutil.copyfile(file, temporary / TOKENIZER / file.name)
+            copy_file(file, temporary / TOKENIZER / file.name)
             recorded["model_file"] = str(target / TOKENIZER / file.name)
         write_text(temporary / MODEL_FILE, model_gin(found.config, vocabulary, found.source))
         write_text(temporary / f"{name}.gin", experiment_gin(name, target, vocabulary, found.source))
@@ -101,6 +100,7 @@ def _check_target(target: Path, force: bool) -> None:
     """Raise UserError for a folder that holds something else than what was imported before."""
     directory = RunDirectory(target)
     if not target.exists():
+        directory.check(target.name, {})
         return
     if not directory.exists() or directory.imported() is None:
         raise UserError(f"{target} is there, and holds no imported checkpoint. Give this one another name: NAME=…")

@@ -19,6 +19,8 @@ from t5xpg.run.checkpoint.checkpointer import CheckpointConfig
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.run.loggers import Logger
 
+_MOST_STEPS = 2**31 - 1  # by an int32 of the optimiser
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -65,6 +67,8 @@ class Experiment:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"Experiment.{name} must be a positive integer, not {value!r}.")
+        if self.total_steps > _MOST_STEPS:
+            raise UserError(f"TRAIN_STEPS is {self.total_steps:,}; steps are counted to {_MOST_STEPS:,}.")
         if not isinstance(self.skip_nonfinite, int) or isinstance(self.skip_nonfinite, bool) or self.skip_nonfinite < 0:
             raise UserError(f"SKIP_NONFINITE is {self.skip_nonfinite!r}: it must be a whole number of at least 0.")
         if not isinstance(self.max_cut_share, int | float) or not 0 <= self.max_cut_share <= 1:

@@ -46,7 +46,7 @@ class Reader:
             self._cannot_read(f"The gin file {name} includes itself{place}.")
         else:
             try:
-                text = found.read_text(encoding="utf-8")
+                text = found.read_text(encoding="utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 self._cannot_read(f"The gin file {name} cannot be read: {error}{place}.")
                 return

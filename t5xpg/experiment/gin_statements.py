@@ -81,7 +81,7 @@ def statements(
     if file.resolve() in including:
         raise UserError(f"{file} includes itself.")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"There is no gin file {file}.") from None
     except UnicodeDecodeError as error:

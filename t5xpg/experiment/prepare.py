@@ -180,7 +180,6 @@ def _exporting(name: str) -> Iterator[None]:
 def _exported(need: Data) -> Manifest:
     """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
     folder = paths.data_directory()
-    files.remove_abandoned(folder)
     if need.dataset not in find_manifests(folder):
         with _exporting(need.dataset):
             if need.dataset not in find_manifests(folder):  # another process may have made it in the meantime

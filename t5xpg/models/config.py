@@ -9,6 +9,7 @@ REMAT_POLICIES = ("none", "dots", "full")
 _SIZES = (
     "vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers", "mlp_dim",
 )  # fmt: skip
+MOST_LAYERS = 1_000  # of a stack: every layer is described before anything is computed
 ACTIVATIONS = ("gelu", "relu", "silu", "swish", "tanh", "linear")
 
 
@@ -63,6 +64,7 @@ class T5Config:
 
         for name in _SIZES:
             check(is_count(getattr(self, name)), name, "a whole number of at least 1")
+            check("layers" not in name or getattr(self, name) <= MOST_LAYERS, name, f"at most {MOST_LAYERS:,}")
         check(chunk is None or is_count(chunk), "attention_chunk_size", "None or a whole number of at least 1")
         for name in ("relpos_bias_in_every_layer", "scan_layers"):
             check(isinstance(getattr(self, name), bool), name, "True or False")

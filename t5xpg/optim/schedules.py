@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from t5xpg.base.errors import UserError
 
+_LARGEST_FLOAT32 = float(jnp.finfo(jnp.float32).max)
 Step = int | jax.Array
 Schedule = Callable[[Any], jax.Array]
 
@@ -23,6 +24,9 @@ class Constant:
 
     value: float
     warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.value, "Constant.value")
 
     def __call__(self, step: Step) -> jax.Array:
         return jnp.float32(self.value) * _warmup(_float(step), self.warmup_steps)
@@ -42,6 +46,7 @@ class InverseSquareRoot:
     minimum: float = 1e-8
 
     def __post_init__(self) -> None:
+        _check_rate(self.base_learning_rate, "InverseSquareRoot.base_learning_rate")
         if self.warmup_steps < 1:
             raise UserError(f"InverseSquareRoot.warmup_steps is {self.warmup_steps}; it has to be 1 or more.")
 
@@ -63,6 +68,7 @@ class _Decay:
     final_fraction: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_rate(self.peak, f"{type(self).__name__}.peak")
         if self.warmup_steps < 0 or self.total_steps <= self.warmup_steps:
             raise UserError(
                 f"{type(self).__name__}: total_steps is {self.total_steps} and warmup_steps is {self.warmup_steps}; "
@@ -111,3 +117,8 @@ def _float(step: Step) -> jax.Array:
 def _warmup(t: jax.Array, warmup_steps: int) -> jax.Array:
     """1 from `warmup_steps` on."""
     return jnp.minimum(t / jnp.float32(warmup_steps), jnp.float32(1)) if warmup_steps > 0 else jnp.float32(1)
+
+
+def _check_rate(rate: object, name: str) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= _LARGEST_FLOAT32:
+        raise UserError(f"{name} is {rate!r}; a learning rate is a finite number of at least 0.")

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, remove_abandoned, write_atomically, write_json
+from t5xpg.base.files import copy_file, read_json, remove_abandoned, write_json
 from t5xpg.base.paths import shown
+from t5xpg.run.checkpoint.folders import require_path_for_orbax
 from t5xpg.run.records import to_json
 
 _FORMAT = 1
@@ -104,7 +105,8 @@ class RunDirectory:
             raise UserError(self.mismatch(found, identity.get("settings", {})))
 
     def _check_no_stranger(self) -> None:
-        """Raise UserError where the path is no folder, or one that holds other files than a run's and no run."""
+        """Raise UserError where the path can be no run's, or is a folder that holds other files and no run."""
+        require_path_for_orbax(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, and a run directory a folder. Name another one with RUN=…")
         if not self.path.is_dir() or self.exists():
@@ -123,8 +125,7 @@ class RunDirectory:
     def keep_model(self, file: str | None) -> None:
         """Copy the model of the run's vocabulary: without it, nobody would know what the parameters speak of."""
         if file is not None and not self.vocabulary_model.exists():
-            with write_atomically(self.vocabulary_model) as copy:
-                copy.write(Path(file).read_bytes())
+            copy_file(Path(file), self.vocabulary_model)
 
     def start(
         self,

@@ -158,6 +158,17 @@ class TensorBoardWriter(Closing):
         self._writer.close()
 
 
+def open_tensorboard(directory: Path, after_step: int, say: Callable[[str], None]) -> "TensorBoardWriter | Unwritten":
+    """The writer; where its library finds no shared memory, a line says so and nothing is written."""
+    try:
+        return TensorBoardWriter(directory, after_step)
+    except OSError as error:
+        if error.filename is not None:  # the directory
+            raise
+        say(f"without TensorBoard, whose writer needs shared memory: /dev/shm cannot be used ({error.strerror})")
+        return Unwritten()
+
+
 class Unwritten:
     """Stands where a process writes no records: in the place of either writer."""
 

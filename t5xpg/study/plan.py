@@ -73,7 +73,7 @@ _AnyPlan = TypeVar("_AnyPlan", bound=Plan)
 def read(file: Path, model: type[_AnyPlan]) -> _AnyPlan:
     """The plan in a TOML file. Raises UserError that names the file and every mistake in it, with its line."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: {error}") from None

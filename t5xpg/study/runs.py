@@ -12,16 +12,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
+from t5xpg.base.signals import ENDS_WITH_INPUT
 from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import run_identity
 from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric, Values, values_of
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
@@ -90,10 +93,9 @@ class Run:
         return identity
 
     def check(self) -> None:
-        """Raise UserError where the plan has a mistake, or the folder holds a run with other settings."""
+        """Raise UserError where the plan has a mistake, or the folder can be no run's or is another's."""
         identity = run_identity(self.experiment, DataIdentity(data={}))
-        if self.directory.exists():
-            self.directory.check(self.loaded.name, {name: identity[name] for name in ("seed", "settings")})
+        self.directory.check(self.loaded.name, {name: identity[name] for name in ("seed", "settings")})
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,11 @@ def outcome(run: Run) -> Outcome:
     # a run can end early, when evaluations no longer become better
     ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
     whole = bool(validation) and validation[-1]["step"] == run.steps
+    saved = step in saved_steps(directory.checkpoints)  # or the run was killed behind its last record
     target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
     measured = [(record["step"], values) for record in records if (values := values_of(record))]
-    return Outcome(step, validation, target_tokens, diverged, diverged or ended or whole, measured)
+    done = diverged or ((ended or whole) and saved)
+    return Outcome(step, validation, target_tokens, diverged, done, measured)
 
 
 def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: str) -> list[str]:
@@ -143,10 +147,17 @@ def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: 
     return [sys.executable, "-m", "t5xpg", "train", experiment, *overrides, f"--run={path.absolute()}", *more]
 
 
-def start_logged(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process without input whose output and errors are appended to `log`. options: of subprocess.Popen."""
+def start_logged(
+    command: Sequence[str], log: Path, env: Mapping[str, str] = os.environ, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a process whose output and errors are appended to `log`. options: of subprocess.Popen.
+
+    Its input is a pipe that nothing is written into, and that the system closes however this process ends: one that
+    calls `end_with_parent` is then asked to stop.
+    """
+    streams: Any = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**env, ENDS_WITH_INPUT: "1"}}
     with log.open("ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options)
+        return subprocess.Popen(command, stdout=output, **streams, **options)
 
 
 def ended_message(what: str, code: int | None, log: Path) -> str:
@@ -204,6 +215,9 @@ class _Process:
         self._step = outcome(run).step
         run.path.mkdir(parents=True, exist_ok=True)
         command = train_command(run.experiment_name, run.overrides, run.path)
+        # the trainer of a sweep that was killed may still be saving its step
+        with locks.hold(run.path / ".lock", doing=f"starting {run.name}", instead="", wait=progress.print):
+            pass
         # a session of its own: Ctrl-C is passed on once, by `stop`
         self._process = start_logged(command, self._log, start_new_session=True)
         if cores is not None:

@@ -14,7 +14,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.loggers import Logger, StartedRun
 from t5xpg.run.loggers.fanout import LoggerFanout, start_threads
 from t5xpg.run.metrics import Window
-from t5xpg.run.records import Closing, JsonlWriter, TensorBoardWriter, Unwritten, to_json
+from t5xpg.run.records import Closing, JsonlWriter, Unwritten, open_tensorboard, to_json
 from t5xpg.train import nonfinite
 from t5xpg.train.nonfinite import NonFinite
 
@@ -48,7 +48,7 @@ class RunRecords(Closing):
         self._timing.truncate_after(kept)
         files = (directory.metrics_jsonl, directory.timing_jsonl)
         threads = start_threads(loggers, started, *files, log) if written else ()
-        tensorboard = TensorBoardWriter(directory.tensorboard, after_step=kept) if written else Unwritten()
+        tensorboard = open_tensorboard(directory.tensorboard, kept, log) if written else Unwritten()
         self._loggers = LoggerFanout(tensorboard, threads)
 
     def keep_nonfinite(self, found: NonFinite, metrics: Mapping[str, Any]) -> Path:

@@ -1,19 +1,23 @@
 """All of a run that is resumed, as one value: a checkpoint holds it, and nothing else of a run changes."""
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
 from t5xpg.base import phases
+from t5xpg.data.stream.client import BatchStream, NoBatchYetError
+from t5xpg.distributed.group import Stop
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import Best, Values, values_of
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.metrics import Window
 
 Position = dict[str, np.ndarray]  # in the data, see `Stream.state`
+_SLOW_BATCH = 10.0  # seconds
 
 
 @dataclass
@@ -48,6 +52,18 @@ class RunState:
         metrics = {name: math.nan if value is None else value for name, value in self.measured.items()}
         meta = {**meta, "window": self.window.to_json(), "skipped": self.skipped}
         checkpointer.save(self.step, self.train, position, meta, metrics or None, passing=passing)
+
+    @contextlib.contextmanager
+    def waiting_for_batches(self, stream: BatchStream, checkpointer: Checkpointer, stop: Stop) -> Iterator[None]:
+        """End the block where a stop is requested and there is no batch: to save, the position of the data is needed.
+
+        At once where every step is saved; otherwise after what a slow batch may take.
+        """
+        stream.gives_up = lambda: (
+            stop.overdue(_SLOW_BATCH) or (stop.overdue(0.0) and self.step in (0, *checkpointer.steps()))
+        )
+        with contextlib.suppress(NoBatchYetError):
+            yield
 
     def advance(self, train: TrainState) -> None:
         """Take the state after one more update."""

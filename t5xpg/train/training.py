@@ -115,8 +115,9 @@ def train(
             with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled, request) as opened:
                 if opened is not None:  # Loop.
                     run, at = opened
-                    loop(run, at, stop, end)
-                    reached = at.step
+                    with at.waiting_for_batches(run.stream, checkpointer, stop):
+                        loop(run, at, stop, end)
+                    reached = checkpointer.latest() or 0
         if stop.number is not None and reached < end and not best.ends(reached):
             saved = f"after step {reached:,}, which is saved" if reached else "before the first step"
             print(f"stopped {saved}; the same command goes on from there", flush=True)

@@ -1,12 +1,14 @@
 import errno
 import os
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base import files
 from t5xpg.base.errors import UserError
+from tests.workplace import REPOSITORY
 
 
 def names(folder: Path) -> list[str]:
@@ -104,6 +106,18 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert (tmp_path / "folder" / "a.txt").read_text() == "the only one"
 
 
+@pytest.mark.process
+def test_what_killed_exports_and_reports_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
+    (tmp_path / left_by(DEAD, "export")).mkdir()
+    with files.directory_atomically(tmp_path / "export"):
+        (written,) = names(tmp_path)
+        assert any(fnmatch(written, pattern) for pattern in ignored)
+    (tmp_path / left_by(DEAD, "README.md")).touch()
+    with files.replaced_together(tmp_path / "README.md"):
+        assert names(tmp_path) == ["export"]
+
+
 def test_the_end_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert files.last_lines(log, 3) == []
@@ -129,7 +143,7 @@ def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
 def test_objects_of_json_files(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert files.json_object_of(path) == files.json_object_if_any(path) == {}
-    for text, value in (('{"a": 1}', {"a": 1}), ("[1]", {})):
+    for text, value in (('{"a": 1}', {"a": 1}), ('\ufeff{"a": 1}', {"a": 1}), ("[1]", {})):
         path.write_text(text)
         assert files.json_object_of(path) == files.json_object_if_any(path) == value
     for damaged in (b"{", b"\xff", b"[" * 100_000):

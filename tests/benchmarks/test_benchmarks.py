@@ -77,6 +77,14 @@ def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert in_process(["-c", code], environment={"X": None}) == {"x": "None"}
     with pytest.raises(NotMeasuredError, match="failed: ValueError: broken"):
         output_of(["-c", "raise ValueError('broken')"])
+    ended = "a.InductorError: C++ compile error\n\ng++ -I a b/c.h\ng++: error: b/c.h: No such file\n\nSet TORCH_LOGS=1"
+    cause = r"failed: a\.InductorError: C\+\+ compile error; g\+\+: error: b/c\.h: No such file$"
+    with pytest.raises(NotMeasuredError, match=cause):
+        output_of(["-c", f"import sys; sys.exit({ended!r})"])
+    (tmp_path / "a folder" / "bin").mkdir(parents=True)
+    (tmp_path / "a folder" / "bin" / "python").symlink_to(sys.executable)
+    printed = output_of(["-c", "import sys; print(sys.orig_argv[0])"], python=tmp_path / "a folder" / "bin" / "python")
+    assert " " not in printed
     with pytest.raises(NotMeasuredError, match="more than"):
         output_of(["-c", "import time; time.sleep(60)"], seconds=0.1)
     with pytest.raises(NotMeasuredError, match="bench-peers") as raised:

@@ -57,6 +57,7 @@ def test_every_command_has_a_function_and_options_of_its_own() -> None:
         ("import", "CHECKPOINT=a b/c|NAME=mine|OPTIMIZER=1", ["a b/c", "--name=mine", "--optimizer"]),
         ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",
          ["byt5_tiny_demo", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
+        ("train", "EXP=-h|RUN=mine", ["--run=mine", "--", "-h"]),
         ("clean-runs", "", []),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -120,7 +121,9 @@ def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     assert make(folder, "install") == "make: Nothing to be done for 'install'.\n"
     assert called(folder, "check") == ["check", "byt5_tiny_demo"]
     assert called(folder, "install", "MACHINE=cuda", f"PYTHON={sys.executable}") == ["cuda"]
-    (folder / ".venv" / ".installed-tpu").unlink()
+    (folder / ".venv" / ".installed-tpu").rename(folder / ".venv" / ".installing-tpu")
+    assert called(folder, "install", f"PYTHON={sys.executable}") == ["tpu"]
+    (folder / ".venv" / ".installing-tpu").unlink()
     program(folder / "tools" / "nvidia-smi")
     path = f"{folder}/tools{os.pathsep}{os.environ['PATH']}"
     assert called(folder, "install", f"PYTHON={sys.executable}", PATH=path) == [
@@ -133,7 +136,9 @@ def test_unknown_machines_and_missing_pythons_are_said(folder: Path) -> None:
     for machine in ("gpu", "cpu tpu", "%"):
         said = make(folder, "install", f"MACHINE={machine}", code=2)
         assert f"MACHINE={machine} is none of: apple cpu cuda tpu." in said
-    assert "name one with PYTHON=/path/to/python3" in make(folder, "install", "MACHINE=tpu", "PYTHON=", code=2)
+    for python in ("", "/nonexistent", "/tmp"):
+        said = make(folder, "install", "MACHINE=tpu", f"PYTHON={python}", code=2)
+        assert "name one with PYTHON=/path/to/python3" in said
 
 
 @process
@@ -152,23 +157,42 @@ def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
     assert (folder / ".venv" / "bin" / "python").exists()
 
 
-def test_an_environment_is_marked_with_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installer = program_of("requirements/install.py")
+@pytest.fixture
+def installer() -> ModuleType:
+    return program_of("requirements/install.py")
+
+
+def test_an_environment_is_marked_with_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: ModuleType
+) -> None:
     monkeypatch.setattr(installer, "REPOSITORY", tmp_path)
     monkeypatch.setattr(installer, "make_environment", lambda folder: folder / "bin" / "python")
     (tmp_path / ".venv").mkdir()
     marks: list[list[str]] = []
 
-    def installed(*_: object) -> None:
-        marks.append(sorted(path.name for path in (tmp_path / ".venv").iterdir()))
+    def marked() -> list[str]:
+        return sorted(path.name for path in (tmp_path / ".venv").iterdir())
 
-    monkeypatch.setattr(installer, "install", installed)
+    monkeypatch.setattr(installer, "install", lambda *_: marks.append(marked()))
     for name in ("cuda", "cpu", "cpu"):
         monkeypatch.setattr(sys, "argv", ["install.py", name])
         installer.main()
-    # while another kind is being installed, none is there; a repetition does not forget what was chosen
-    assert marks == [[], [], [".installed-cpu"]]
-    assert [path.name for path in (tmp_path / ".venv").iterdir()] == [".installed-cpu"]
+        assert marked() == [f".installed-{name}"]
+    # what is begun is not installed, and an interruption does not forget what was chosen
+    assert marks == [[".installing-cuda"], [".installing-cpu"], [".installing-cpu"]]
+
+
+@process
+def test_an_install_that_did_not_end_begins_anew(tmp_path: Path, installer: ModuleType) -> None:
+    python = installer.make_environment(tmp_path)
+    (tmp_path / ".installed-cpu").touch()
+    package = tmp_path / "lib" / "numpy.dist-info"
+    package.touch()
+    assert installer.make_environment(tmp_path) == python
+    assert package.exists()
+    (tmp_path / ".installed-cpu").rename(tmp_path / ".installing-cpu")
+    assert installer.make_environment(tmp_path) == python
+    assert not package.exists()
 
 
 @process

@@ -81,6 +81,25 @@ def test_an_umt5_that_transformers_4_wrote(runs: Path, tmp_path: Path) -> None:
     assert np.abs(logits_of(loaded, params, answers) / 4 - answers["logits"]).max() < 1e-4
 
 
+def test_links_out_of_the_folder_and_permissions(runs: Path, folder: Path, tmp_path: Path) -> None:
+    kept = folder / "tokenizer_config.json"
+    kept.chmod(0o600)
+    kept.rename(folder / "the_config.json")
+    kept.symlink_to("the_config.json")
+    run = import_checkpoint(str(folder), runs)
+    assert (run / "tokenizer" / kept.name).stat().st_mode & 0o777 == 0o600
+    (folder / "the_config.json").rename(tmp_path / "secret")
+    kept.unlink()
+    kept.symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=f"{kept.name} is a link to {tmp_path / 'secret'}, outside of {folder}"):
+        import_checkpoint(str(folder), runs, force=True)
+    snapshot = tmp_path / "hub" / "snapshots" / "0123"
+    shutil.copytree(FAMILIES / SOURCE, snapshot)
+    (snapshot / kept.name).rename(tmp_path / "hub" / "blob")
+    (snapshot / kept.name).symlink_to("../../blob")
+    assert import_checkpoint(str(snapshot), runs, name="of_the_hub")
+
+
 def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = import_checkpoint(str(folder), runs, name="mine")
     said = capsys.readouterr().out

@@ -56,6 +56,12 @@ def test_every_fragment_builds(tmp_path: Path, kind: str, name: str) -> None:
     experiment.optimizer.transformation(experiment.model.logical_axes())
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    file = Path(write_gin(tmp_path))
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert config.load(str(file)).experiment.total_steps == 1000
+
+
 def test_layers_and_meshes_make_no_other_run(tmp_path: Path) -> None:
     """A run goes on, and is evaluated, with scanned layers, another policy and another mesh."""
     file = write_gin(tmp_path)
@@ -280,6 +286,7 @@ MISTAKES = {
     "BATCH_SIZE=%BATCHSIZE": "%BATCHSIZE is used .* nowhere set. Did you mean BATCH_SIZE",
     "DTYPE=bf16": "Did you mean bfloat16",
     "TRAIN_STEPS=0": "total_steps must be a positive integer, not 0",
+    "TRAIN_STEPS=100000000000000000000": "steps are counted to 2,147,483,647",
     "TRAIN_STEPS=True": "must be a whole number, not True",
     "TRAIN_STEPS=%TRAIN_STEPS": "TRAIN_STEPS is a part of itself",
     "TRAIN_STEPS=1\0": "gin cannot read it",

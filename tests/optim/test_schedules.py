@@ -64,6 +64,10 @@ def test_mistakes_are_named():
         Linear(1.0, 0)
     with pytest.raises(UserError, match="warmup_steps is 0"):
         InverseSquareRoot(1.0, 0)
+    for schedule in (Constant, lambda rate: Cosine(rate, 10), lambda rate: Linear(rate, 10), InverseSquareRoot):
+        for rate in (-0.1, float("inf"), float("nan"), 1e39, 10**400):
+            with pytest.raises(UserError, match="a learning rate is a finite number of at least 0"):
+                schedule(rate)
     with pytest.raises(UserError, match="learning_rate is '1e-3'"):
         as_schedule("1e-3")
     assert float(as_schedule(0.5)(3)) == 0.5

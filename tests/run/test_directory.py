@@ -43,6 +43,13 @@ def test_every_start_is_added_and_the_identity_stays(tmp_path: Path) -> None:
     assert RunDirectory(tmp_path / "run").read() == second
 
 
+@pytest.mark.parametrize("name", ["a[b", "a\\b", "a*b"])
+def test_folders_that_orbax_takes_for_patterns_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"has .* in its name, which Orbax.* takes for a pattern\. .*RUN=… or T5XPG"):
+        start(tmp_path / name / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
     before = start(tmp_path / "run")
     other = {

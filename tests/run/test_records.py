@@ -1,4 +1,6 @@
+import errno
 import math
+import multiprocessing
 import struct
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue
-from t5xpg.run.records import JsonlWriter, TensorBoardWriter, read_jsonl
+from t5xpg.run.records import JsonlWriter, TensorBoardWriter, open_tensorboard, read_jsonl
 
 
 def test_records_are_readable_at_once_and_exact(tmp_path: Path) -> None:
@@ -88,6 +90,16 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     ]
     assert sorted(values) == [(10, "train/loss", 2.5), (10, "train/steps", 3.0), (11, "loss", 2.25)]
     assert [event.step for event in read if event.session_log.status == 1] == [11]  # hides steps from 11 on
+
+
+def test_without_shared_memory_there_is_no_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(multiprocessing, "Queue", refused)
+    said: list[str] = []
+    open_tensorboard(tmp_path, 0, said.append).scalars(10, {"loss": 1.0})
+    assert said[0].endswith("/dev/shm cannot be used (Read-only file system)")
 
 
 def test_metrics_of_all_kinds_as_events(tmp_path: Path) -> None:

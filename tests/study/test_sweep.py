@@ -93,6 +93,17 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
     assert {file for file in written if file.parent == lost.parent} == written
 
 
+def test_a_run_that_was_killed_before_its_last_checkpoint_is_not_done(
+    done: tuple[Workplace, Sweep, str], tmp_path: Path
+) -> None:
+    sweep = Sweep(done[1].experiment, shutil.copytree(done[1].folder, tmp_path / "runs"))
+    run = sweep.runs()[2]
+    shutil.rmtree(run.directory.checkpoints / "4")
+    assert not runs.outcome(run).done
+    board = sweep.collect(sweep.runs())
+    assert (board["runs_done"], board["final"][0]["loss"]) == (3, [])
+
+
 def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> None:
     board = done[1].collect(done[1].runs())
     assert (board["runs"], board["runs_done"]) == (4, 4)

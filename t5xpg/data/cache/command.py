@@ -18,6 +18,7 @@ from typing import Any
 
 from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
+from t5xpg.base.paths import require_no_pattern
 from t5xpg.base.progress import Progress
 from t5xpg.data.cache import memory, record
 from t5xpg.data.cache.definition import package_digests
@@ -30,8 +31,6 @@ __all__ = ["COMPLETED", "DEFAULT_RUNNER", "MissingTextError", "cache_task", "pro
 
 DEFAULT_RUNNER = LOCAL
 _NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
-# SeqIO and Beam take a cache's path for a pattern.
-_WILDCARDS = set("*?[]{}\\")
 
 
 def cache_task(
@@ -155,12 +154,7 @@ def _check_names(task: str, cache_dir: Path) -> None:
             f"There is no task or mixture named {task!r}: names have letters, digits and underscores, and dots and "
             "colons inside."
         )
-    path = str(cache_dir.absolute())
-    if wrong := sorted(_WILDCARDS & set(path)):
-        raise UserError(
-            f"The cache folder {path} has {' and '.join(wrong)} in its name, which SeqIO takes for a pattern. Name "
-            "another folder: T5XPG_CACHE_DIR=…"
-        )
+    require_no_pattern(cache_dir, "*?[]{}\\", "SeqIO", "T5XPG_CACHE_DIR=…")
 
 
 def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:

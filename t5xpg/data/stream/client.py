@@ -32,6 +32,7 @@ from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
+_LOOK_SECONDS = 0.2
 _FILES = "files"  # what the source files were: the data process compares
 
 
@@ -56,11 +57,16 @@ class TaskDescription:
         return cls(**{**value, **names, "vocabulary": vocabulary, "objective": objective})
 
 
+class NoBatchYetError(Exception):
+    """A stream was told to give up waiting."""
+
+
 class BatchStream(Iterator[Batch]):
     """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
 
     shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes. identity: what decides the
     batches, as JSON. batches_read: how many `__next__` has returned. waited: seconds that it has waited, in total.
+    gives_up: asked while it waits for one.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class BatchStream(Iterator[Batch]):
         self.identity = dict(identity)
         self.batches_read = 0
         self.waited = 0.0
+        self.gives_up: Callable[[], bool] = lambda: False
         self._prefetch = prefetch
         self._ahead: deque[Future[Batch | None]] = deque()  # batches from `batches_read` on; None behind the last one
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
@@ -88,12 +95,16 @@ class BatchStream(Iterator[Batch]):
         """Batch `number`, in the thread that reads ahead; None behind the last batch of a finite stream."""
 
     def __next__(self) -> Batch:
-        """The next batch: `rows_per_shard` rows for each of `shards`. Raises whatever reading it has raised."""
+        """The next batch: `rows_per_shard` rows for each of `shards`. Raises whatever reading it has raised, and
+        NoBatchYetError where `gives_up` says so: the stream is as it was then."""
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
         start = time.perf_counter()
         try:
+            while not concurrent.futures.wait([self._ahead[0]], _LOOK_SECONDS).done:
+                if self.gives_up():
+                    raise NoBatchYetError
             batch = self._ahead[0].result()
         finally:
             self.waited += time.perf_counter() - start

@@ -7,6 +7,7 @@ names, dtypes and shapes of arrays), then the bytes of the arrays. Each request 
 import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -28,6 +29,7 @@ Arrays = dict[str, np.ndarray]
 _PREFIX = struct.Struct("<II")
 _MARK = 0x54355847
 _TAIL_LINES = 20
+_PATIENCE = 30.0  # seconds of waiting for an answer
 # what the data process needs to be there before its first import
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
@@ -118,6 +120,8 @@ class DataProcess:
             self._raise_if_closed()
             try:
                 send(self._connection, message, arrays)
+                while not select.select([self._connection], [], [], _PATIENCE)[0]:
+                    self._say_if_stopped()
                 reply, out = receive(self._connection)
             except (OSError, EOFError):
                 self._raise_if_closed()
@@ -130,6 +134,13 @@ class DataProcess:
         if "error" in reply:
             raise DataProcessError(f"The data process failed: {reply['text']}\n{reply['detail']}")
         return reply, out
+
+    def _say_if_stopped(self) -> None:
+        """Print a line where the process was stopped by a signal, as far as the system says."""
+        with contextlib.suppress(OSError):  # another system than Linux
+            if Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].startswith("T"):
+                line = f"\nwaiting for the data process, which was stopped; let it go on: kill -CONT {self.pid}"
+                print(line, file=sys.stderr, flush=True)
 
     def is_running(self) -> bool:
         """Whether it has not ended."""

@@ -124,9 +124,12 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
             # parquet is read from its end, which a compressed stream is slow or unable to reach
             packed = path.suffix.lower() in _OPENERS
             table = pyarrow.parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
+            names = table.schema_arrow.names
             for column in columns:
-                if column not in table.schema_arrow.names:
-                    raise UserError(f'{path} has no column "{column}".{nearest(column, table.schema_arrow.names)}')
+                if names.count(column) > 1:
+                    raise UserError(f'{path} has {names.count(column)} columns "{column}": expected one.')
+                if column not in names:
+                    raise UserError(f'{path} has no column "{column}".{nearest(column, names)}')
             batches = table.iter_batches(batch_size=1024, columns=list(columns))
             rows = (zip(*(batch.column(one).to_pylist() for one in columns), strict=True) for batch in batches)
             for number, row in enumerate(itertools.chain.from_iterable(rows), 1):

@@ -17,7 +17,7 @@ from typing import Any
 
 from t5xpg.base import digests
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import read_json, remove_abandoned, write_json
 from t5xpg.data.text.labelled import TEXT
 
 SPLITS = ("train", "validation", "test")
@@ -184,9 +184,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def find_manifests(data_dir: Path) -> dict[str, Path]:
-    """The folders of all exports below `data_dir` by name, sorted. Nothing is read."""
-    if not data_dir.is_dir():
-        return {}
+    """The folders of all exports below `data_dir` by name, sorted. Nothing is read.
+
+    One that a killed export had moved aside, to replace it, is put back first.
+    """
+    remove_abandoned(data_dir)
     return {path.parent.name: path.parent for path in sorted(data_dir.glob(f"[!.]*/{MANIFEST}"))}
 
 

@@ -13,10 +13,12 @@ parameters, "state/step", "state/param_states/…" the optimiser's), or those of
 
 import ast
 import json
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import tensorstore
 from flax import serialization
 from flax.traverse_util import flatten_dict
 
+from t5xpg.base.environment import memory_limit
 from t5xpg.base.errors import UserError
 from t5xpg.data.tensorflow_checkpoint import INDEX, TensorFlowCheckpoint
 
@@ -36,15 +39,18 @@ _PLACEHOLDER = "PLACEHOLDER://"
 _SPEC = {"driver", "kvstore", "metadata"}
 _STEP = re.compile(r"checkpoint_(\d{1,18})")
 _FILE = re.compile(rf"(^|\.){MESSAGE}(_\d{{1,18}})?$")
+_SHOWN_FILES = 50
+_SMALL_CHUNK = 1 << 20  # numbers
 _OF_TENSORFLOW = b"model_checkpoint_path"
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array that is read when `read` is called."""
+    """An array that is read when `read` is called. missing: names files of it that are not there, the first of many."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
+    missing: Callable[[], Iterable[str]] = tuple
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,13 @@ class StoredCheckpoint:
     kind: str
     arrays: Mapping[str, StoredArray]
     files: tuple[Path, ...]
+
+
+def require_whole(arrays: Iterable[StoredArray]) -> None:
+    """Raise UserError where files of the arrays are not there, naming them."""
+    if names := [name for array in arrays for name in array.missing()]:
+        listed = ", ".join(names[:_SHOWN_FILES]) + (" …" if len(names) > _SHOWN_FILES else "")
+        raise UserError(f"The checkpoint is not whole: files are missing. Copy them, too: {listed}")
 
 
 def holds_checkpoint(path: Path) -> bool:
@@ -191,11 +204,27 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         store = {"driver": "ocdbt", "base": store, "path": f"{name}/"}
 
     def opened() -> Any:
+        where = folder if name is None else f"{name} in {folder}"
+        spec = {"driver": driver, "kvstore": store, "fill_missing_data_reads": False}
         try:
-            return tensorstore.open({"driver": driver, "kvstore": store}, open=True, read=True).result()
+            array = tensorstore.open(spec, open=True, read=True).result()
         except ValueError as error:
-            where = folder if name is None else f"{name} in {folder}"
             raise UserError(f"{where} cannot be read: {str(error).splitlines()[0][:200]}") from None
+        chunk = _chunk(array)
+        if shape not in (None, array.shape) or math.prod(chunk) > max(math.prod(array.shape), _SMALL_CHUNK):
+            raise UserError(f"{where} is {array.shape} in parts of {chunk}: no such array was written with the others.")
+        if (needed := math.prod(array.shape) * array.dtype.numpy_dtype.itemsize) > (memory_limit() or needed):
+            raise UserError(f"{where} is {array.shape}: {needed / 2**30:,.0f} GiB, more than this machine has.")
+        return array
+
+    def missing() -> Iterator[str]:
+        if name is not None or driver != "zarr":  # what these lack, is found where they are read
+            return iter(())
+        array = opened()
+        counts = map(math.ceil, np.divide(array.shape, _chunk(array)))
+        separator = array.spec().to_json()["metadata"].get("dimension_separator", ".")
+        files = (separator.join(map(str, index)) or "0" for index in np.ndindex(*counts))
+        return islice((f"{folder.name}/{file}" for file in files if not (folder / file).exists()), _SHOWN_FILES + 1)
 
     def read() -> np.ndarray:
         try:
@@ -205,7 +234,11 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         # T5X of before June 2021 wrote bfloat16 as the 16-bit numbers of the same bits
         return array.view(jnp.bfloat16) if array.dtype == np.uint16 else array
 
-    return StoredArray(_shape(opened().shape) if shape is None else shape, read)
+    return StoredArray(_shape(opened().shape) if shape is None else shape, read, missing)
+
+
+def _chunk(array: Any) -> tuple[int, ...]:
+    return array.chunk_layout.write_chunk.shape or ()  # None for a single number
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from t5xpg.base.errors import UserError
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # what the layout without an archive begins with
 _MOST_DESCRIPTION_BYTES = 64 << 20
+_MOST_INSTRUCTIONS = 1 << 20  # some forty describe a tensor
 _DTYPES: Mapping[str, np.dtype] = {
     "FloatStorage": np.dtype("<f4"),
     "DoubleStorage": np.dtype("<f8"),
@@ -147,7 +148,7 @@ class TorchFile(Mapping[str, np.ndarray]):
             described = _value(file, found)
             offsets: dict[str, int] = {}
             for key in _value(file):
-                storage = found[key]
+                storage = found[_text(key)]
                 (count,) = struct.unpack("<q", file.read(8))
                 if count != storage.count:
                     raise ValueError(f"{count} numbers where {storage.count} are described")
@@ -190,7 +191,9 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
         return items
 
     argument: Any  # pickletools gives one of every kind
-    for opcode, argument, _ in pickletools.genops(file):
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if count == _MOST_INSTRUCTIONS:
+            raise ValueError(f"a description of more than {_MOST_INSTRUCTIONS:,} instructions")
         match opcode.name:
             case "PROTO" | "FRAME":
                 pass
@@ -205,9 +208,9 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
             case "TUPLE":
                 stack.append(tuple(since_mark()))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                count = int(opcode.name[-1])
-                items = stack[-count:]
-                del stack[-count:]
+                size = int(opcode.name[-1])
+                items = stack[-size:]
+                del stack[-size:]
                 stack.append(tuple(items))
             case "APPEND":
                 last = stack.pop()
@@ -217,10 +220,10 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
                 stack[-1].extend(more)
             case "SETITEM":
                 item, key = stack.pop(), stack.pop()
-                stack[-1][key] = item
+                stack[-1][_key(key)] = item
             case "SETITEMS":
                 pairs = since_mark()
-                stack[-1].update(zip(pairs[::2], pairs[1::2], strict=True))
+                stack[-1].update(zip(map(_key, pairs[::2]), pairs[1::2], strict=True))
             case "BINPUT" | "LONG_BINPUT":
                 memo[argument] = stack[-1]
             case "MEMOIZE":
@@ -231,7 +234,7 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
                 stack.append(_Name(argument))
             case "STACK_GLOBAL":
                 name, module = stack.pop(), stack.pop()
-                stack.append(_Name(f"{module} {name}"))
+                stack.append(_Name(f"{_text(module)} {_text(name)}"))
             case "BINPERSID":
                 storage = _storage(stack.pop())
                 if storages is not None:
@@ -247,6 +250,18 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
             case other:
                 raise ValueError(f"an instruction that no dict of tensors needs ({other})")
     raise ValueError("it ends too early")
+
+
+def _text(value: Any) -> str:
+    """A text of a pickle. What is built of it by reference can be short in the file and endless to hash or to print."""
+    if not isinstance(value, str):
+        raise ValueError(f"a {type(value).__name__} where a name is expected")
+    return value
+
+
+def _key(value: Any) -> str | int:
+    """A key of a dict."""
+    return value if isinstance(value, int) else _text(value)
 
 
 def _storage(described: Any) -> _Storage:

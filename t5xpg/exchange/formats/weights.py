@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
@@ -93,6 +94,16 @@ def _weight_map(index: Path) -> dict[str, str]:
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
             raise UserError(f"{index} names {file!r}: expected the name of a file beside it.")
     return names
+
+
+def as_float32(name: str, array: np.ndarray) -> np.ndarray:
+    """A weight as float32. Raises UserError for one of whole numbers, and for numbers that are not finite."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise UserError(f"{name} of the checkpoint is of {array.dtype}: weights are floating-point numbers.")
+    array = array.astype(np.float32)
+    if bad := array.size - int(np.isfinite(array).sum()):
+        raise UserError(f"{name} of the checkpoint has {bad:,} of {array.size:,} numbers that are NaN or infinite.")
+    return array
 
 
 def first_names(names: Sequence[str]) -> str:

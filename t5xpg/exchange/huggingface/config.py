@@ -106,7 +106,7 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
     proj = config.get("feed_forward_proj", "gated-gelu" if model_type != "t5" else "relu")
     if proj not in _ACTIVATIONS:
         raise UserError(f"The checkpoint's feed_forward_proj is {proj!r}.{nearest(str(proj), _ACTIVATIONS)}")
-    if abs(_number(config, "layer_norm_epsilon", 1e-6) - 1e-6) > 1e-12:
+    if not abs(_number(config, "layer_norm_epsilon", 1e-6) - 1e-6) <= 1e-12:  # NaN is not either
         raise UserError(f"The checkpoint's layer_norm_epsilon is {config['layer_norm_epsilon']!r}; T5's is 1e-6.")
     for name in ("pad_token_id", "decoder_start_token_id"):
         if config.get(name) not in (None, 0):

@@ -11,7 +11,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.exchange.formats.weights import first_names
+from t5xpg.exchange.formats.weights import as_float32, first_names
 from t5xpg.exchange.huggingface.config import feed_forward_proj, head_factor_to_transformers
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params, T5Config
 
@@ -95,7 +95,7 @@ def params_from_transformers(
         if array.shape != expected:
             wrong.append(f"{source} is {array.shape}, the configuration says {expected}")
             continue
-        array = array.astype(np.float32)
+        array = as_float32(source, array)
         params[ours] = np.ascontiguousarray(array.T if transposed else array)
         if name == _HEAD and head_factor != 1.0:
             params[ours] *= np.float32(head_factor)

@@ -11,6 +11,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.t5x_files import require_whole
+from t5xpg.exchange.formats.weights import as_float32
 from t5xpg.exchange.t5x.mesh_tensorflow import PARAM_STATES, STEP
 from t5xpg.exchange.t5x.params import SCAN_AXIS, StoredState, split_stacked
 from t5xpg.models.model import Params
@@ -43,13 +45,15 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
     stored = state.arrays
     if STEP not in stored or not any(name.startswith(PARAM_STATES) for name in stored):
         raise UserError("The checkpoint has no optimiser: import it without OPTIMIZER=1.")
+    require_whole(array for name, array in stored.items() if name.startswith(PARAM_STATES))
     arrays: dict[str, dict[str, np.ndarray]] = {slot: {} for slot in SLOTS}
     flat = flatten_dict(params, sep="/")
     for name, param in flat.items():
         for slot in SLOTS:
             # Mesh-TensorFlow leaves out those that are not used
-            kept = stored.get(f"{PARAM_STATES}/{name}/{slot}")
-            arrays[slot][name] = np.zeros(UNUSED, np.float32) if kept is None else kept.read().astype(np.float32)
+            key = f"{PARAM_STATES}/{name}/{slot}"
+            kept = as_float32(key, stored[key].read()) if key in stored else np.zeros(UNUSED, np.float32)
+            arrays[slot][name] = kept
         _check_shapes(name, param.shape, {slot: arrays[slot][name].shape for slot in SLOTS})
         momentum = stored.get(f"{PARAM_STATES}/{name}/{_MOMENTUM}")
         if momentum is not None and momentum.shape != UNUSED:

@@ -15,10 +15,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.exchange.formats.t5x_files import TENSORFLOW, StoredArray, StoredCheckpoint
-from t5xpg.exchange.formats.weights import first_names
+from t5xpg.exchange.formats.t5x_files import TENSORFLOW, StoredArray, StoredCheckpoint, require_whole
+from t5xpg.exchange.formats.weights import as_float32, first_names
 from t5xpg.exchange.t5x.mesh_tensorflow import TARGET, share_positions, t5x_name
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import MOST_LAYERS, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
 
@@ -120,9 +120,8 @@ def params_of(state: StoredState, config: T5Config) -> Params:
         raise UserError(f"The checkpoint has {len(unknown)} arrays that such a model lacks: {first_names(unknown)}.")
     if wrong := [f"{name} is {found[name]}, not {shape}" for name, shape in expected.items() if found[name] != shape]:
         raise UserError(f"The arrays of the checkpoint do not go together: {'; '.join(wrong[:5])}.")
-    arrays = {
-        name: np.ascontiguousarray(read().reshape(shape).astype(np.float32)) for name, shape, read in _parts(state)
-    }
+    require_whole(state.params().values())
+    arrays = {name: np.ascontiguousarray(read().reshape(shape)) for name, shape, read in _parts(state)}
     return unflatten_dict(arrays, sep="/")
 
 
@@ -135,13 +134,15 @@ def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[
     """This project's names of the parameters, with their shapes and what reads them, to be called before the next."""
     for name, stored in state.params().items():
         inner, axis = split_stacked(name), state.scan_axis
+        whole = functools.cache(lambda: as_float32(name, stored.read()))  # noqa: B023
         if inner is None:
-            yield name, _joined_shape(name, stored.shape), stored.read
+            yield name, _joined_shape(name, stored.shape), whole
             continue
         if axis is None or len(stored.shape) <= axis:
             raise UserError(f"{name} is {stored.shape}: expected an axis for the layers.")
+        if stored.shape[axis] > MOST_LAYERS:
+            raise UserError(f"{name} is {stored.shape}: {stored.shape[axis]:,} layers, of at most {MOST_LAYERS:,}.")
         shape = _joined_shape(inner[1], stored.shape[:axis] + stored.shape[axis + 1 :])
-        whole = functools.cache(stored.read)
         for layer in range(stored.shape[axis]):
             yield f"{inner[0]}/layers_{layer}/{inner[1]}", shape, lambda: whole().take(layer, axis)  # noqa: B023
 

@@ -36,7 +36,7 @@ from t5xpg.distributed.group import ALONE, Group
 from t5xpg.models.encoder_decoder import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items as checkpoint_items
-from t5xpg.run.checkpoint.folders import CheckpointFolders
+from t5xpg.run.checkpoint.folders import CheckpointFolders, require_path_for_orbax
 from t5xpg.run.records import Closing
 
 PASSING = "passing"  # in the meta of one that is only to go on from
@@ -114,6 +114,7 @@ class Checkpointer(Closing):
         self._config = config
         self._group = group
         self._directory = Path(directory).absolute()
+        require_path_for_orbax(self._directory)
         self._writing: threading.Thread | None = None
         self._error: BaseException | None = None
         if read_only and not self._directory.is_dir():

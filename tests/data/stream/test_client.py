@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from t5xpg.base.files import write_json
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
-from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.client import BatchStream, DataService, NoBatchYetError
 from t5xpg.data.stream.process import DataProcessError
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
 from tests.workplace import REPOSITORY
@@ -212,6 +213,37 @@ def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService
     (sample_folder / "elsewhere").rename(path)
     stream.restore(state)
     assert [hash_batch(next(stream)) for _ in range(3)] == expected
+
+
+def test_who_waits_for_a_batch_can_give_up() -> None:
+    come = threading.Event()
+
+    class Slow(BatchStream):
+        def _read(self, number: int) -> Any:
+            come.wait()
+            return {"number": np.int64(number)}
+
+    stream = Slow(config(), [0], 1, {}, None)
+    stream.gives_up = lambda: True
+    with pytest.raises(NoBatchYetError):
+        next(stream)
+    come.set()
+    assert [next(stream)["number"] for _ in range(2)] == [0, 1]
+    stream.close()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not say so")
+def test_a_data_process_that_is_stopped_is_named(
+    first: DataService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process, "_PATIENCE", 0.2)
+    os.kill(first.pid, signal.SIGSTOP)
+    going_on = threading.Timer(1.0, os.kill, (first.pid, signal.SIGCONT))
+    going_on.start()
+    assert first.describe(config()).name == "sample_one"
+    going_on.join()
+    assert f"kill -CONT {first.pid}" in capsys.readouterr().err
 
 
 @pytest.mark.process

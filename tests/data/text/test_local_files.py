@@ -13,6 +13,7 @@ import pytest
 import zstandard
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.text import local_records
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import parse_fields
 from t5xpg.data.text.lines import LeftOut
@@ -136,6 +137,19 @@ def test_names_file_and_line_of_records_it_cannot_use(tmp_path: Path, files: dic
     with pytest.raises(UserError, match=message) as caught:
         list(records(part, FIELDS))
     assert "\n" not in str(caught.value)
+
+
+def test_parquet_with_columns_of_one_name_and_texts_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
+    with pytest.raises(UserError, match=r'a\.parquet has 2 columns "text": expected one'):
+        list(texts(path))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["short", "a long text"]}), path)
+    monkeypatch.setattr(local_records, "LONGEST_LINE", 10)
+    with pytest.raises(UserError, match=r'row 2: "text" is longer than 0 MiB\. Expected a document a row'):
+        list(texts(path))
 
 
 def test_parquet_without_a_field_or_a_text(tmp_path: Path) -> None:

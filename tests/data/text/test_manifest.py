@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import temporary_prefix
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import (
     Manifest,
@@ -25,6 +27,14 @@ from t5xpg.data.text.sources import LocalFiles
 TEXT = b"x" * 400
 SHA256 = hashlib.sha256(TEXT).hexdigest()
 MANIFEST = Manifest("mine", {"kind": "files"}, {"min_characters": 101}, None, 9, {"train": SplitRecord(3, 400, SHA256)})
+
+
+def test_an_export_that_was_being_replaced_is_found(tmp_path: Path) -> None:
+    aside = tmp_path / f"{temporary_prefix('mine').replace(f'-{os.getpid()}.', f'-{2**22 + 1}.')}abcd.old"
+    (aside / "mine").mkdir(parents=True)
+    write_manifest(aside / "mine", MANIFEST)
+    assert find_manifests(tmp_path) == {"mine": tmp_path / "mine"}
+    assert read_manifest(tmp_path / "mine") == MANIFEST
 
 
 @given(st.text())

@@ -1,5 +1,6 @@
 """Checkpoints that real T5X wrote are read as T5X reads them, and those that are not whole are named."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from flax import serialization
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.formats.t5x_files import T5X, TENSORFLOW, holds_checkpoint, open_checkpoint
+from t5xpg.exchange.formats.t5x_files import T5X, TENSORFLOW, holds_checkpoint, open_checkpoint, require_whole
 from tests.t5x_goldens import CASES, CONTENTS, described, unpack
 
 
@@ -83,6 +84,33 @@ def test_damage_is_said(damage: Callable[[Path], object], message: str, tmp_path
     damage(folder)
     with pytest.raises(UserError, match=message):
         [stored.read() for stored in open_checkpoint(folder).arrays.values()]
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    folder = unpack("t5_1_1", tmp_path) / "checkpoint_5"
+    names = ["target.token_embedder.embedding/0.0", "target.decoder.decoder_norm.scale/0"]
+    for name in names:
+        (folder / name).unlink()
+    arrays = open_checkpoint(folder).arrays
+    with pytest.raises(UserError, match="files are missing.*" + ".*".join(sorted(names))):
+        require_whole([arrays[name] for name in sorted(arrays)])
+    with pytest.raises(UserError, match="is not whole"):
+        arrays["target/token_embedder/embedding"].read()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"chunks": [10**5, 10**6]}, r"is \(\d+, \d+\) in parts of \(100000, 1000000\): no such array"),
+        ({"shape": [10**9, 10**9]}, r"is \(1000000000, 1000000000\)"),
+    ],
+)
+def test_arrays_that_would_take_all_memory(metadata: dict[str, object], message: str, tmp_path: Path) -> None:
+    folder = unpack("t5_1_1", tmp_path) / "checkpoint_5"
+    file = folder / "target.token_embedder.embedding" / ".zarray"
+    file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
+    with pytest.raises(UserError, match=message):
+        open_checkpoint(folder).arrays["target/token_embedder/embedding"].read()
 
 
 def test_a_damaged_orbax_checkpoint_is_said(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats import torch_files
 from t5xpg.exchange.formats.torch_files import TorchFile
 from t5xpg.exchange.formats.weights import files_of, open_weights
 from tests.small_models import FAMILIES
@@ -135,6 +136,31 @@ def test_nothing_is_run(tmp_path: Path, wrap: object) -> None:
 def test_what_is_no_dict_of_tensors(tmp_path: Path, value: object) -> None:
     with pytest.raises(UserError, match=r"named tensors|instead of a dict|no dict of tensors needs"):
         TorchFile(archive(tmp_path / "a.bin", value))
+
+
+DOUBLED = b"\x80\x02)" + b"".join(b"q%ch%c\x86" % (number, number) for number in range(200))
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        (DOUBLED + b"}h\xc7K\x01s.", "a tuple where a name is expected"),  # {t: 1}, t = (t', t'), 200 times
+        (DOUBLED + b"h\xc7\x93.", "a tuple where a name is expected"),
+        (b"\x80\x02" + 101 * b"]" + b".", "more than 100 instructions"),
+    ],
+)
+def test_descriptions_that_would_take_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, described: bytes, message: str
+) -> None:
+    if message.startswith("more"):
+        monkeypatch.setattr(torch_files, "_MOST_INSTRUCTIONS", 100)
+    for path in (tmp_path / "archive.bin", tmp_path / "stream.bin"):
+        path.write_bytes(described)
+    with zipfile.ZipFile(tmp_path / "archive.bin", "w") as file:
+        file.writestr("archive/data.pkl", described)
+    for name in ("archive.bin", "stream.bin"):
+        with pytest.raises(UserError, match=message):
+            TorchFile(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,8 @@ def test_other_values_as_they_are_written() -> None:
         ({"model_type": "longt5"}, "whose layers are not T5's"),
         ({"feed_forward_proj": "gated-gelo"}, "Did you mean gated-gelu"),
         ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-05; T5's is 1e-6"),
+        ({"layer_norm_epsilon": math.nan}, "layer_norm_epsilon is nan; T5's is 1e-6"),
+        ({"num_layers": 10**9}, "num_encoder_layers is 1000000000; it must be at most 1,000"),
         ({"pad_token_id": 3}, "pad_token_id is 3; here it is 0"),
         ({"decoder_start_token_id": 2}, "decoder_start_token_id is 2; here it is 0"),
         ({"vocab_size": "many"}, r"T5Config\.vocab_size is 'many'"),

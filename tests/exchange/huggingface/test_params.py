@@ -43,6 +43,12 @@ def test_half_precision_checkpoints_become_float32():
         ({QUERY: None}, {}, r"lacks 1 of the tensors.*" + QUERY),
         ({"other.weight": np.zeros(1)}, {}, r"has 1 tensors that this configuration lacks: other\.weight"),
         ({QUERY: np.zeros((15, 15))}, {}, rf"{QUERY} is \(15, 15\), the configuration says \(15, 16\)"),
+        (
+            {QUERY: np.zeros((15, 16), np.int64)},
+            {},
+            f"{QUERY} of the checkpoint is of int64: weights are floating-point",
+        ),
+        ({QUERY: np.diag([np.inf] + 15 * [1.0])[:15]}, {}, f"{QUERY} .* has 1 of 240 numbers that are NaN or infinite"),
         ({}, {"num_encoder_layers": 3}, r"lacks 9 of the tensors.* and 4 more"),
     ],
 )
