@@ -11,7 +11,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from t5xpg import commands
 from t5xpg.base import paths
@@ -124,6 +124,10 @@ def _words(text: str, name: str) -> list[str]:
         raise UserError(f"{name}={text}: {error}.") from None
 
 
+def _named(options: Namespace, *names: str) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in names}
+
+
 def _demo(options: Namespace) -> int:
     from t5xpg.study import demo
 
@@ -144,11 +148,8 @@ def _data(options: Namespace) -> None:
         fields=labelled.parse_fields(options.fields) if options.fields else None,
         hub=None if options.hub is None else HuggingFace(options.hub, options.config, options.revision, streamed=True),
         select=None if options.select is None else Selection.parse(options.select),
-        limit=options.limit,
         max_bytes=options.max_mb,
-        force=options.force,
-        on_bad_line=options.on_bad_line,
-        min_characters=options.min_characters,
+        **_named(options, "limit", "force", "on_bad_line", "min_characters"),
     )
 
 
@@ -164,22 +165,13 @@ def _vocab(options: Namespace) -> None:
         record = prepare.copy_vocabulary(
             options.dataset,
             Path(options.tokenizer),
-            name=options.name,
-            extra_ids=options.extra_ids,
-            eos_token=options.eos_token,
-            pad_token=options.pad_token,
-            force=options.force,
+            **_named(options, "name", "extra_ids", "eos_token", "pad_token", "force"),
         )
     else:
         settings = VocabularySettings(
-            size=options.size,
             extra_ids=100 if options.extra_ids is None else options.extra_ids,
-            model=options.model,
-            character_coverage=options.character_coverage,
-            byte_fallback=options.byte_fallback,
-            normalization=options.normalization,
             sample=SampleSize.parse(options.sample),
-            seed=options.seed,
+            **_named(options, "size", "model", "character_coverage", "byte_fallback", "normalization", "seed"),
         )
         record = prepare.train_vocabulary(options.dataset, settings, name=options.name, force=options.force)
     kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
@@ -362,11 +354,7 @@ def _import(options: Namespace) -> None:
     importing.import_checkpoint(
         options.checkpoint,
         paths.runs_directory(),
-        name=options.name,
-        tokenizer=options.tokenizer,
-        sentinels=options.sentinels,
-        optimizer=options.optimizer,
-        force=options.force,
+        **_named(options, "name", "tokenizer", "sentinels", "optimizer", "force"),
     )
 
 
