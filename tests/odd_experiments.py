@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t5xpg import cli
+from t5xpg.experiment import config
+from t5xpg.train import training
 
 EXPERIMENT = """
 from __gin__ import dynamic_registration
@@ -151,7 +153,8 @@ def try_number(number: int, folder: Path) -> str:
     assert bool(cut) == drawn.supervised, said
     whole = folder / "runs" / "whole"
     if drawn.stopped:
-        run("train", str(experiment), "--run=stopped", "--gin.TRAIN_STEPS=2")
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            training.train(config.load(str(experiment)), folder / "runs" / "stopped", until=2)
         _, said = run("train", str(experiment), "--run=stopped")
         assert "4 steps  2 of them in" in said, said
         for name in ("metrics.jsonl", "batches.sha256"):
