@@ -89,7 +89,8 @@ def json_object(line: str, where: str, example: str) -> dict[str, Any]:
         raise BadLineError(f"{where} is not JSON ({reason}). Expected one {example} a line.") from None
     if not isinstance(value, dict):
         raise BadLineError(f"{where} holds a JSON {type(value).__name__}. Expected one {example} a line.")
-    level: list[Any] = [value] if line.count("[") + line.count("{") > _DEEPEST else []
+    is_nested = not {dict, list}.isdisjoint(map(type, value.values()))
+    level: list[Any] = [value] if is_nested and line.count("[") + line.count("{") > _DEEPEST else []
     for _ in range(_DEEPEST + 1):
         if not level:
             return value

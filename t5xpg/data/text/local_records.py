@@ -130,7 +130,9 @@ def _object(line: Line, fields: Sequence[str], example: str) -> Record | None:
     if not text.strip():
         return None
     found = json_object(text, where, example)
-    return _complete(tuple(string_in(found, field, where) for field in fields), fields, where)
+    if len(fields) == 1:
+        return (string_in(found, fields[0], where),)
+    return _complete(tuple([string_in(found, field, where) for field in fields]), fields, where)
 
 
 def _cells(row: tuple[Sequence[Any], str], fields: Sequence[str]) -> Record | None:

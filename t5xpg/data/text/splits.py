@@ -46,11 +46,11 @@ def write_splits(
         count = size = 0
         for row in rows.texts:
             progress.advance()
-            texts = row if isinstance(row, tuple) else (row,)
-            if isinstance(row, str) and (len(row) < min_characters or not row.strip()):
+            if isinstance(row, str) and (len(row) < min_characters or row.isspace()):
                 left_out.counts[short if row.strip() else EMPTY] += 1
                 continue
             if max_bytes is not None:
+                texts = row if isinstance(row, tuple) else (row,)
                 size += sum(len(text.encode("utf-8", errors="replace")) for text in texts)
                 if size > max_bytes:
                     left_out.counts["beyond MAX_MB"] += 1
