@@ -4,6 +4,7 @@ Both survive a kill at any moment: what was written before it can be read, and a
 drops what an earlier process recorded after s, so that the records are those of an unbroken run.
 """
 
+import abc
 import json
 import math
 import time
@@ -16,12 +17,12 @@ from t5xpg.base.files import write_atomically
 from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
 
 
-class Closing:
+class Closing(abc.ABC):
     """A context manager that closes itself."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """What has to be done at the end."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
