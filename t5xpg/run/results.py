@@ -25,6 +25,8 @@ Results = dict[str, Any]
 
 FORMAT = 1
 PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
+# Answers without a model, as evaluation.json names them, and as people do.
+TRIVIAL = {"copy": "copying the input", "majority": "most frequent target"}
 TRAIN_POINTS = 200  # of the thinned training curve
 _CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
 _FACTS_OF_A_START = ("git", "versions", "host", "devices")

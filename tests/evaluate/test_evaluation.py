@@ -99,8 +99,8 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
 def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDirectory) -> None:
     blend.data_log.write_text("a training still writes here\n")
     printed = workplace.run("eval", str(workplace.experiment), *BLEND)
-    assert re.search(r"^  user_repeat +10 +shortest +6$", printed, re.M)
-    assert re.search(r"^  user_repeat +10 +lengths +histogram of 10$", printed, re.M)
+    assert re.search(r"^  user_repeat +10 +shortest +6 +6 +6$", printed, re.M)
+    assert re.search(r"^  user_repeat +10 +lengths +histogram of 10 +- +-$", printed, re.M)
     assert re.search(r"^  small_span_corruption( +\d+\.?\d*){4} +[\d,]+$", printed, re.M)
     assert "warning" not in printed.lower(), printed
     measured = json.loads(blend.evaluation_json.read_text())
@@ -118,6 +118,13 @@ def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDire
     assert set(measured["tasks"]) == {"small_span_corruption", "user_repeat"}
     # the texts have the same bytes as the targets, but for the end token, which stands for none
     assert found["nats_per_byte"] == pytest.approx(measured["tasks"]["user_repeat"]["nats_per_byte"], rel=1e-5)
+    assert re.search(r"^  user_repeat +10 +exact +0 +0 +0\.1$", printed, re.M)  # beside copy and majority
+    trivial = measured["trivial"]["user_repeat"]
+    assert trivial["copy"]["exact"] == 0.0
+    assert trivial["majority"]["exact"] == pytest.approx(0.1)
+    assert trivial["copy"]["bleu"] > trivial["majority"]["bleu"]
+    assert "nats_per_byte" not in trivial["copy"]
+    assert f"(use of its encoder): {measured['encoder_use']:+.3f} nats per target token" in printed
     lines = (blend.evaluation / "predictions" / "user_repeat.jsonl").read_text().split("\n")
     said = [json.loads(line) for line in lines[:-1]]
     assert (said[0]["inputs"], said[0]["target"]) == ("line 7 of validation", "line 7")
