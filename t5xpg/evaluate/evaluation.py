@@ -71,7 +71,7 @@ def evaluate(
     if split is not None and split != config.split:
         config, folder = changed(config, f"SPLIT={split}", split=split), folder / split
     own = folder == directory.evaluation
-    source = _prepared(loaded, directory, config)
+    source = prepared(loaded, directory, config)
     if config.max_batches != directory.read()["identity"].get("settings", {}).get("eval_dataset.max_batches"):
         print(f"EVAL_STEPS={config.max_batches} is for validation in training: all of {config.split} is measured here")
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
@@ -208,7 +208,7 @@ def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivia
     return table + [f"{one.task} was predicted by {settings_text(one.decoding)}" for one in measured if one.decoding]
 
 
-def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
+def prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
     """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
     experiment = loaded.experiment
     if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary

@@ -193,6 +193,32 @@ def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunD
 
 
 @pytest.mark.process
+def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDirectory) -> None:
+    command = [str(workplace.experiment), *BLEND]
+    printed = workplace.run("tune-decoding", *command, "--split=test_2016", "--alphas=0.2", code=1)
+    assert "The split 'test_2016' is for the result" in printed
+    printed = workplace.run("tune-decoding", *command, "--alphas=0.2,x", code=2)
+    assert "0.2,x is no list of numbers" in printed
+    printed = workplace.run("tune-decoding", *command, "--alphas=0,1.5", "--beams=2")
+    tuned = json.loads((blend.path / "tuning.json").read_text())
+    assert (tuned["step"], tuned["split"], tuned["by"]) == (2, "validation", "user_repeat / exact")
+    tried = [(one["decoding"]["num_decodes"], one["decoding"]["alpha"]) for one in tuned["tried"]]
+    assert tried == [(2, 0.0), (2, 1.5)]
+    values = [one["metrics"]["user_repeat / exact"] for one in tuned["tried"]]
+    assert tuned["best"] == tuned["tried"][values.index(max(values))]["decoding"]
+    given = re.search(r'make eval EXP=small RUN=blend GIN="(.*)"$', printed, re.M)
+    assert given is not None
+    workplace.run("eval", *command, *given[1].split())
+    measured = json.loads(blend.evaluation_json.read_text())
+    decoding = dict(measured["predicted"]["user_repeat"]["decoding"])
+    assert decoding.pop("task_feature_lengths") == {"inputs": 64, "targets": 32}
+    assert decoding == tuned["best"] | {"max_decode_length": 32}
+    found = {f"user_repeat / {name}": value for name, value in measured["metrics"]["user_repeat"].items()}
+    best = tuned["tried"][values.index(max(values))]["metrics"]
+    assert best == {name: found[name] for name in best}
+
+
+@pytest.mark.process
 def test_a_cache_that_others_made_is_left_as_it_is(
     workplace: Workplace, blend: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
