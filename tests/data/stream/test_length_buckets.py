@@ -14,7 +14,6 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import LM, PREFIX_LM, hash_batch, longest_array, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples
-from t5xpg.data.stream.client import DataService
 from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.tasks import providers
 
@@ -100,25 +99,6 @@ def test_a_position_between_half_full_buckets_leads_to_the_same_batches() -> Non
         other = opened(settings)
         other.restore(positions[place])
         assert [hash_batch(read(other)) for _ in range(6)] == hashes[place : place + 6], place
-
-
-@pytest.mark.process
-def test_a_position_with_batches_read_ahead(sample_folder: Path) -> None:
-    """Through the data process: batches of several shapes, read ahead, are part of the position."""
-    sys.path.insert(0, str(sample_folder))
-    settings = config(batch_size=4, length_buckets=(100, 150, 240), module_import=("sample_tasks",))
-    try:
-        with DataService() as service:
-            stream = service.open(settings, prefetch=3)
-            for _ in range(5):
-                next(stream)
-            position = stream.state()
-            expected = [hash_batch(next(stream)) for _ in range(8)]
-            other = service.open(settings, prefetch=3)
-            other.restore(position)
-            assert [hash_batch(next(other)) for _ in range(8)] == expected
-    finally:
-        sys.path.remove(str(sample_folder))
 
 
 def test_the_share_of_padding() -> None:
