@@ -20,7 +20,7 @@ from t5xpg.check.finding import Finding, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
 from t5xpg.distributed import hardware
-from t5xpg.experiment import config
+from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.optim import state
@@ -119,12 +119,12 @@ def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
 def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
     rows, parts = experiment.train_dataset.batch_size, experiment.num_microbatches
     try:
-        distributed.check_batch_size(rows, mesh, parts)
+        assembly.check_batches(experiment, mesh)
     except UserError as error:
         yield Finding("batch", str(error), problem=True)
     else:
-        lengths = "/".join(str(length) for length in experiment.lengths.values())
-        yield Finding("batch", f"{rows} x {lengths} tokens in {parts} part{'s' if parts > 1 else ''}")
+        text = f"{experiment.train_dataset.shapes} tokens in {parts} part{'s' if parts > 1 else ''}"
+        yield Finding("batch", text)
     devices = distributed.batch_parts(mesh)
     if experiment.eval_dataset.batch_size != rows and experiment.eval_dataset.batch_size % devices:
         evaluated = f"The batch of the evaluation, {experiment.eval_dataset.batch_size} rows,"

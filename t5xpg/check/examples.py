@@ -58,7 +58,9 @@ def show(
     """
     of_other: dict[str, Any] = {"mixture_or_task_name": task, "objective": None} if task else {}
     of_other |= {"module_import": module_import} if module_import else {}
-    config = dataclasses.replace(config, batch_size=count, num_virtual_shards=1, num_epochs=1, **of_other)
+    config = dataclasses.replace(
+        config, batch_size=count, num_virtual_shards=1, num_epochs=1, length_buckets=None, **of_other
+    )
     with contextlib.redirect_stdout(sys.stderr):
         prepare.prepare(config, needs)
     with DataService() as service:

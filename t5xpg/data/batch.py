@@ -20,6 +20,7 @@ Which of them there are, and how long they are, is the `BatchLayout` of the feat
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -140,6 +141,11 @@ class BatchSpec:
         """Shape and dtype of every array of a batch, by name."""
         lengths = self.layout.lengths(self.task_feature_lengths, self.packed)
         return {name: ((self.batch_size, length), np.dtype(np.int32)) for name, length in lengths.items()}
+
+
+def longest_array(batch: Mapping[str, Any]) -> int:
+    """The length of the longest array of a batch, of NumPy or on devices."""
+    return max((length for array in batch.values() for length in array.shape[1:]), default=0)
 
 
 def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:

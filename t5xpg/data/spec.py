@@ -1,6 +1,8 @@
 """What to read: the description of one stream of batches, as an experiment gives it. Without TensorFlow."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.seeds import check_seed
 from t5xpg.data import objectives
-from t5xpg.data.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of
+from t5xpg.data.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of, longest_array
 from t5xpg.data.objectives import Objective, SpanCorruption
 
 # SpanCorruption: gin files know it as `spec.SpanCorruption`
@@ -16,6 +18,8 @@ __all__ = ["DatasetConfig", "SpanCorruption"]
 
 _BEYOND = 2**63  # no counter of the data libraries holds it
 _MOST_NUMBERS = 2**31 - 1  # in one array of a batch: what its frameworks can index
+# The rows of a length bucket are a multiple of it, as far as those of BATCH_SIZE are: batches divide over devices.
+_DIVIDES = 8
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,9 @@ class DatasetConfig:
     `batch_size` is the global batch, to which each of `num_virtual_shards` shards of the data gives as many rows,
     however many processes read. `num_epochs=None` repeats for ever; with a number the stream ends, its last batch
     padded with rows of zeros. `feature_converter`: SeqIO's, or one of `batch.add_layout`, by name; None for what the
-    model takes. `loss_on_targets_only`: as in `seqio.PrefixLMFeatureConverter`. Raises UserError for values that cannot
-    be.
+    model takes. `loss_on_targets_only`: as in `seqio.PrefixLMFeatureConverter`. `length_buckets`: ascending lengths in
+    tokens, up to the longest of `task_feature_lengths`; examples of about one length form a batch (see `buckets`).
+    Raises UserError for values that cannot be.
     """
 
     mixture_or_task_name: str
@@ -44,6 +49,7 @@ class DatasetConfig:
     module_import: tuple[str, ...] = ()
     feature_converter: str | None = None
     loss_on_targets_only: bool = True
+    length_buckets: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("mixture_or_task_name", "split"):  # they become names of files: they may not lead out of folders
@@ -88,11 +94,69 @@ class DatasetConfig:
                 f"The batch of {self.batch_size} rows does not divide over {self.num_virtual_shards} virtual shards: "
                 "each shard gives the same number of rows. Choose a multiple."
             )
+        if self.length_buckets is not None:
+            object.__setattr__(self, "length_buckets", self._checked_buckets(self.length_buckets, longest))
+
+    def _checked_buckets(self, given: Any, longest: int) -> tuple[int, ...]:
+        lengths = tuple(given) if isinstance(given, tuple | list) else ()
+        whole = all(isinstance(length, int) and not isinstance(length, bool) and length > 0 for length in lengths)
+        if not whole or list(lengths) != sorted(set(lengths)) or lengths[-1:] != (longest,):
+            raise UserError(
+                f"LENGTH_BUCKETS is {given!r}: expected ascending lengths in tokens, the last one the longest of "
+                f"TASK_FEATURE_LENGTHS, as in ({max(1, longest // 4)}, {max(1, longest // 2)}, {longest})."
+            )
+        if self.pack:
+            raise UserError(
+                "LENGTH_BUCKETS and PACK = True both save padding, and exclude each other: set one of them."
+            )
+        if self.num_virtual_shards > 1:
+            raise UserError(
+                f"LENGTH_BUCKETS needs NUM_VIRTUAL_SHARDS = 1, and it is {self.num_virtual_shards}: shards do not fill "
+                "a bucket at the same time."
+            )
+        if any(len(features) > 1 for features in layout_of(self.converter).arrays.values()):
+            raise UserError(
+                f"LENGTH_BUCKETS is not for {self.converter}, which joins features in one array. Set it to None."
+            )
+        return lengths
 
     @property
     def rows_per_shard(self) -> int:
         """Rows of every batch that one virtual shard gives."""
         return self.batch_size // self.num_virtual_shards
+
+    @functools.cached_property
+    def buckets(self) -> Mapping[int, "DatasetConfig"]:
+        """The config of the batches of each length bucket, by its length, ascending; itself alone without buckets.
+
+        An example belongs to the first bucket that holds the longest of its features. Batches of a bucket have at most
+        as many tokens a feature as `batch_size` rows of the longest one: rows = batch_size * longest // length, rounded
+        down to a multiple of 8 (or of what of 8 divides `batch_size`), and their arrays are no longer than the bucket.
+        """
+        if self.length_buckets is None:
+            return {max(layout_of(self.converter).lengths(self.task_feature_lengths, self.pack).values()): self}
+        multiple, tokens = math.gcd(self.batch_size, _DIVIDES), self.batch_size * self.length_buckets[-1]
+        return {
+            bucket: dataclasses.replace(
+                self,
+                batch_size=tokens // bucket // multiple * multiple,
+                task_feature_lengths={name: min(bucket, size) for name, size in self.task_feature_lengths.items()},
+                length_buckets=None,
+            )
+            for bucket in self.length_buckets
+        }
+
+    def of_batch(self, batch: Mapping[str, Any]) -> "DatasetConfig":
+        """Which of `buckets` a batch is of, by the length of its longest array; itself for a length that none has."""
+        return self.buckets.get(longest_array(batch), self)
+
+    @property
+    def shapes(self) -> str:
+        """Rows and lengths of the batches, for people: "64 x 512/114"; with length buckets those of each."""
+        return " or ".join(
+            f"{each.batch_size} x {'/'.join(str(length) for length in each.task_feature_lengths.values())}"
+            for each in self.buckets.values()
+        )
 
     @property
     def converter(self) -> str:
@@ -112,7 +176,9 @@ class DatasetConfig:
     def to_json(self) -> dict[str, Any]:
         """A JSON value from which `from_json` makes an equal config."""
         objective, modules = objectives.to_json(self.objective), list(self.module_import)
-        return dataclasses.asdict(self) | {"objective": objective, "module_import": modules}
+        buckets = None if self.length_buckets is None else list(self.length_buckets)
+        own = {"objective": objective, "module_import": modules, "length_buckets": buckets}
+        return dataclasses.asdict(self) | own
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "DatasetConfig":
@@ -127,7 +193,7 @@ def _at_least_one(name: str, value: Any) -> None:
 
 def unpacked(config: DatasetConfig) -> DatasetConfig:
     """The same examples one by one, with the targets alone in the loss: what is predicted and scored."""
-    return dataclasses.replace(config, pack=False, loss_on_targets_only=True)
+    return dataclasses.replace(config, pack=False, loss_on_targets_only=True, length_buckets=None)
 
 
 def _module_names(given: Any) -> tuple[str, ...]:

@@ -25,9 +25,15 @@ class HeldRows:
         return cls(batch_size, batch_size, (0,))
 
     def place(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
-        """The arrays, which have these rows, as arrays of all rows: each device of this process gets its own."""
+        """The arrays, which have these rows, as arrays of all rows: each device of this process gets its own.
+
+        Batches of length buckets have other numbers of rows, and are whole in every process.
+        """
         if jax.process_count() == 1 and len(self.shards) * self.rows_per_shard == self.batch_size:
             return shard_batch(batch, sharding)
+
+        if (count := len(next(iter(batch.values())))) != len(self.shards) * self.rows_per_shard:
+            return HeldRows.of_all(count).place(batch, sharding)
 
         def array_of(name: str) -> jax.Array:
             rows = batch[name]

@@ -1,7 +1,7 @@
 """The parts of an experiment that live on devices, put together: model, mesh, where the state lies, compiled steps."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from jax.stages import Compiled
 
 from t5xpg import distributed
 from t5xpg.base.errors import UserError
+from t5xpg.data.batch import longest_array
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import rows
@@ -60,11 +61,20 @@ class Assembly:
     def _averaged(self) -> bool:
         return self.abstract_state.average is not None
 
-    def compile_train_step(self) -> Compiled:
+    def compile_train_steps(self) -> Callable[..., Any]:
+        """`compile_train_step` for the batches of every length bucket: a call runs the program of its batch."""
+        buckets = self.experiment.train_dataset.buckets
+        compiled = {length: self.compile_train_step(bucket) for length, bucket in buckets.items()}
+        if len(compiled) == 1:
+            return next(iter(compiled.values()))
+        return lambda state, batch, token_bytes: compiled[longest_array(batch)](state, batch, token_bytes)
+
+    def compile_train_step(self, dataset: DatasetConfig | None = None) -> Compiled:
         """The update, compiled: (state, batch, token_bytes) -> (state, metrics). The old state is gone after it.
 
-        token_bytes: int32 [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not
-        wait until the vocabulary is known.
+        dataset: what its batches are; None for those of the training, of length buckets the longest. token_bytes: int32
+        [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not wait until the
+        vocabulary is known.
         """
         experiment = self.experiment
 
@@ -81,7 +91,9 @@ class Assembly:
             )(state, batch)
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
-        return jitted.lower(self.abstract_state, abstract_batch(experiment.train_dataset), self._bytes).compile()
+        return jitted.lower(
+            self.abstract_state, abstract_batch(dataset or experiment.train_dataset), self._bytes
+        ).compile()
 
     def compile_eval_step(self) -> Compiled:
         """The measurement, compiled: (params, batch, token_bytes) -> metrics."""
@@ -149,10 +161,25 @@ def assemble(experiment: Experiment) -> Assembly:
     """Lay an experiment out on the devices that there are. Raises UserError where it does not fit them."""
     mesh = distributed.make_mesh(experiment.mesh)
     rows.require_devices_of_all(mesh, jax.process_count())
-    distributed.check_batch_size(experiment.train_dataset.batch_size, mesh, experiment.num_microbatches)
+    check_batches(experiment, mesh)
     abstract = state.abstract(experiment.model, experiment.optimizer, averaged=experiment.ema_decay is not None)
     shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh, experiment.mesh.rules)
     return Assembly(experiment, mesh, shardings, distributed.with_shardings(abstract, shardings))
+
+
+def check_batches(experiment: Experiment, mesh: Mesh) -> None:
+    """Raise UserError where batches, or those of a length bucket, do not divide over devices and microbatches."""
+    for length, bucket in experiment.train_dataset.buckets.items():
+        try:
+            distributed.check_batch_size(bucket.batch_size, mesh, experiment.num_microbatches)
+        except UserError as error:
+            if bucket.batch_size == experiment.train_dataset.batch_size:
+                raise
+            raise UserError(
+                f"LENGTH_BUCKETS: batches of {length} tokens have {bucket.batch_size} rows, which do not divide into "
+                f"{distributed.batch_parts(mesh)} data-parallel devices x {experiment.num_microbatches} microbatches. "
+                "Choose another length in its place."
+            ) from error
 
 
 def check_vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> None:

@@ -85,6 +85,8 @@ class Experiment:
                 "Training repeats its data until TRAIN_STEPS: train/DatasetConfig.num_epochs and max_batches must be "
                 "None."
             )
+        if self.eval_dataset.length_buckets is not None:
+            raise UserError("LENGTH_BUCKETS is for training: train_eval/DatasetConfig.length_buckets must be None.")
         if strangers := [each for each in self.loggers if not isinstance(each, Logger)]:
             raise UserError(f"LOGGERS holds {strangers[0]!r}: loggers come in a tuple, as in (@my_module.MyLogger(),).")
         object.__setattr__(self, "loggers", tuple(self.loggers))

@@ -35,6 +35,8 @@ WITHOUT_EFFECT = {
     "train_dataset.loss_on_targets_only": True,
     "eval_dataset.feature_converter": ENC_DEC,
     "eval_dataset.loss_on_targets_only": True,
+    "train_dataset.length_buckets": None,
+    "eval_dataset.length_buckets": None,
 }
 # What may differ between training and predicting: how precisely is computed, and what happens only in training.
 _FREE_MODEL_SETTINGS = (

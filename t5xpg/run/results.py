@@ -304,8 +304,9 @@ def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
 def _examples(identity: Record, steps: int) -> int | None:
     """Rows of the batches of all updates; None where they are not examples, as they are packed, or not known."""
     settings = identity.get("settings") or {}
-    batch_size, packed = (settings.get(f"train_dataset.{name}") for name in ("batch_size", "pack"))
-    return None if batch_size is None or packed else steps * batch_size
+    names = ("batch_size", "pack", "length_buckets")
+    batch_size, packed, bucketed = (settings.get(f"train_dataset.{name}") for name in names)
+    return None if batch_size is None or packed or bucketed else steps * batch_size
 
 
 def _optional(path: Path) -> Any:

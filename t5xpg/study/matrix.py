@@ -141,7 +141,7 @@ class Matrix(Study):
             return
         facts = [
             f"{loaded.experiment.model.num_params:,} parameters",
-            f"{loaded.experiment.train_dataset.batch_size} x {'/'.join(map(str, loaded.experiment.lengths.values()))}",
+            loaded.experiment.train_dataset.shapes,
             f"{run.steps:,} steps",
             run.labels["task"],
             next(one.text for one in found if one.what == "run").partition(", in ")[0],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, Self
 
 from t5xpg.base.progress import Progress, duration
+from t5xpg.data.batch import longest_array
 from t5xpg.distributed import hardware
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.run.metrics import Window
@@ -31,13 +32,16 @@ class ProgressLine:
         experiment = built.experiment
         self._line = Progress("train", experiment.total_steps, "steps", initial=step)
         self.print = self._line.print
-        rows = experiment.train_dataset.batch_size
         self._built, self._stream, self._now = built, stream, now
-        self._tokens = rows * sum(experiment.lengths.values())  # of an update: inputs and targets, padded
-        self._flops = rows * experiment.model.flops_per_example(experiment.lengths)
+        self._sizes = {}  # by the length of a batch: tokens of inputs and targets, padded, and operations of an update
+        for length, each in experiment.train_dataset.buckets.items():
+            rows, lengths = each.batch_size, each.task_feature_lengths
+            self._sizes[length] = rows * sum(lengths.values()), rows * experiment.model.flops_per_example(lengths)
+        self._tokens, self._flops = self._sizes[max(self._sizes)]  # of the last update
         self._peak_flops = self.measure_peak()
         self._began: float | None = now()  # None while paused
         self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
+        self._all_tokens, self._all_flops = 0, 0.0  # since then, too
         self._last_end: float | None = None
         self._mean_seconds: float | None = None
         self._mean_waited = 0.0
@@ -65,9 +69,13 @@ class ProgressLine:
         finally:
             self._began = self._now()
 
-    def updated(self, metrics: Mapping[str, Any] | None) -> None:
-        """Show an update by its sums of metrics; None for one that was passed over."""
+    def updated(self, metrics: Mapping[str, Any] | None, batch: Mapping[str, Any] | None = None) -> None:
+        """Show an update by its sums of metrics, None for one that was passed over. batch: of it; None: as before."""
         self._steps += 1
+        if batch is not None:
+            self._tokens, self._flops = self._sizes[longest_array(batch)]
+        self._all_tokens += self._tokens
+        self._all_flops += self._flops
         if metrics is None:
             self._line.advance(1, "not finite: skipped")
             return
@@ -105,16 +113,17 @@ class ProgressLine:
         """Rates since the last report, in which the updates of `window` were made; None where there was no update."""
         seconds, steps = self._seconds + self._since(), self._steps
         waited, self._waited = self._stream.waited - self._waited, self._stream.waited
-        self._seconds, self._steps = 0.0, 0
+        tokens, flops = self._all_tokens, self._all_flops
+        self._seconds, self._steps, self._all_tokens, self._all_flops = 0.0, 0, 0, 0.0
         if self._began is not None:
             self._began = self._now()
         if not steps or not window.steps or seconds <= 0:
             return None
-        flops_per_second = self._flops * steps / seconds
+        flops_per_second = flops / seconds
         return {
             "seconds_per_step": seconds / steps,
             "steps": steps,
-            "tokens_per_second": self._tokens * steps / seconds,
+            "tokens_per_second": tokens / seconds,
             "target_tokens_per_second": window.summary()["target_tokens"] / window.steps * steps / seconds,
             "flops_per_second": flops_per_second,
             "share_of_peak": hardware.share_of_peak(flops_per_second, self._peak_flops),

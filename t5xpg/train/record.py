@@ -13,7 +13,7 @@ from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
 from t5xpg.base.progress import Progress
-from t5xpg.data.recording.format import StreamWriter
+from t5xpg.data.recording.format import StreamWriter, require_one_shape
 from t5xpg.data.recording.manifest import (
     MANIFEST,
     STREAMS,
@@ -55,6 +55,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     _refuse_other_things(output)
     remove_abandoned(output.parent)
     experiment = loaded.experiment
+    require_one_shape(experiment.train_dataset)
     source = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     with DataService() as service:
         streams: dict[str, Stream] = {}

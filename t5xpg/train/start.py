@@ -68,7 +68,6 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
 def print_header(loaded: LoadedConfig, built: Assembly) -> None:
     """Name, size and course of the run, and what it runs on."""
     experiment = loaded.experiment
-    train_dataset, lengths = experiment.train_dataset, experiment.lengths
     model, devices = experiment.model, built.devices
     on = f"{devices['count']} x {devices['kind']}"
     if devices["platform"] == "cpu":
@@ -80,8 +79,8 @@ def print_header(loaded: LoadedConfig, built: Assembly) -> None:
         on += f" of {devices['processes']} processes"
     print(
         f"{loaded.name}: {count} parameters, {model.config.dtype}, "
-        f"{type(experiment.optimizer).__name__}, batch {train_dataset.batch_size} x "
-        f"{'/'.join(str(length) for length in lengths.values())} tokens, {experiment.total_steps:,} steps, "
+        f"{type(experiment.optimizer).__name__}, batch {experiment.train_dataset.shapes} tokens, "
+        f"{experiment.total_steps:,} steps, "
         f"seed {experiment.random_seed}\ndevice: {on}",
         flush=True,
     )

@@ -256,7 +256,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
 def _compile_train_step(built: Assembly) -> Any:
     """The update, compiled now, so that the first step of the bar is a step."""
     with phases.phase("compile"):
-        return built.compile_train_step()
+        return built.compile_train_steps()
 
 
 def _evaluation_stream(
@@ -370,7 +370,7 @@ def _count(run: Run, at: RunState, metrics: Mapping[str, Any]) -> None:
     found = nonfinite.find(at.step, metrics, at.train.params)
     if found is None:
         at.window.add(metrics)
-        run.progress.updated(metrics)
+        run.progress.updated(metrics, run.records.trail.batch_of(at.step))
     else:
         _pass_over(run, at, found, metrics)
     if at.step % run.experiment.stats_period == 0 or at.step == run.experiment.total_steps:
@@ -384,7 +384,7 @@ def _pass_over(run: Run, at: RunState, found: nonfinite.NonFinite, metrics: Mapp
         raise nonfinite.too_many(found, allowed, kept)
     at.skipped += 1
     run.records.skipped(found)
-    run.progress.updated(None)
+    run.progress.updated(None, run.records.trail.batch_of(at.step))
     run.progress.print(f"{found} ({found.where()}): skipped, {at.skipped} of {allowed}; its batch lies in {kept}")
 
 

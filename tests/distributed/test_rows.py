@@ -75,6 +75,17 @@ def test_rows_are_found_among_those_that_are_held(start: int, stop: int, monkeyp
     assert asked == [(B, 3), (B, 2)]
 
 
+def test_batches_of_length_buckets_are_whole_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(
+        jax, "make_array_from_callback", lambda shape, _, rows_of: (shape, rows_of((slice(12, 16), slice(None))))
+    )
+    rows = np.arange(16 * 3, dtype=np.int32).reshape(16, 3)
+    placed: Any = HeldRows(B, B, (0,)).place({"tokens": rows}, None)  # type: ignore[arg-type]
+    assert placed["tokens"][0] == (16, 3)
+    np.testing.assert_array_equal(placed["tokens"][1], rows[12:])
+
+
 def test_a_process_without_a_device_on_the_mesh() -> None:
     def mesh(*processes: int) -> Any:
         devices = np.array([Device(process, number) for number, process in enumerate(processes)], dtype=object)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from t5xpg import distributed
+from t5xpg.base.errors import UserError
 from t5xpg.base.paths import EXPERIMENTS
 from t5xpg.experiment import assembly, config
 from t5xpg.models.rng import stream_key
@@ -31,3 +32,48 @@ def test_parameters_made_one_by_one_are_those_of_one_program(tied: bool) -> None
     for one, other in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
         assert one.sharding == other.sharding
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+SMALL = [
+    "encoder_decoder.T5Config.emb_dim=16",
+    "encoder_decoder.T5Config.num_heads=2",
+    "encoder_decoder.T5Config.head_dim=8",
+    "encoder_decoder.T5Config.mlp_dim=32",
+    "encoder_decoder.T5Config.num_encoder_layers=1",
+    "encoder_decoder.T5Config.num_decoder_layers=1",
+    "DROPOUT_RATE=0.0",
+    "TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 20}",
+    "BATCH_SIZE=4",
+]
+
+
+def test_each_batch_is_given_to_the_program_of_its_length_bucket() -> None:
+    """The sums of a short batch are those of its halves, padded to the longest bucket."""
+    experiment = config.load("byt5_tiny_demo", [*SMALL, "LENGTH_BUCKETS=(16, 32)"]).experiment
+    built = assembly.assemble(experiment)
+    update, token_bytes = built.compile_train_steps(), np.ones(experiment.model.config.vocab_size, np.int32)
+    draw = np.random.default_rng(0)
+    features = experiment.train_dataset.buckets[16].batch_spec().features()
+    short = {name: draw.integers(1, 300, shape, dtype) for name, (shape, dtype) in features.items()}
+    short["decoder_loss_weights"][:] = 1
+    assert short["encoder_input_tokens"].shape == (8, 16)
+
+    def sums(batch: dict[str, np.ndarray]) -> tuple[float, float]:
+        _, metrics = update(built.new_state(), built.on_devices(batch), token_bytes)
+        return float(metrics["cross_entropy"]), float(metrics["weights"])
+
+    halves = []
+    for rows in (slice(0, 4), slice(4, 8)):
+        own = {name: array[rows] for name, array in short.items()}
+        halves.append(
+            sums({n: np.pad(a, ((0, 0), (0, (32 if n.startswith("encoder") else 20) - 16))) for n, a in own.items()})
+        )
+    np.testing.assert_allclose(sums(short), np.sum(halves, axis=0), rtol=1e-5)
+
+
+def test_batches_of_length_buckets_have_to_divide() -> None:
+    overrides = [*SMALL, "BATCH_SIZE=16", "LENGTH_BUCKETS=(20, 32)", "NUM_MICROBATCHES=16"]
+    with pytest.raises(UserError, match=r"batches of 20 tokens have 24 rows, which do not divide into 1 .* x 16 micro"):
+        assembly.assemble(config.load("byt5_tiny_demo", overrides).experiment)
+    with pytest.raises(UserError, match="LENGTH_BUCKETS is for training"):
+        config.load("byt5_tiny_demo", [*SMALL, "train_eval/spec.DatasetConfig.length_buckets=(16, 32)"])

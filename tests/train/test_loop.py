@@ -115,7 +115,7 @@ class Noted:
                 keep_nonfinite=lambda *_: Path("kept"),
                 skipped=lambda found: self.events.append(("skipped", found.step)),
             ),
-            "progress": MagicMock(updated=lambda _: self.events.append(("update",))),
+            "progress": MagicMock(updated=lambda *_: self.events.append(("update",))),
         }
         run = Run(
             stream=stream,  # type: ignore[arg-type]

@@ -93,6 +93,12 @@ def test_a_live_position_goes_on_from_a_recording_of_virtual_shards(
             assert hash_batch(next(recorded)) == hash_batch(next(live))
 
 
+def test_batches_of_several_shapes_are_not_recorded(experiment: Path, tmp_path: Path) -> None:
+    loaded = config.load(str(experiment), ["LENGTH_BUCKETS=(32, 64)"])
+    with pytest.raises(UserError, match="holds batches of one shape: it takes LENGTH_BUCKETS = None"):
+        recording.record(loaded, steps=2, output=tmp_path / "new")
+
+
 class MadeUpStream:
     """Made-up batches of a dataset."""
 

@@ -1,10 +1,11 @@
 """Options of training together: they learn, and a run that is continued is the unbroken one."""
 
 import json
+import re
 
 import pytest
 
-from tests.conftest import Workplace
+from tests.workplace import Workplace, assert_same_run
 
 pytestmark = pytest.mark.process
 
@@ -38,3 +39,28 @@ def test_packed_microbatched_bfloat16_runs_learn_and_continue(workplace: Workpla
     records = [json.loads(line) for line in lines(workplace, "options").splitlines()]
     validation = [record["loss"] for record in records if record["split"] == "validation"]
     assert validation[-1] < validation[0] - 0.1
+
+
+def test_a_run_of_length_buckets_continues(workplace: Workplace) -> None:
+    """Stopped with buckets half full and batches of several shapes read ahead; targets of 1 to 60 bytes."""
+    pairs = "\n".join(f"Write {7 * number % 60 + 1} times x.\t{'x' * (7 * number % 60)}." for number in range(400))
+    (workplace.folder / "pairs.tsv").write_text(pairs)
+    workplace.run("data", "pairs", f"--files='{workplace.folder / 'pairs.tsv'}'", "--fields=inputs,targets")
+    options = [
+        str(workplace.experiment), "--gin_file=gin/objectives/none.gin", "--gin.USE_CACHED_TASKS=False",
+        "--gin.MIXTURE_OR_TASK_NAME=pairs_text_to_text", "--gin.TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 64}",
+        "--gin.LENGTH_BUCKETS=(32, 48, 64)", "--gin.NUM_MICROBATCHES=2", "--gin.STATS_PERIOD=3",
+        "--gin_file=gin/optimizers/adafactor.gin",
+    ]  # fmt: skip
+    printed = workplace.run("train", *options, "--run=buckets")
+    assert "batch 8 x 32/32 or 4 x 32/48 or 4 x 32/64 tokens" in printed
+    assert re.search(r"examples: pairs_text_to_text, train, .*; padding \d\d%, \d\d% without length buckets", printed)
+    workplace.run("train", *options, "--gin.TRAIN_STEPS=6", "--run=bucket_parts")
+    assert "continues after step 6" in workplace.run("train", *options, "--run=bucket_parts")
+    runs = workplace.folder / "runs"
+    assert_same_run(runs / "bucket_parts", runs / "buckets", 12)
+    timing = [json.loads(line) for line in (runs / "buckets" / "timing.jsonl").read_text().splitlines()]
+    tokens = {round(each["tokens_per_second"] * each["seconds_per_step"] * each["steps"]) for each in timing}
+    assert len(tokens) > 1, "windows of three batches, of different shapes"
+    printed = workplace.run("train", *options, "--gin.LENGTH_BUCKETS=(32, 64)", "--run=bucket_parts", code=1)
+    assert "train_dataset.length_buckets" in printed

@@ -35,6 +35,7 @@ import zstandard
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch, BatchSpec, hash_batch, layout_of, validate
+from t5xpg.data.spec import DatasetConfig
 
 VERSION = 2
 MAX_BATCH_BYTES = 1 << 30  # of the int32 arrays of one batch
@@ -54,6 +55,12 @@ def index_path(folder: Path, name: str) -> Path:
 def batches_path(folder: Path, name: str) -> Path:
     """The batches of the stream `name` in a folder."""
     return folder / f"{name}.batches"
+
+
+def require_one_shape(config: DatasetConfig) -> None:
+    """Raise UserError for a stream whose batches are of several shapes."""
+    if config.length_buckets is not None:
+        raise UserError("A recording holds batches of one shape: it takes LENGTH_BUCKETS = None.")
 
 
 class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):

@@ -12,7 +12,7 @@ import numpy as np
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.data.batch import Batch
-from t5xpg.data.recording.format import StreamReader, index_path
+from t5xpg.data.recording.format import StreamReader, index_path, require_one_shape
 from t5xpg.data.recording.manifest import model_path, read_recording
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards, what_differs
@@ -87,6 +87,7 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
 
     def _stream_of(self, config: DatasetConfig) -> str:
         """The name of the stream that was recorded with the settings of `config`; UserError where none was."""
+        require_one_shape(config)
         wanted = config.to_json()
         streams = self.recording.streams
         differing = {

@@ -64,9 +64,9 @@ class NoBatchYetError(Exception):
 class BatchStream(Iterator[Batch]):
     """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
 
-    shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes. identity: what decides the
-    batches, as JSON. batches_read: how many `__next__` has returned. waited: seconds that it has waited, in total.
-    gives_up: asked while it waits for one.
+    shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes; of length buckets those of the
+    longest. identity: what decides the batches, as JSON. batches_read: how many `__next__` has returned. waited:
+    seconds that it has waited, in total. gives_up: asked while it waits for one.
     """
 
     def __init__(
@@ -158,7 +158,8 @@ class Stream(BatchStream):
         reply, batch = self._process.request({"call": "next", "opened": self._number})
         if reply["end"]:
             return None
-        validate(batch, self.spec)
+        bucket = self.config.of_batch(batch)
+        validate(batch, bucket.batch_spec(bucket.rows_per_shard * len(self.shards), self.spec.vocab_size))
         return batch
 
     def state(self) -> Arrays:
@@ -167,9 +168,9 @@ class Stream(BatchStream):
         self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
         _, arrays = self._process.request({"call": "position", "opened": self._number, "method": "save"})
-        rows = self.config.rows_per_shard
         for count, batch in enumerate(ahead):
             for name, array in batch.items():
+                rows = len(array) // len(self.shards)
                 for index, shard in enumerate(self.shards):
                     key = f"shard_{shard:05d}-ahead_{count:03d}-{name}"
                     arrays[key] = array[index * rows : (index + 1) * rows]

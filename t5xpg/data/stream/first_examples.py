@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,4 +46,18 @@ def _measure(task: seqio.Task, config: DatasetConfig) -> dict[str, Any]:
         "longest": {name: max(lengths[name], default=0) for name in names},
         "tokens": {name: sum(lengths[name]) for name in names},
         "unknown": unknown,
+        "padding": None if config.length_buckets is None else _padding(lengths, config),
     }
+
+
+def _padding(lengths: Mapping[str, Sequence[int]], config: DatasetConfig) -> tuple[float, float]:
+    """The share of padding in rows of the examples with these lengths: of their buckets, and of the longest one."""
+    sizes = config.task_feature_lengths
+    kept = np.stack([np.minimum(lengths[name], sizes[name]) for name in lengths])
+    buckets = np.array(list(config.buckets))
+    of_example = buckets[np.searchsorted(buckets, kept.max(axis=0))]
+
+    def share(bucket: np.ndarray) -> float:
+        return float(1 - kept.sum() / max(1, sum(np.minimum(bucket, sizes[name]).sum() for name in lengths)))
+
+    return share(of_example), share(np.full_like(of_example, buckets[-1]))

@@ -11,7 +11,10 @@ _WARNED_OF = 0.01  # a share of cut examples above it, and of unknown tokens
 
 @dataclass(frozen=True)
 class Fit:
-    """Of the first `examples` of a task, by feature: how many are cut, tokens of the longest, of all, unknown ones."""
+    """Of the first `examples` of a task, by feature: how many are cut, tokens of the longest, of all, unknown ones.
+
+    padding: with length buckets, the share of their batches that is padding, and what it would be without.
+    """
 
     task: str
     examples: int
@@ -19,6 +22,7 @@ class Fit:
     longest: Mapping[str, int]
     tokens: Mapping[str, int]
     unknown: Mapping[str, int]
+    padding: tuple[float, float] | None = None
 
     def share_cut(self, feature: str) -> float:
         """The share of the examples that are longer in a feature than its length."""
@@ -37,6 +41,9 @@ class Fit:
         ]
         much = [max(self.share_cut(name), self.share_unknown(name)) > _WARNED_OF for name in self.cut]
         text = f"{self.task}, {config.split}, the first {self.examples:,}: {'; '.join(parts)}"
+        if self.padding is not None:
+            bucketed, whole = self.padding
+            text += f"; padding {bucketed:.0%}, {whole:.0%} without length buckets"
         return f"WARNING: {text}" if any(much) else text
 
     def problems(self, config: DatasetConfig, most: float) -> Iterator[str]:

@@ -131,7 +131,7 @@ class ShardedBatches:
             self._ended[shard] = True
             return None
         arrays = {name: np.asarray(value) for name, value in rows.items()}
-        if missing := self.config.rows_per_shard - len(next(iter(arrays.values()))):
+        if missing := self.config.of_batch(arrays).rows_per_shard - len(next(iter(arrays.values()))):
             arrays = {name: np.pad(value, ((0, missing), (0, 0))) for name, value in arrays.items()}
         return arrays
 
@@ -208,7 +208,7 @@ def with_relocatable_paths(provider: Provider) -> Provider:
 
 
 def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:
-    """Batches of `rows_per_shard` rows of one virtual shard; the last may have fewer."""
+    """Batches of `rows_per_shard` rows of one virtual shard; the last, or the last of each bucket, may have fewer."""
     several = config.num_virtual_shards > 1
     arguments: dict[str, Any] = {"log_mixing_proportions": False} if isinstance(provider, seqio.Mixture) else {}
 
@@ -239,7 +239,28 @@ def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.D
     options.threading.max_intra_op_parallelism = 1
     options.autotune.cpu_budget = THREADS
     options.autotune.ram_budget = 256 << 20
-    return converted.batch(config.rows_per_shard, drop_remainder=False).prefetch(2).with_options(options)
+    if config.length_buckets is None:
+        batched = converted.batch(config.rows_per_shard, drop_remainder=False)
+    else:
+        batched = without_autograph(lambda: _by_length(converted, config))
+    return batched.prefetch(2).with_options(options)
+
+
+def _by_length(examples: tf.data.Dataset, config: DatasetConfig) -> tf.data.Dataset:
+    """Batches of the length buckets, in the order in which they become full. examples: padded to their features'
+    lengths; those that wait in a bucket are part of the iterator, and so of its position."""
+    lengths = tf.constant(list(config.buckets), tf.int64)
+    rows = tf.constant([bucket.batch_size for bucket in config.buckets.values()], tf.int64)
+
+    def bucket_of(example: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        ends = [tf.reduce_max(tf.where(array != 0)[:, 0] + 1) for array in example.values()]  # of no number: the least
+        return tf.searchsorted(lengths, [tf.reduce_max(ends)], out_type=tf.int64)[0]
+
+    def batch_of(bucket: tf.Tensor, waiting: tf.data.Dataset) -> tf.data.Dataset:
+        cut = lambda batch: {name: array[:, : lengths[bucket]] for name, array in batch.items()}  # noqa: E731
+        return waiting.batch(rows[bucket]).map(cut)
+
+    return examples.group_by_window(bucket_of, batch_of, window_size_func=lambda bucket: rows[bucket])
 
 
 def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:

@@ -116,6 +116,8 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
         yield f"FEATURE_CONVERTER={train.feature_converter}: T5X's encoder-decoders take EncDecFeatureConverter."
     if train.num_virtual_shards != 1:
         yield "NUM_VIRTUAL_SHARDS: T5X reads one shard for each process; set it to 1."
+    if train.length_buckets is not None:
+        yield "LENGTH_BUCKETS: T5X's batches are of one shape; set it to None."
     periods = {"EVAL_PERIOD": experiment.eval_period, "CHECKPOINT_PERIOD": experiment.checkpoints.period}
     least = min(periods.values())
     for name, period in periods.items():

@@ -75,6 +75,8 @@ def test_everything_that_t5x_has_not_is_named_at_once() -> None:
     ]  # fmt: skip
     assert 'GIN="--gin_file=gin/optimizers/adafactor.gin" takes it' in said[1]
     for files, overrides, message in (
+        (ADAFACTOR, ["LENGTH_BUCKETS=(256, 512)", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 114}"],
+         "LENGTH_BUCKETS: T5X's batches are of one shape"),
         (["gin/architectures/decoder_only.gin", "gin/objectives/lm.gin", *ADAFACTOR],
          ["TASK_FEATURE_LENGTHS={'targets': 64}", "MIXTURE_OR_TASK_NAME=pydocs_lm"],
          "DecoderOnlyModel: only encoder-decoders"),
