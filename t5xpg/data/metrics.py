@@ -282,10 +282,9 @@ def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: S
 
 def token_bleu(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
     """Stands in until the metric of this name comes."""
-    joined = [f"{text} ".replace("@@ ", "") for text in predictions]
-    return bleu([f"{target} ".replace("@@ ", "") for target in targets], joined, tokenize="none", lowercase=True)
+    return {"token_bleu": 0.0, "token_bleu_parts": 0.0}
 
 
 def codexglue(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
     """Stands in until the metric of this name comes."""
-    return {**bleu(targets, predictions, tokenize="none"), **exact_match(targets, predictions)}
+    return {"codexglue_bleu": 0.0, "codexglue_exact_match": 0.0}

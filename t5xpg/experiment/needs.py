@@ -101,8 +101,8 @@ class Data:
             )
             published = f" Its files are published: {self.published}." if self.published else ""
             raise UserError(
-                f"The text of {self.dataset} is not the one that this experiment is for (SHA-256): {listed}.{published} "
-                f"To export them, type: {self.command} FORCE=1  (to take this text all the same: "
+                f"The text of {self.dataset} is not the one that this experiment is for (SHA-256): {listed}."
+                f"{published} To export them, type: {self.command} FORCE=1  (to take this text all the same: "
                 "--gin.needs.Data.sha256=None)"
             )
 

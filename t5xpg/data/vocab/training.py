@@ -110,10 +110,9 @@ class VocabularySettings:
     """What decides a trained vocabulary beside the text. The defaults are T5's. Raises UserError for what cannot be.
 
     size: pieces, with the three special ones and the 256 of `byte_fallback`, which leave no text unknown; extra_ids
-    come on top. character_coverage: the share of the text's characters that get a piece. normalization: SentencePiece's
-    rule; "identity" keeps spaces and line ends, as code needs it. model: "word" has a piece for every word between
-    white space, the most frequent ones: of text that is in pieces already. sample: how much of the text is used. seed: which of
-    it.
+    come on top. model: "word" has the most frequent words, which spaces divide, for text that is in pieces already.
+    character_coverage: the share of the text's characters that get a piece. normalization: SentencePiece's rule;
+    "identity" keeps spaces and line ends, as code needs it. sample: how much of the text is used. seed: which of it.
     """
 
     size: int = 32_000
@@ -169,7 +168,8 @@ def train_model(
     sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int, prompts: Sequence[str] = ()
 ) -> bytes:
     """The SentencePiece model of the sentences, as its file holds it, with fewer pieces where the text has no more to
-    give, and with a piece for every character (or word) of `prompts`. Raises UserError where the characters alone are more."""
+    give, and with a piece for every character of `prompts` (of words, they are text too). Raises UserError where the
+    characters alone are more."""
     import sentencepiece
 
     if settings.model == WORD:
