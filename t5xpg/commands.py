@@ -162,7 +162,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "vocab", "train a SentencePiece vocabulary on an export, or copy a tokenizer", _DATASET,
             Option("SIZE", "--size", "N", "pieces, without the sentinels", number, default=32_000),
             Option("EXTRA_IDS", "--extra-ids", "N", "sentinels behind the pieces (default: 100)", number),
-            Option("MODEL", "--model", "KIND", "unigram or bpe", default="unigram"),
+            Option("MODEL", "--model", "KIND", "unigram, bpe or word", default="unigram"),
             Option("SAMPLE", "--sample", "N", "train on so many lines, or bytes: 200MB", default="1000000"),
             Option("SEED", "--seed", "N", "chooses the sample (default: 0)", number, default=0),
             Option("CHARACTER_COVERAGE", "--character-coverage", "SHARE", "of characters", float, default=0.9995),

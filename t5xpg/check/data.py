@@ -69,7 +69,7 @@ def _task_of_table(
         yield from _text(state, dataset)
     else:
         yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
-    yield from _metrics(dataset, experiment, has_metrics=row.has_metrics)
+    yield from _metrics(dataset, experiment, has_metrics=row.has_metrics or bool(dataset.metrics))
     yield from _vocabulary(row.vocabulary, experiment)
     if row.supervised is not None and dataset.objective is not None:
         yield Finding(

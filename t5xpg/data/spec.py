@@ -9,7 +9,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.seeds import check_seed
-from t5xpg.data import objectives
+from t5xpg.data import metrics, objectives
 from t5xpg.data.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of, longest_array
 from t5xpg.data.objectives import Objective, SpanCorruption
 
@@ -31,7 +31,8 @@ class DatasetConfig:
     padded with rows of zeros. `feature_converter`: SeqIO's, or one of `batch.add_layout`, by name; None for what the
     model takes. `loss_on_targets_only`: as in `seqio.PrefixLMFeatureConverter`. `length_buckets`: ascending lengths in
     tokens, up to the longest of `task_feature_lengths`; examples of about one length form a batch (see `buckets`).
-    Raises UserError for values that cannot be.
+    `metrics`: of `t5xpg.data.metrics` by name, or "module.function", instead of those of the task. Raises UserError for
+    values that cannot be.
     """
 
     mixture_or_task_name: str
@@ -50,6 +51,7 @@ class DatasetConfig:
     feature_converter: str | None = None
     loss_on_targets_only: bool = True
     length_buckets: tuple[int, ...] | None = None
+    metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("mixture_or_task_name", "split"):  # they become names of files: they may not lead out of folders
@@ -67,7 +69,10 @@ class DatasetConfig:
                 "feature, such as {'inputs': 512, 'targets': 114}."
             )
         object.__setattr__(self, "task_feature_lengths", dict(self.task_feature_lengths))
-        object.__setattr__(self, "module_import", _module_names(self.module_import))
+        object.__setattr__(self, "module_import", _names("MODULE_IMPORT", self.module_import))
+        object.__setattr__(self, "metrics", _names("METRICS", self.metrics))
+        for name in self.metrics:
+            metrics.check_name(name)
         for feature, length in self.task_feature_lengths.items():
             _at_least_one(f"task_feature_lengths[{feature!r}]", length)
         for name in ("batch_size", "num_virtual_shards", "num_epochs", "max_batches"):
@@ -175,9 +180,9 @@ class DatasetConfig:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value from which `from_json` makes an equal config."""
-        objective, modules = objectives.to_json(self.objective), list(self.module_import)
+        lists = {name: list(getattr(self, name)) for name in ("module_import", "metrics")}
         buckets = None if self.length_buckets is None else list(self.length_buckets)
-        own = {"objective": objective, "module_import": modules, "length_buckets": buckets}
+        own = {"objective": objectives.to_json(self.objective), "length_buckets": buckets, **lists}
         return dataclasses.asdict(self) | own
 
     @classmethod
@@ -196,10 +201,16 @@ def unpacked(config: DatasetConfig) -> DatasetConfig:
     return dataclasses.replace(config, pack=False, loss_on_targets_only=True, length_buckets=None)
 
 
-def _module_names(given: Any) -> tuple[str, ...]:
+_EXPECTED = {
+    "MODULE_IMPORT": "names of Python modules, such as my_tasks,my.other",
+    "METRICS": "names of metrics, such as bleu,my_module.my_metric",
+}
+
+
+def _names(macro: str, given: Any) -> tuple[str, ...]:
     names = tuple(given.replace(",", " ").split()) if isinstance(given, str) else given
     if not isinstance(names, tuple | list) or not all(
         isinstance(name, str) and all(part.isidentifier() for part in name.split(".")) for name in names
     ):
-        raise UserError(f"MODULE_IMPORT is {given!r}: expected names of Python modules, such as my_tasks,my.other.")
+        raise UserError(f"{macro} is {given!r}: expected {_EXPECTED[macro]}.")
     return tuple(names)

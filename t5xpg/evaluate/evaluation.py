@@ -155,8 +155,8 @@ def evaluate(
 
 
 def of_task(config: DatasetConfig, task: str) -> DatasetConfig:
-    """The dataset with another task in it, which makes of its text what it makes of it by itself."""
-    return changed(config, f"TASK={task}", mixture_or_task_name=task, objective=None)
+    """The dataset with another task in it, as it is by itself: its own objective and metrics."""
+    return changed(config, f"TASK={task}", mixture_or_task_name=task, objective=None, metrics=())
 
 
 def _write_history(

@@ -58,7 +58,7 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
         examples={split: counts[split] for split in sorted(counts)},
         vocabulary=row.vocabulary,
         objective=span_numbers(objectives, lengths),
-        has_metrics=row.has_metrics,
+        has_metrics=row.has_metrics or bool(config.metrics),
     )
 
 

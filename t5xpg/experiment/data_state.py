@@ -64,7 +64,7 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
     for need in data:
         with _noted(problems):
             if need.dataset in exports:
-                check_export(need.dataset)
+                need.check_made(check_export(need.dataset))
             else:
                 missing.append(need.command)
                 need.check()

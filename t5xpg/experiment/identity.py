@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # What it started from is known by its digest, and not by its name.
 FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
-    "initial.same_vocabulary", "loggers", "needs", "max_cut_share", "model.config.scan_layers",
+    "initial.same_vocabulary", "loggers", "needs", "max_cut_share", "train_dataset.metrics",
+    "eval_dataset.metrics", "model.config.scan_layers",
     "model.config.remat_policy",
 )  # fmt: skip
 # Settings that change nothing at these values: runs from before there were such settings are the same runs.

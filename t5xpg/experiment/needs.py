@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from t5xpg.base import digests
 from t5xpg.base.errors import UserError
 from t5xpg.data.text import export, labelled, local_files
 from t5xpg.data.text.labelled import TEXT
+from t5xpg.data.text.manifest import Manifest
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import VocabularyRecord
@@ -32,7 +34,8 @@ from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
 
 @dataclass(frozen=True)
 class Data:
-    """An export. files: of the user, by split, as in `FILES=`. published: where those files can be had."""
+    """An export. files: of the user, by split, as in `FILES=`. published: where those files can be had. sha256: of the
+    export, by split, as its manifest has them: files with another text are refused."""
 
     dataset: str
     fields: str | None = None
@@ -44,6 +47,7 @@ class Data:
     max_mb: float | None = None
     min_characters: int | None = None
     published: str | None = None
+    sha256: Mapping[str, str] | None = None
 
     @property
     def command(self) -> str:
@@ -86,6 +90,21 @@ class Data:
     def check(self) -> None:
         """Raise UserError, with what to type, for what keeps it from being made and is known before a text is read."""
         export.check_source(self.dataset, **self.options())
+
+    def check_made(self, manifest: Manifest) -> None:
+        """Raise UserError, with what to type, where the export has another text than the experiment is meant for."""
+        made, needed = manifest.identity, dict(self.sha256 or manifest.identity)
+        if names := sorted(split for split in {*made, *needed} if made.get(split) != needed.get(split)):
+            listed = ", ".join(
+                f"{split} {digests.short(made.get(split, 'none'))}, needed {digests.short(needed.get(split, 'none'))}"
+                for split in names
+            )
+            published = f" Its files are published: {self.published}." if self.published else ""
+            raise UserError(
+                f"The text of {self.dataset} is not the one that this experiment is for (SHA-256): {listed}."
+                f"{published} To export them, type: {self.command} FORCE=1  (to take this text all the same: "
+                "--gin.needs.Data.sha256=None)"
+            )
 
 
 @dataclass(frozen=True)

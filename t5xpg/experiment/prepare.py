@@ -183,8 +183,11 @@ def _exported(need: Data) -> Manifest:
     if need.dataset not in find_manifests(folder):
         with _exporting(need.dataset):
             if need.dataset not in find_manifests(folder):  # another process may have made it in the meantime
-                return export.export_dataset(need.dataset, data_dir=folder, **need.options())
-    return check_export(need.dataset)
+                manifest = export.export_dataset(need.dataset, data_dir=folder, **need.options())
+                need.check_made(manifest)
+                return manifest
+    need.check_made(manifest := check_export(need.dataset))
+    return manifest
 
 
 def _digest(read: Any) -> str:

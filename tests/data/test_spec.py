@@ -31,6 +31,7 @@ def config(**values: Any) -> DatasetConfig:
         objective=st.sampled_from([None, IidDenoising(0.3), PrefixLM(0.25), LanguageModel(), MaskedLM(0.2, 0.7, 0.1)])
         | st.builds(SpanCorruption, st.floats(0.01, 0.99), st.floats(1.0, 1e6) | st.integers(1, 10**6)),
         module_import=st.lists(st.sampled_from(["my_tasks", "a.b_c"])),
+        metrics=st.lists(st.sampled_from(["bleu", "a.b_c"])),
     )
 )
 def test_json_gives_the_same_config_back(given: DatasetConfig) -> None:
@@ -40,6 +41,7 @@ def test_json_gives_the_same_config_back(given: DatasetConfig) -> None:
 def test_modules_are_names_or_one_text() -> None:
     assert config(module_import="my_tasks, other.tasks").module_import == ("my_tasks", "other.tasks")
     assert config(module_import=["my_tasks"]).module_import == ("my_tasks",)
+    assert config(metrics="bleu,my_module.my_metric").metrics == ("bleu", "my_module.my_metric")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,9 @@ def test_modules_are_names_or_one_text() -> None:
         ({"split": "a/../../b"}, "split is 'a/../../b'"),
         ({"task_feature_lengths": {"inputs": 64.0}}, r"is 64\.0: it must be a whole number"),
         ({"batch_size": "8"}, "batch_size is '8': it must be a whole number"),
+        ({"metrics": ("blue",)}, "METRICS names blue, which is no function of .*metrics. Did you mean bleu"),
+        ({"metrics": ("mean_of_best",)}, "METRICS names mean_of_best, which is no function"),
+        ({"metrics": "a b/c"}, "METRICS is 'a b/c': expected names of metrics, such as bleu"),
         ({"num_epochs": 0}, "num_epochs is 0"),
         ({"shuffle": "no"}, "shuffle is 'no': it must be True or False"),
         ({"objective": "span_corruption"}, "objective is 'span_corruption': expected one of SpanCorruption, IidDeno"),

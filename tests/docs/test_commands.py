@@ -23,6 +23,7 @@ from t5xpg.run import report
 from t5xpg.run.records import read_jsonl
 from tests.conftest import PROGRAMS
 from tests.docs.pages import DOCS, EXPERIMENTS, README, commands_of, files_of
+from tests.table_files import TABLES, write_table_files
 from tests.workplace import REPOSITORY, sentences
 
 SMALL = (
@@ -32,11 +33,15 @@ SMALL = (
     "--gin.encoder_decoder.T5Config.emb_dim=32 --gin.encoder_decoder.T5Config.mlp_dim=32 "
     "--gin.encoder_decoder.T5Config.num_heads=2 --gin.encoder_decoder.T5Config.head_dim=16"
 )
+CSHARP_JAVA = "experiments/java_csharp/csharp_java.gin"
 OF_EXPERIMENT = {
     # the rest of a text is as long as the text
     "code_prefix_lm": "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 64}",
     # no answer is ever right: the second evaluation is no better than the first, and the run ends
     "answers": "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
+    # made-up files
+    **dict.fromkeys(TABLES, "--gin.needs.Data.sha256=None"),
+    CSHARP_JAVA: "--gin.needs.Data.sha256=None --gin.back/needs.Data.sha256=None",
     "packages.gin": "--gin.INFER_EVAL_PERIOD=3 --gin.INFER_EVAL_STEPS=1",
 }
 # What is written behind the files of pages whose commands take no GIN.
@@ -175,6 +180,7 @@ def write_texts(folder: Path) -> None:
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    write_table_files(folder)
     (folder / "hub" / "data").mkdir()
     rows = pyarrow.table({"text": [f"{number}. {'Et stykke tekst. ' * 10}" for number in range(50)]})
     pyarrow.parquet.write_table(rows, folder / "hub" / "data" / "000_00000.parquet")

@@ -1,6 +1,8 @@
 """What an experiment says that it needs: made where that can be, one line with what to type where it cannot."""
 
+import dataclasses
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,10 @@ from tests.workplace import sentences
 # One line of each experiment whose text or vocabulary is made of a file that its user has to fetch.
 OF_FILES = {
     "t5_1_1_base_c4": r"there is no file spiece\.model\. To fetch it, type: curl -L -o spiece\.model https://\S+$",
+    "java_csharp": r"no file java_csharp/train\.java-cs\.txt\.java\. .* published: https://\S+CodeXGLUE, .* type: m",
+    "multi30k_bpe": r"no file multi30k_bpe/train\.en\. They are published: https://\S+Revisit-MMT, .* type: make data ",
+    "nb_nn": r"no file nb_nn/nb_nn_train\.tsv\.gz\. They are published: https://\S+norbench, .* type: make data ",
+    "scan_length": r"no file scan/train\.tsv\. .* published: https://\S+SCAN, tasks\.txt, which .*splits\.py .* type: ",
     "translate_ende": (
         r"there is no file multi30k/train\.en\.gz\. They are published: https://github\.com/multi30k/dataset, .* type: "
         r'make data DATASET=multi30k FIELDS=en,de FILES="train=… validation=… test=…"$'
@@ -108,6 +114,25 @@ def test_a_vocabulary_of_other_settings_is_refused(place: Path) -> None:
     with pytest.raises(UserError, match=said) as error:
         prepare.prepare(STREAM, other)
     assert data_state.state_of(STREAM, other).problems == (str(error.value),)
+
+
+def test_another_text_is_refused(place: Path) -> None:
+    write_files(place)
+    files = {split: f"{split}.en {split}.de" for split in ("train", "validation")}
+    data, vocabulary = needs.Data("pairs", "en,de", files, published="a page"), needs.Vocabulary("pairs", 60)
+    sha256 = prepare.prepare(STREAM, (data, vocabulary)).data["sha256"]
+    assert data_state.state_of(STREAM, (dataclasses.replace(data, sha256=sha256), vocabulary)).ready
+    other = dataclasses.replace(data, sha256={**sha256, "validation": "0" * 64})
+    said = (
+        r"^The text of pairs .* \(SHA-256\): validation [0-9a-f]{12}…, needed 0{12}…\. .* published: a page\. "
+        r"To export them, type: make data DATASET=pairs .* FORCE=1  \(to take .*: --gin\.needs\.Data\.sha256=None\)$"
+    )
+    with pytest.raises(UserError, match=said) as error:
+        prepare.prepare(STREAM, (other, vocabulary))
+    assert data_state.state_of(STREAM, (other, vocabulary)).problems == (str(error.value),)
+    shutil.rmtree(place / "data")
+    with pytest.raises(UserError, match="is not the one that this experiment is for"):
+        prepare.prepare(STREAM, (other, vocabulary))
 
 
 def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:

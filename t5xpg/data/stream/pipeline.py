@@ -180,7 +180,7 @@ def shard_prefix(shard: int) -> str:
 def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]:
     """What must be the same for a position to mean the same: the settings, and names and sizes of the files."""
     settings = config.to_json()
-    for name in ("max_batches", "module_import"):
+    for name in ("max_batches", "module_import", "metrics"):
         del settings[name]
     if config.converter == ENC_DEC:  # positions of earlier versions know no other
         del settings["feature_converter"], settings["loss_on_targets_only"]

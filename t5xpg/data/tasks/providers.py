@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.paths import data_directory
+from t5xpg.data import metrics
 from t5xpg.data.batch import layout_of
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.spec import DatasetConfig
@@ -51,14 +52,18 @@ def is_known(name: str) -> bool:
 
 
 def find_provider(config: DatasetConfig) -> Provider:
-    """The task or mixture of `config`, with its objective. UserError, naming the nearest names, where there is none."""
+    """The task or mixture of `config`, with its objective and metrics. UserError, naming the nearest names, where there
+    is none."""
     name = config.mixture_or_task_name
     if not is_known(name):
         names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
         raise UserError(f"There is no task or mixture named {name}.{nearest(name, names)}{_how_to_get(name)}")
     provider = seqio.get_mixture_or_task(name)
-    objective = config.objective
-    return provider if objective is None else map_tasks(provider, lambda task: with_objective(task, objective))
+    if (objective := config.objective) is not None:
+        provider = map_tasks(provider, lambda task: with_objective(task, objective))
+    if functions := [metrics.named(each) for each in config.metrics]:
+        provider = map_tasks(provider, lambda task: task.replace(metric_fns=functions, metric_objs=[]))
+    return provider
 
 
 def map_tasks(provider: Provider, function: Callable[[seqio.Task], seqio.Task]) -> Provider:

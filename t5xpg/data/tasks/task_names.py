@@ -101,7 +101,7 @@ VOCABULARIES: tuple[NamedVocabulary, ...] = (
 # The objective's numbers for the tokens of a model, whichever: those of T5.
 TOKENS_SPAN_CORRUPTION = SpanCorruption(0.15, 3.0)
 # What vocabularies are called where they were given no other name.
-_TRAINED = re.compile(r"(?P<dataset>[A-Za-z]\w*)_(?P<model>unigram|bpe)_(?P<size>[0-9]{1,9})")
+_TRAINED = re.compile(r"(?P<dataset>[A-Za-z]\w*)_(?P<model>unigram|bpe|word)_(?P<size>[0-9]{1,9})")
 
 _SUPERVISED = re.compile(rf"(?P<dataset>[A-Za-z]\w*?)_(?:{ENDING.pattern})")
 _SUPERVISED_TRAINED = re.compile(rf"^{_SUPERVISED.pattern}_(?P<suffix>\w+)$")

@@ -94,7 +94,8 @@ def _bytes(sentence: str) -> int:
     return len(sentence) if sentence.isascii() else len(sentence.encode("utf-8"))
 
 
-MODELS = ("unigram", "bpe")
+WORD = "word"
+MODELS = ("unigram", "bpe", WORD)
 IDENTITY = "identity"
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", IDENTITY)
 # Sums of the unigram model are made thread by thread: another number of them gives other last digits, and other pieces.
@@ -109,9 +110,9 @@ class VocabularySettings:
     """What decides a trained vocabulary beside the text. The defaults are T5's. Raises UserError for what cannot be.
 
     size: pieces, with the three special ones and the 256 of `byte_fallback`, which leave no text unknown; extra_ids
-    come on top. character_coverage: the share of the text's characters that get a piece. normalization: SentencePiece's
-    rule; "identity" keeps spaces and line ends, as code needs it. sample: how much of the text is used. seed: which of
-    it.
+    come on top. model: "word" has the most frequent words, which spaces divide, for text that is in pieces already.
+    character_coverage: the share of the text's characters that get a piece. normalization: SentencePiece's rule;
+    "identity" keeps spaces and line ends, as code needs it. sample: how much of the text is used. seed: which of it.
     """
 
     size: int = 32_000
@@ -131,7 +132,14 @@ class VocabularySettings:
             raise UserError(f"SIZE={self.size}: it counts pieces, so it is from 1 to {_MOST_PIECES:,}.")
         if not 0.9 <= self.character_coverage <= 1.0:
             raise UserError(f"CHARACTER_COVERAGE={self.character_coverage}: it is a share, from 0.9 to 1.")
+        if self.byte_fallback and self.model == WORD:
+            raise UserError("BYTE_FALLBACK=1 is for unigram and bpe: MODEL=word has words alone.")
         check_seed(self.seed)
+
+    @property
+    def keeps_spaces(self) -> bool:
+        """Whether spaces and line ends are text; they divide words."""
+        return self.normalization == IDENTITY and self.model != WORD
 
     @property
     def name(self) -> str:
@@ -146,7 +154,7 @@ class VocabularySettings:
 def draw_sample(dataset: str, split: Path, documents: int, settings: VocabularySettings) -> Sample:
     """Read a split of an export, a document at a time, and draw the sample from all of its lines."""
     sample = Sample(settings.sample, settings.seed)
-    keep_spaces = settings.normalization == IDENTITY
+    keep_spaces = settings.keeps_spaces
     with Progress(f"read {dataset}", documents, "documents") as progress, split.open("rb") as file:
         for line in file:
             for text in json.loads(line).values():  # the fields of a record, too
@@ -160,9 +168,12 @@ def train_model(
     sentences: Sequence[str], settings: VocabularySettings, bytes_of_text: int, prompts: Sequence[str] = ()
 ) -> bytes:
     """The SentencePiece model of the sentences, as its file holds it, with fewer pieces where the text has no more to
-    give, and with a piece for every character of `prompts`. Raises UserError where the characters alone are more."""
+    give, and with a piece for every character of `prompts` (of words, they are text too). Raises UserError where the
+    characters alone are more."""
     import sentencepiece
 
+    if settings.model == WORD:
+        return _train([*sentences, *prompts], settings, bytes_of_text, "")
     trained = _train(sentences, settings, bytes_of_text, "")
     processor = sentencepiece.SentencePieceProcessor(model_proto=trained)
     unknown = {one for one in "".join(prompts) if processor.unk_id() in processor.encode(one)}
@@ -173,7 +184,7 @@ def _train(sentences: Sequence[str], settings: VocabularySettings, bytes_of_text
     import sentencepiece
 
     model = io.BytesIO()
-    keeps_all = settings.normalization == IDENTITY
+    keeps_all = settings.keeps_spaces
     special: dict[str, int] = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     try:
         with _signals_end_it():

@@ -30,6 +30,22 @@ def test_models(model: str) -> None:
     assert found.Encode("\uff42ag \n dem") == found.Encode("bag dem")  # NFKC, and one space
 
 
+def test_words_are_what_spaces_divide() -> None:
+    """Text in pieces already, such as that of other programs' BPE, is kept to the token."""
+    lines = ["a co@@ tton  shirt &apos;s ", "ﬁ ½ <0x41>  bü@@ sche", "a shirt"]
+    settings = VocabularySettings(size=1000, model="word", normalization="identity", character_coverage=1.0)
+    found = sentencepiece.SentencePieceProcessor(model_proto=train_model(lines, settings, 100, ["translate to: "]))
+    words = {word for line in [*lines, "translate to:"] for word in line.split()}
+    assert {found.IdToPiece(token) for token in range(3, found.GetPieceSize())} == {f"▁{word}" for word in words}
+    assert [found.Decode(found.Encode(line)).split() for line in lines] == [line.split() for line in lines]
+    assert [len(found.Encode(line)) for line in lines] == [5, 5, 2]
+    assert found.Encode("a silk shirt")[1] == found.unk_id()
+    few = sentencepiece.SentencePieceProcessor(
+        model_proto=train_model(lines, dataclasses.replace(settings, size=5), 100)
+    )
+    assert {few.IdToPiece(token) for token in (3, 4)} == {"▁a", "▁shirt"}, "the most frequent ones"
+
+
 def test_a_text_may_have_more_characters_than_pieces() -> None:
     with pytest.raises(UserError, match=r"SIZE=9 is too small: the characters .* are \d+\. Give a larger SIZE"):
         train_model(LINES, dataclasses.replace(SMALL, size=9), 1000)
@@ -62,7 +78,11 @@ def test_reads_all_of_a_split_and_samples_it(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    for change, message in (({"size": 10**12}, "it counts pieces"), ({"character_coverage": 2.0}, "it is a share")):
+    for change, message in (
+        ({"size": 10**12}, "it counts pieces"),
+        ({"character_coverage": 2.0}, "it is a share"),
+        ({"model": "word", "byte_fallback": True}, "BYTE_FALLBACK=1 is for unigram and bpe"),
+    ):
         with pytest.raises(UserError, match=message):
             VocabularySettings(**change)  # type: ignore[arg-type]
 
