@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, Self
 
+from t5xpg.base.load import OthersLoad
 from t5xpg.base.progress import Progress, duration
 from t5xpg.distributed import hardware
 from t5xpg.experiment.assembly import Assembly
@@ -36,6 +37,7 @@ class ProgressLine:
         self._tokens = rows * sum(experiment.lengths.values())  # of an update: inputs and targets, padded
         self._flops = rows * experiment.model.flops_per_example(experiment.lengths)
         self._peak_flops = self.measure_peak()
+        self._others = OthersLoad()
         self._began: float | None = now()  # None while paused
         self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
         self._last_end: float | None = None
@@ -119,6 +121,7 @@ class ProgressLine:
             "flops_per_second": flops_per_second,
             "share_of_peak": hardware.share_of_peak(flops_per_second, self._peak_flops),
             "waited_for_data": waited / seconds,
+            "used_by_others": self._others.share(),
         }
 
     def _since(self) -> float:
