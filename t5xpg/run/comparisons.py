@@ -29,28 +29,21 @@ def references(results: Results) -> str:
     columns = list(dict.fromkeys(of_published or [key for answer in trivial.values() for key in answer]))
     if not columns:
         return ""
-    rows: dict[tuple[str, ...], dict[Key, str]] = {}
     count = 1 + len(results.get("seeds", ()))
     name = "this experiment" + (f", mean of {count} seeds (lowest to highest)" if count > 1 else "")
-    size = f"{results['num_params']:,}" if results["num_params"] else UNKNOWN
-    rows[name, size, _compute(results.get("training_flops")), ""] = {key: _spread(key, own[key]) for key in own}
+    # the cells of a row: its name, parameters and compute, then its numbers
+    first = (name, _count(results["num_params"]), _compute(results.get("training_flops")))
+    rows = {first: {key: _spread(key, own[key]) for key in own}}
     for one, key in zip(published, of_published, strict=True):
-        size = f"{one['parameters']:,}" if "parameters" in one else UNKNOWN
-        row = rows.setdefault((escape(one["name"]), size, _compute(one.get("flops")), _link(one["source"])), {})
-        row[key] = _number(key, one["value"])
+        facts = (_named(one), _count(one.get("parameters")), _compute(one.get("flops")))
+        rows.setdefault(facts, {})[key] = _number(key, one["value"])
     for answer, found in trivial.items():
-        if any(key in columns for key in found):
-            rows[answer, UNKNOWN, UNKNOWN, ""] = {key: _number(key, value) for key, value in found.items()}
+        if not found.keys().isdisjoint(columns):
+            rows[answer, UNKNOWN, UNKNOWN] = {key: _number(key, value) for key, value in found.items()}
     several = len({task for task, _, _ in columns if task}) > 1
-    header = [
-        "",
-        *(escape(f"{_measure(key, several)}, {key[2]}") for key in columns),
-        "parameters",
-        "training compute",
-        "source",
-    ]
+    titles = [escape(f"{_measure(key, several)}, {key[2]}") for key in columns]
     cells = [[name, *(row.get(key, UNKNOWN) for key in columns), *facts] for (name, *facts), row in rows.items()]
-    return table(header, cells, numbers_from=1)
+    return table(["", *titles, "parameters", "training compute"], cells, numbers_from=1)
 
 
 def require_references(results: Results) -> None:
@@ -128,10 +121,16 @@ def _spread(key: Key, found: Sequence[float]) -> str:
     return _number(key, statistics.mean(found)) + span
 
 
+def _count(parameters: int | None) -> str:
+    return f"{parameters:,}" if parameters else UNKNOWN
+
+
 def _compute(flops: float | None) -> str:
     return UNKNOWN if flops is None else f"{flops:.1e} FLOP".replace("e+", "e")
 
 
-def _link(source: str) -> str:
+def _named(reference: Mapping[str, Any]) -> str:
+    """The name of a reference with its source: a link, where that is an address that Markdown can hold."""
+    name, source = escape(reference["name"]), reference["source"]
     is_address = source.startswith(("https://", "http://")) and not set(source) & set("()<>|` ")
-    return f"[{source.partition('://')[2].partition('/')[0]}]({source})" if is_address else escape(source)
+    return f"[{name}]({source})" if is_address else f"{name} ({escape(source)})"

@@ -151,7 +151,7 @@ def publish(
         results["references"] = list(references)
     require_references(results)
     if not allow_changed:
-        sources.require_commit(" and ".join(shown(one.path) for one in (run, *seeds)), *sources.of_all(results))
+        sources.require_commit(" and ".join(shown(one.path) for one in (run, *seeds)), *sources.of_results(results))
     return _write(run, experiment_dir, results)
 
 

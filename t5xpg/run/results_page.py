@@ -41,7 +41,7 @@ def sections(results: Results) -> list[str]:
 
 def _objections(results: Results) -> str:
     """That the numbers are not those of one commit's code, where they are not."""
-    reasons = sources.objections(*sources.of_all(results))
+    reasons = sources.objections(*sources.of_results(results))
     return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
 
 
@@ -193,7 +193,7 @@ def _start(initial: Mapping[str, Any] | None) -> str:
 
 
 def _source(results: Results) -> str:
-    training, evaluation = (list(dict.fromkeys(map(sources.shown, used))) for used in sources.of_all(results))
+    training, evaluation = (list(dict.fromkeys(map(sources.shown, used))) for used in sources.of_results(results))
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
 

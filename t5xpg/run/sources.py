@@ -7,8 +7,6 @@ from t5xpg.base.errors import UserError
 
 Git = Mapping[str, Any] | None  # as of `environment.git_state`
 
-ALLOW = "To publish it all the same, with this said on its page: ALLOW_CHANGED=1"
-
 
 def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The starts in a run.json that its numbers are from: one from step 0 drops what was recorded before it."""
@@ -17,18 +15,16 @@ def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_results(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
-    """Every state of the code that results were trained with, and every one that they were evaluated with.
+    """Every state of the code that results, those of further seeds included, were trained with, and evaluated with.
 
     Of results from before these were recorded, that of the last start.
     """
-    found = results.get("sources") or {"training": [results["git"]], "evaluation": []}
-    return found["training"], found["evaluation"]
-
-
-def of_all(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
-    """`of_results` of results with those of further seeds."""
-    each = [of_results(one) for one in (results, *results.get("seeds", ()))]
-    return [git for training, _ in each for git in training], [git for _, evaluation in each for git in evaluation]
+    training: list[Git] = []
+    evaluation: list[Git] = []
+    for one in (results, *results.get("seeds", ())):
+        training += one["sources"]["training"] if "sources" in one else [one["git"]]
+        evaluation += one["sources"]["evaluation"] if "sources" in one else []
+    return training, evaluation
 
 
 def objections(training: Sequence[Git], evaluation: Sequence[Git] = ()) -> list[str]:
@@ -37,10 +33,14 @@ def objections(training: Sequence[Git], evaluation: Sequence[Git] = ()) -> list[
     An evaluation may be of a later commit than the training, as it can be made again at any time.
     """
     commits = list(dict.fromkeys(git["commit"][:12] for git in training if git is not None))
-    found = [_objection("trained", git) for git in training] + [_objection("evaluated", git) for git in evaluation]
-    if len(commits) > 1:
-        found.append(f"was trained with several commits ({', '.join(commits)})")
-    return list(dict.fromkeys(reason for reason in found if reason))
+    found = [f"was trained with several commits ({', '.join(commits)})"] if len(commits) > 1 else []
+    for done, used in (("trained", training), ("evaluated", evaluation)):
+        for git in used:
+            if git is None:
+                found.append(f"was {done} with code of which no commit is known")
+            elif not git["clean"]:
+                found.append(f"was {done} with changes that are not in commit {git['commit'][:12]}")
+    return list(dict.fromkeys(found))
 
 
 def require_commit(what: str, training: Sequence[Git], evaluation: Sequence[Git] = ()) -> None:
@@ -48,7 +48,8 @@ def require_commit(what: str, training: Sequence[Git], evaluation: Sequence[Git]
     if reasons := objections(training, evaluation):
         raise UserError(
             f"{what} is not published: it {', and '.join(reasons)}. Published is what was run with the code of one "
-            f"commit. Commit what changed, then train or evaluate it again. {ALLOW}"
+            "commit. Commit what changed, then train or evaluate again. To publish it as it is, with this said on its "
+            "page: ALLOW_CHANGED=1"
         )
 
 
@@ -57,9 +58,3 @@ def shown(git: Git) -> str:
     if git is None:
         return "no git checkout"
     return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
-
-
-def _objection(done: str, git: Git) -> str:
-    if git is None:
-        return f"was {done} with code of which no commit is known"
-    return "" if git["clean"] else f"was {done} with changes that are not in commit {git['commit'][:12]}"
