@@ -1,7 +1,7 @@
 """Tables of a results page that set its numbers beside others: published figures, trivial answers, further seeds."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
@@ -87,17 +87,11 @@ def _trivial(results: Results) -> dict[str, dict[Key, float]]:
         measure = next((name for name in MEASURES if unigram.get(name) is not None), None)
         if measure is not None:
             found.setdefault("the frequencies of tokens", {})["", measure, split] = unigram[measure]
-        for task, name, metric, value in _leaves(evaluation.get("trivial", {})):
-            found.setdefault(_ANSWERS.get(name, escape(name)), {})[task, metric, split] = value
+        for task, answers in evaluation.get("trivial", {}).items():
+            for name, metrics in answers.items():
+                numbers = {(task, one, split): x for one, x in metrics.items() if isinstance(x, int | float)}
+                found.setdefault(_ANSWERS.get(name, escape(name)), {}).update(numbers)
     return found
-
-
-def _leaves(trivial: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float]]:
-    for task, answers in trivial.items():
-        for name, metrics in answers.items():
-            for metric, value in metrics.items():
-                if isinstance(value, int | float):
-                    yield task, name, metric, value
 
 
 def _keys(reference: Mapping[str, Any], own: Iterable[Key]) -> list[Key]:

@@ -175,7 +175,7 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
     yield "batches", _batches(results.get("batches"))
     yield "time", _time(timing)
-    yield "load", _load(timing)
+    yield "load", _load(timing) if timing["training_seconds"] else ""
     yield "hardware", escape(_hardware(hardware))
     yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
     if results["starts"] > 1:
@@ -214,19 +214,11 @@ def _time(timing: Mapping[str, Any]) -> str:
         "share_of_peak": lambda share: f"{100 * share:.0f}% of the hardware's peak",
     }
     known = [text(timing[name]) for name, text in texts.items() if timing[name] is not None]
-    if not known or _alone(timing):
-        return ", ".join(known)
-    return f"left out: other programs used more than {OTHERS_ALLOWED:.0%} of the cores meanwhile"
-
-
-def _alone(timing: Mapping[str, Any]) -> bool:
-    """Whether times of the run mean something. Where the load is not known, the page says so."""
-    return (timing.get("used_by_others") or 0.0) <= OTHERS_ALLOWED
+    alone = (timing.get("used_by_others") or 0.0) <= OTHERS_ALLOWED
+    return ", ".join(known) if alone else f"left out: more than {OTHERS_ALLOWED:.0%} of the cores were used by others"
 
 
 def _load(timing: Mapping[str, Any]) -> str:
-    if timing["training_seconds"] is None:
-        return ""
     used = timing.get("used_by_others")
     return "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
 

@@ -84,10 +84,9 @@ def _circumstances(results: Results, other: Results) -> dict[str, Any]:
 
 
 def _way(evaluation: Results) -> dict[str, Any]:
-    predicted = {
-        task: {name: one.get(name) for name in PREDICTED} for task, one in evaluation.get("predicted", {}).items()
-    }
-    return {"task": evaluation.get("task"), **predicted}
+    ways = {name: evaluation.get(name) for name in ("task", "mean_of_checkpoints")}
+    predicted = evaluation.get("predicted", {})
+    return ways | {task: {name: one.get(name) for name in PREDICTED} for task, one in predicted.items()}
 
 
 def _evaluated_step(results: Results) -> set[str]:

@@ -108,7 +108,7 @@ def test_times_are_left_out_where_other_programs_ran(tmp_path: Path, home: Path,
     text = publish(run, home).read_text(encoding="utf-8")
     assert f"| load | other programs used {used:.0%} of the cores |" in text
     assert ("500 ms a step" in text) == alone
-    assert ("| time | left out: other programs used more than 5% of the cores meanwhile |" in text) != alone
+    assert ("| time | left out: more than 5% of the cores were used by others |" in text) != alone
     assert read_json(home / "results.json")["training_flops"] == 20 * 1.5e9
 
 
