@@ -380,14 +380,27 @@ def _convert_gin(options: Namespace) -> None:
 def _report(options: Namespace) -> None:
     from t5xpg.run import report
     from t5xpg.run.directory import RunDirectory
-    from t5xpg.study import kinds
+    from t5xpg.study import kinds, references
 
     loaded, run = _load_with_run(options)
+    named = _words(options.runs or "", "RUNS")
+    if named and options.run:
+        raise UserError("RUNS=… names all runs, the first one of them in full: leave RUN=… out.")
     study = kinds.study_of(options.experiment, _run_directory(options, loaded.name))
     if study is not None:
-        study.publish()
-    else:
-        report.publish(RunDirectory(run), loaded.gin_file.parent)
+        if named:
+            raise UserError(f"RUNS=…: {loaded.name} says itself which runs and seeds it has ({kinds.PLAN_FILES}).")
+        study.publish(allow_changed=options.allow_changed)
+        return
+    first, *others = [paths.run_directory(name) for name in named] or [run]
+    home = loaded.gin_file.parent
+    report.publish(
+        RunDirectory(first),
+        home,
+        seeds=[RunDirectory(path) for path in others],
+        references=references.of_experiment(home),
+        allow_changed=options.allow_changed,
+    )
 
 
 def _reproduce(options: Namespace) -> int:

@@ -288,7 +288,11 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         ),
     ),
     "Results and proofs": (
-        _command("report", "publish a run: results.json, page and curve of its experiment", *_EXPERIMENT),
+        _command(
+            "report", "publish a run: results.json, page and curve of its experiment", *_EXPERIMENT,
+            Option("RUNS", "--runs", "NAMES", "runs of several seeds, 'a a_1 a_2': the first in full, and the range"),
+            Option("ALLOW_CHANGED", "--allow-changed", "1", "publish what is of no commit; the page says so", bool),
+        ),
         _command(
             "reproduce", "train again in a clean run directory and compare with the published results", *_EXPERIMENT,
             Option("STEPS", "--steps", "N", "only so many updates of it", count),

@@ -10,7 +10,9 @@ import pytest
 from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
 
 pytest_plugins = ["tests.tiers"]
-PROGRAMS = "T5XPG_COMPILE_CACHE"
+PROGRAMS, REVISION = "T5XPG_COMPILE_CACHE", "T5XPG_REVISION"
+# What tests train is as if of a commit: only that is published, and a checkout that is worked in has changes.
+os.environ[REVISION] = "0123456789" * 4
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base import metric_values
+from t5xpg.base import environment, metric_values
 from t5xpg.base.files import read_json, write_atomically, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
@@ -116,6 +116,7 @@ def evaluate(
         "task": config.mixture_or_task_name,
         "split": config.split,
         "data": source.data,
+        "git": environment.git_state(),
         **summary,
     }
     if uses.nats is not None:

@@ -5,7 +5,7 @@ anywhere else, with the published results beside the run's own.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,9 +14,12 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, replaced_together, write_text
 from t5xpg.base.page import block_of, with_block
 from t5xpg.base.paths import shown
+from t5xpg.run import sources
+from t5xpg.run.comparisons import require_references
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
 from t5xpg.run.results_page import CURVE_FILE, pictures, sections
+from t5xpg.run.seeds import of_other_seeds
 
 RESULTS_FILE = "results.json"
 README_FILE = "README.md"
@@ -84,7 +87,10 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
     Prints the paths, and what the report lacks because the run's last checkpoint was not evaluated. published: a
     results.json to compare with, if it is there. Raises UserError where the run has nothing to report.
     """
-    results = collect(run, published if published is not None and published.exists() else None)
+    return _write(run, destination, collect(run, published if published is not None and published.exists() else None))
+
+
+def _write(run: RunDirectory, destination: Path, results: Mapping[str, Any]) -> Path:
     for line in [not_evaluated(run, results), *_replaced(destination / RESULTS_FILE, results)]:
         if line:
             print(line)
@@ -115,10 +121,20 @@ def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:
     return f"without evaluation and samples: those are of step {step}, and the run is at {results['steps']}: {command}"
 
 
-def publish(run: RunDirectory, experiment_dir: Path) -> Path:
+def publish(
+    run: RunDirectory,
+    experiment_dir: Path,
+    *,
+    seeds: Sequence[RunDirectory] = (),
+    references: Sequence[Mapping[str, Any]] = (),
+    allow_changed: bool = False,
+) -> Path:
     """Write a run's results into the folder of its experiment; returns the README's path.
 
-    Raises UserError where the folder is missing or the run is another experiment's.
+    seeds: further runs that differ in their seed alone. references: published figures to stand beside them
+    (`study.references`). Raises UserError where the folder is missing, the run is another experiment's, the runs differ
+    otherwise, a reference is of no number of theirs, or where they are not of the code of one commit, but where
+    `allow_changed`.
     """
     if not experiment_dir.is_dir():
         raise UserError(f"There is no experiment folder {experiment_dir}.")
@@ -128,7 +144,15 @@ def publish(run: RunDirectory, experiment_dir: Path) -> Path:
             f"{run.path} is a run of {experiment}; its results do not belong into {experiment_dir}. "
             f"Name the run with RUN=…, or the experiment with EXP={experiment}."
         )
-    return write_report(run, experiment_dir)
+    results = collect(run)
+    if others := of_other_seeds(run, results, seeds):
+        results["seeds"] = others
+    if references:
+        results["references"] = list(references)
+    require_references(results)
+    if not allow_changed:
+        sources.require_commit(" and ".join(shown(one.path) for one in (run, *seeds)), *sources.of_results(results))
+    return _write(run, experiment_dir, results)
 
 
 def check_block(experiment_dir: Path) -> list[str]:

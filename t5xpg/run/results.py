@@ -1,6 +1,7 @@
 """What a run's records say, as one JSON value: all that a results page shows.
 
-Everything in it is determined by the run, except what stands under "timing", "hardware", "versions" and "git".
+Everything in it is determined by the run, except what stands under "timing", "hardware", "versions", "git" and
+"sources".
 """
 
 import bisect
@@ -9,7 +10,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from t5xpg.base.page import cell
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.sources import counting_starts
 
 Record = Mapping[str, Any]
 Results = dict[str, Any]
@@ -111,9 +113,7 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
             f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
             f"Train on (make train EXP=…), or look into {run.metrics_jsonl}."
         )
-    # A start from step 0 drops what was recorded before it: only the last of them and those after it count.
-    began = max((index for index, start in enumerate(record["starts"]) if start["step"] == 0), default=0)
-    starts = record["starts"][began:]
+    starts = counting_starts(record)
     steps = max(line["step"] for line in metrics)
     last_start = starts[-1]
     selected = _selected(metrics, last_start.get("selection"), steps)
@@ -121,6 +121,10 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     best = selected["step"] if selected else None
     if not isinstance(evaluated, dict) or evaluated.get("step") not in (steps, steps if best is None else best):
         evaluated = None
+    others = _other_splits(run, steps if evaluated is None else evaluated["step"])
+    # "git" is in evaluations that say what they were made with; what they found is the same without it
+    evaluated_with = [one.pop("git", None) for one in (evaluated, *others.values()) if one is not None]
+    timing = read_jsonl(run.timing_jsonl)
     points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
     results: Results = {
         "format": FORMAT,
@@ -131,6 +135,10 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
             name for name in _FACTS_OF_A_START if any(start.get(name) != last_start.get(name) for start in starts)
         ],
         "git": last_start["git"],
+        "sources": {
+            "training": _distinct(start["git"] for start in starts),
+            "evaluation": _distinct(evaluated_with),
+        },
         "versions": last_start["versions"],
         "hardware": {**last_start["host"], "devices": last_start["devices"]},
         "identity": record["identity"],
@@ -149,13 +157,14 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         "batches": _batches(run.batches, [line["step"] for line in validation]),
         "samples": None if evaluated is None else _optional(run.samples_json),
         "evaluation": evaluated,
-        "timing": _timing(read_jsonl(run.timing_jsonl), starts),
+        "training_flops": _training_flops(timing),
+        "timing": _timing(timing, starts),
     }
     if selected is not None:
         results["selected"] = selected
     if tasks := task_curves(metrics):
         results["tasks"] = tasks
-    if others := _other_splits(run, steps):
+    if others:
         results["other_splits"] = others
     if published is not None:
         results["published"] = published_part(read_results(published))
@@ -248,12 +257,16 @@ def _merged(groups: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
 
 def training_seconds(timing: Sequence[Record]) -> float | None:
     """Seconds spent in updates: for each record, its seconds a step times the steps since the record before."""
+    return _of_all_updates(timing, "seconds_per_step")
+
+
+def _of_all_updates(timing: Sequence[Record], *names: str) -> float | None:
+    """The sum over updates of the product of these values of their record; None where no record has them all."""
     total, before = 0.0, 0
     for line in timing:
-        if line.get("seconds_per_step") is None:
-            continue
-        total += line["seconds_per_step"] * (line["step"] - before)
-        before = line["step"]
+        if all(line.get(name) is not None for name in names):
+            total += math.prod(line[name] for name in names) * (line["step"] - before)
+            before = line["step"]
     return total if before else None
 
 
@@ -285,7 +298,23 @@ def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any
     wall = times[-1] - starts[0]["time"] if times and len(starts) == 1 else None
     rates = ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak")
     medians = {name: statistics.median(values) if (values := _known(timing, name)) else None for name in rates}
-    return {"training_seconds": training_seconds(timing), "wall_seconds": wall, **medians}
+    known = [line for line in timing if line.get("used_by_others") is not None]
+    seconds, by_others = training_seconds(known), _of_all_updates(known, "seconds_per_step", "used_by_others")
+    load = by_others / seconds if by_others is not None and seconds else None
+    return {"training_seconds": training_seconds(timing), "wall_seconds": wall, **medians, "used_by_others": load}
+
+
+def _training_flops(timing: Sequence[Record]) -> float | None:
+    """Floating point operations of the model in all updates, forward and backward, to three digits."""
+    found = _of_all_updates(timing, "seconds_per_step", "flops_per_second")
+    return None if found is None else float(f"{found:.3g}")
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        found += [value] if value not in found else []
+    return found
 
 
 def _known(lines: Sequence[Record], name: str) -> list[Any]:

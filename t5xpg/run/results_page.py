@@ -6,19 +6,16 @@ from typing import Any
 from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
+from t5xpg.run import sources
+from t5xpg.run.comparisons import MEASURES, references, seeds
 from t5xpg.run.results import TRIVIAL, settings_text
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
 SHOWN_SAMPLES = 6
-_MEASURES = {  # how the columns of a curve are called
-    "nats_per_byte": "nats per target byte",
-    "bits_per_byte": "bits per target byte",
-    "loss": "nats per target token",
-    "accuracy": "accuracy",
-}
-# And other numbers of an evaluation.
-_NAMED = {**_MEASURES, "encoder_use": "nats per target token more with another example's inputs (use of the encoder)"}
+# Other numbers of an evaluation.
+_NAMED = {**MEASURES, "encoder_use": "nats per target token more with another example's inputs (use of the encoder)"}
+OTHERS_ALLOWED = 0.05  # of the cores: what a system does for itself takes less, and another program more
 
 Results = Mapping[str, Any]
 
@@ -27,6 +24,9 @@ def sections(results: Results) -> list[str]:
     """What stands in it: the metrics of the tasks, the curve of the loss, and the tables; `pictures` lie beside it."""
     metric = f"![Metrics of the tasks while training]({METRIC_FILE})" if METRIC_FILE in pictures(results) else ""
     found = [
+        _objections(results),
+        references(results),
+        seeds(results),
         metric,
         _metrics(results),
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
@@ -39,6 +39,12 @@ def sections(results: Results) -> list[str]:
         _samples(results),
     ]
     return [section for section in found if section]
+
+
+def _objections(results: Results) -> str:
+    """That the numbers are not those of one commit's code, where they are not."""
+    reasons = sources.objections(*sources.of_results(results))
+    return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
 
 
 def curve_svg(results: Results) -> str:
@@ -55,7 +61,7 @@ def curve_svg(results: Results) -> str:
         columns = results["curves"][split]
         if measure in columns:
             curves.append(Curve(name, kind, columns["step"], columns[measure]))
-    return draw(_title(results), _STEPS, f"loss, {_MEASURES[measure]}", curves, without_cliff=True)
+    return draw(_title(results), _STEPS, f"loss, {MEASURES[measure]}", curves, without_cliff=True)
 
 
 def pictures(results: Results) -> dict[str, str]:
@@ -101,7 +107,7 @@ def curve_text(results: Results) -> str:
     measure = _curve_measure(results)
     first, final = results["first"]["validation"], results["final"]["validation"]
     return (
-        f"Validation loss in {_MEASURES[measure]}: {decimals(first.get(measure))} at step {first['step']:,}, "
+        f"Validation loss in {MEASURES[measure]}: {decimals(first.get(measure))} at step {first['step']:,}, "
         f"{decimals(final.get(measure))} at step {final['step']:,}"
     )
 
@@ -120,11 +126,11 @@ def _measures(results: Results) -> str:
 
 def _points(title: str, points: Sequence[tuple[str, Results]]) -> str:
     """A row for each name and its last values; "" where there is none."""
-    shown = [measure for measure in _MEASURES if any(point.get(measure) is not None for _, point in points)]
+    shown = [measure for measure in MEASURES if any(point.get(measure) is not None for _, point in points)]
     rows = [
         [name, f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)] for name, point in points
     ]
-    return table([title, "step", *(_MEASURES[measure] for measure in shown)], rows, numbers_from=1) if rows else ""
+    return table([title, "step", *(MEASURES[measure] for measure in shown)], rows, numbers_from=1) if rows else ""
 
 
 def task_tables(results: Results) -> list[str]:
@@ -152,7 +158,7 @@ def task_tables(results: Results) -> list[str]:
 def _facts(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
-    yield "source", _source(results["git"])
+    yield "source", _source(results)
     read = identity.get("data")
     if isinstance(read, Mapping) and isinstance(read.get("task"), str):
         yield "task", code(read["task"])
@@ -176,6 +182,7 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
     yield "batches", _batches(results.get("batches"))
     yield "time", _time(timing)
+    yield "load", _load(timing) if timing["training_seconds"] else ""
     yield "hardware", escape(_hardware(hardware))
     yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
     if results["starts"] > 1:
@@ -192,10 +199,10 @@ def _start(initial: Mapping[str, Any] | None) -> str:
     return f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
 
 
-def _source(git: Mapping[str, Any] | None) -> str:
-    if git is None:
-        return "no git checkout"
-    return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
+def _source(results: Results) -> str:
+    training, evaluation = (list(dict.fromkeys(map(sources.shown, used))) for used in sources.of_results(results))
+    later = ", ".join(name for name in evaluation if name not in training)
+    return ", ".join(training) + (f"; evaluated with {later}" if later else "")
 
 
 def _batches(batches: Mapping[str, Any] | None) -> str:
@@ -213,7 +220,14 @@ def _time(timing: Mapping[str, Any]) -> str:
         "tokens_per_second": lambda rate: f"{rate:,.0f} tokens a second",
         "share_of_peak": lambda share: f"{100 * share:.0f}% of the hardware's peak",
     }
-    return ", ".join(text(timing[name]) for name, text in texts.items() if timing[name] is not None)
+    known = [text(timing[name]) for name, text in texts.items() if timing[name] is not None]
+    alone = (timing.get("used_by_others") or 0.0) <= OTHERS_ALLOWED
+    return ", ".join(known) if alone else f"left out: more than {OTHERS_ALLOWED:.0%} of the cores were used by others"
+
+
+def _load(timing: Mapping[str, Any]) -> str:
+    used = timing.get("used_by_others")
+    return "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
 
 
 def _hardware(hardware: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
+from t5xpg.run import sources
 from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
 from t5xpg.study.runs import Run
@@ -81,12 +82,18 @@ class Study(ABC):
         print(f"publish it: make report EXP={self.name}")
         return 0
 
-    def publish(self) -> Path:
+    def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board, the pictures and the README's block into the experiment's folder; the README's path.
 
-        What is not done yet is left out, and the page says so. Raises UserError where nothing is done.
+        What is not done yet is left out, and the page says so. Raises UserError where nothing is done, or a run was not
+        trained with the code of one commit (`run.sources`), but where `allow_changed`; runs may differ in it.
         """
-        board = self.collect(self.runs())
+        wanted = self.runs()
+        for run in wanted if not allow_changed else ():
+            if run.directory.exists():
+                starts = sources.counting_starts(run.directory.read())
+                sources.require_commit(shown(run.path), [start["git"] for start in starts])
+        board = self.collect(wanted)
         if not board["runs_done"]:
             raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep EXP={self.name}")
         return self.page.write(self.home, self.with_published(board))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, Self
 
+from t5xpg.base.load import OthersLoad
 from t5xpg.base.progress import Progress, duration
 from t5xpg.data.batch import longest_array
 from t5xpg.distributed import hardware
@@ -39,6 +40,7 @@ class ProgressLine:
             self._sizes[length] = rows * sum(lengths.values()), rows * experiment.model.flops_per_example(lengths)
         self._tokens, self._flops = self._sizes[max(self._sizes)]  # of the last update
         self._peak_flops = self.measure_peak()
+        self._others = OthersLoad()
         self._began: float | None = now()  # None while paused
         self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
         self._all_tokens, self._all_flops = 0, 0.0  # since then, too
@@ -128,6 +130,7 @@ class ProgressLine:
             "flops_per_second": flops_per_second,
             "share_of_peak": hardware.share_of_peak(flops_per_second, self._peak_flops),
             "waited_for_data": waited / seconds,
+            "used_by_others": self._others.share(),
         }
 
     def _since(self) -> float:

@@ -21,7 +21,7 @@ import pytest
 from t5xpg.experiment import config
 from t5xpg.run import report
 from t5xpg.run.records import read_jsonl
-from tests.conftest import PROGRAMS
+from tests.conftest import PROGRAMS, REVISION
 from tests.docs.pages import DOCS, EXPERIMENTS, README, commands_of, files_of
 from tests.table_files import TABLES, write_table_files
 from tests.workplace import REPOSITORY, sentences
@@ -85,7 +85,15 @@ class Copy:
 
     def run(self, command: str, code: int = 0) -> str:
         """What a line of a shell prints."""
-        kept = ("HOME", "LANG", "PATH", "TMPDIR", "XLA_FLAGS", PROGRAMS)  # what an outer make sets is left out
+        kept = (
+            "HOME",
+            "LANG",
+            "PATH",
+            "TMPDIR",
+            "XLA_FLAGS",
+            PROGRAMS,
+            REVISION,
+        )  # what an outer make sets is left out
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         environment["HF_HUB_OFFLINE"] = "1"  # a network would make `make data` download half a gigabyte
         done = subprocess.run(

@@ -14,7 +14,7 @@ from t5xpg.experiment.identity import run_identity
 from t5xpg.models import losses
 from t5xpg.optim import optimizers, schedules
 from t5xpg.run import report
-from t5xpg.study import kinds
+from t5xpg.study import kinds, references
 from tests.docs.pages import DOCS, EXPERIMENTS, INDEX, README, commands_of, files_of
 from tests.docs.test_commands import TRIED_ELSEWHERE
 from tests.workplace import REPOSITORY
@@ -112,6 +112,22 @@ def test_the_prefix_lm_of_the_page_builds(tmp_path: Path) -> None:
     assert experiment.train_dataset.converter == "PrefixLMFeatureConverter"
 
 
+@pytest.mark.parametrize("page", EXPERIMENTS, ids=lambda page: page.parent.name)
+def test_an_experiment_opens_with_its_question_and_its_answer(page: Path) -> None:
+    """A sentence each. The answer's decimals stand in the results, and the question in the list of experiments."""
+    text = page.read_text(encoding="utf-8")
+    title, *opening = (" ".join(part.split()) for part in text.split("\n\n")[:3])
+    assert title == f"# {page.parent.name}"
+    for part, (name, end) in zip(opening, (("Question", "?"), ("Answer", ".")), strict=True):
+        assert re.fullmatch(rf"\*\*{name}\.\*\* [A-Z].*\{end}", part), part
+        assert not re.search(r"[.?!] [A-Z]", part.partition("** ")[2]), f"one sentence: {part}"
+    block = text.partition(":begin -->")[2]
+    assert [number for number in re.findall(r"\d+\.\d+", opening[1]) if number not in block] == []
+    listed = INDEX.with_name("experiments.md").read_text(encoding="utf-8")
+    question = opening[0].removeprefix("**Question.** ")
+    assert f"| [{page.parent.name}](../experiments/{page.parent.name}/README.md) | {question} |" in listed
+
+
 # the pages of many runs: tests/study
 NAMES = [page.parent.name for page in EXPERIMENTS if kinds.study_of(page.parent.name, Path()) is None]
 
@@ -126,6 +142,7 @@ def test_published_results_are_what_their_records_say(name: str) -> None:
         return
     results = report.read_results(folder / report.RESULTS_FILE)
     assert results["experiment"] == name
+    assert results.get("references", []) == list(references.of_experiment(folder))
     experiment = config.load(name).experiment
     assert results["identity"]["seed"] == experiment.random_seed
     assert results["steps"] == results["total_steps"] == experiment.total_steps

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.page import escape
@@ -63,7 +64,7 @@ def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: 
             if step % 100 == 0:
                 metrics.write({"step": step, "split": "validation", **measures(2.1 + 80 / (20 + step))})
     write_json(run.samples_json, SAMPLES)
-    write_json(run.evaluation_json, {"step": steps})
+    write_json(run.evaluation_json, {"step": steps, "git": environment.git_state()})
     return run
 
 

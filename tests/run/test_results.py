@@ -36,6 +36,7 @@ def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     assert results["timing"] == {
         "training_seconds": 2 * 2.0 + 598 * 0.25, "wall_seconds": pytest.approx(600), "seconds_per_step": 0.25,
         "tokens_per_second": 16000, "target_tokens_per_second": None, "share_of_peak": None,
+        "used_by_others": None,
     }  # fmt: skip
     record["identity"]["settings"]["train_dataset.pack"] = True
     write_json(run.run_json, record)

@@ -1,0 +1,56 @@
+"""What other programs take of the processors while a run goes on."""
+
+import os
+from pathlib import Path
+
+from t5xpg.base.environment import usable_cores
+
+
+class OthersLoad:
+    """The share of this process's cores that other programs used since the last call, 0 to 1.
+
+    Others are all but this process and those that it started; what a host takes of a virtual machine counts. Read from
+    Linux's /proc, once a call; None on other systems, and in a container that may use less than the cores it sees.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._before = self._ticks()
+
+    def share(self) -> float | None:
+        """The share since the call before, or since this was made; None where it cannot be known."""
+        before, now = self._before, self._ticks()
+        self._before = now
+        if before is None or now is None or now[0] <= before[0]:
+            return None
+        whole, busy, own = (after - earlier for earlier, after in zip(before, now, strict=True))
+        return min(1.0, max(0.0, (busy - own) / whole))
+
+    def _ticks(self) -> tuple[int, int, int] | None:
+        """Ticks of the system's clock since it started: of the cores, of those not idle, and of this program."""
+        try:
+            names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+            if usable_cores() < len(names):
+                return None
+            lines = map(str.split, (self._proc / "stat").read_text(encoding="ascii").splitlines())
+            # user, nice, system, idle, waiting for disks, interrupts, soft interrupts, stolen by the host
+            cores = [list(map(int, line[1:9])) for line in lines if line[0] in names]
+            whole = sum(map(sum, cores))
+            return whole, whole - sum(core[3] + core[4] for core in cores), self._own()
+        except (AttributeError, IndexError, OSError, ValueError):  # no Linux, or another form of it
+            return None
+
+    def _own(self) -> int:
+        """Ticks of this process and all that it started, also of those that have ended."""
+        parents, ticks = {}, {}
+        for file in self._proc.glob("[0-9]*/stat"):
+            try:
+                fields = file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            number = int(file.parent.name)
+            parents[number], ticks[number] = int(fields[1]), sum(map(int, fields[11:15]))
+        own = {os.getpid()}
+        while more := {number for number, parent in parents.items() if parent in own} - own:
+            own |= more
+        return sum(ticks.get(number, 0) for number in own)

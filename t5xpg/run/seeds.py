@@ -1,0 +1,96 @@
+"""Runs that differ in their seed alone, as one result: its numbers are means with their range."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.run.directory import RunDirectory, differing, short
+from t5xpg.run.results import PREDICTED, collect
+
+Results = Mapping[str, Any]
+Key = tuple[str, str, str]  # task ("" for the loss of a whole split), measure, split
+
+LOSSES = ("nats_per_byte", "loss", "accuracy")
+_KEPT = ("step", "split", *LOSSES, "metrics")  # of an evaluation
+_SHOWN = 5
+
+
+def of_other_seeds(run: RunDirectory, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
+    """What is published of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits"} of each.
+
+    run, first: the one that is published in full, and its results. Raises UserError where a run is not the same but for
+    its seed: in experiment, settings, data, vocabulary, versions, the steps trained, or how it was evaluated.
+    """
+    found = []
+    paths = {first["identity"].get("seed"): run.path}
+    for other in others:
+        results = collect(other)
+        seed = results["identity"].get("seed")
+        if seed in paths:
+            raise UserError(f"{other.path} and {paths[seed]} have the same seed, {seed}: name runs of other seeds.")
+        paths[seed] = other.path
+        if different := differing(_circumstances(first, results), _circumstances(results, first)):
+            listed = [f"{name} {short(one)} and {short(two)}" for name, (one, two) in different.items()]
+            raise UserError(
+                f"{run.path} and {other.path} differ in more than the seed: {'; '.join(listed[:_SHOWN])}"
+                f"{'; …' if len(listed) > _SHOWN else ''}. RUNS=… takes runs that differ in RANDOM_SEED alone, trained "
+                "and evaluated the same way."
+            )
+        splits = results.get("other_splits", {})
+        found.append(
+            {
+                "seed": seed,
+                **{name: results[name] for name in ("steps", "sources")},
+                "final": {"validation": results["final"]["validation"]},
+                "evaluation": _kept(results["evaluation"]),
+                "other_splits": {split: _kept(one) for split, one in splits.items()},
+            }
+        )
+    return found
+
+
+def values(results: Results) -> dict[Key, list[float]]:
+    """The last numbers of each run, {(task, measure, split): [of the first run, of the second, …]}.
+
+    Of evaluations, where there are some, else of the last validation while training; what is not finite is left out.
+    """
+    found: dict[Key, list[float]] = {}
+    for run in (results, *results.get("seeds", ())):
+        evaluations = [one for one in (run["evaluation"], *run.get("other_splits", {}).values()) if one]
+        for one in evaluations or [run["final"]["validation"]]:
+            split = str(one.get("split", "validation"))
+            for task, table in {"": {name: one.get(name) for name in LOSSES}, **one.get("metrics", {})}.items():
+                for name, value in table.items():
+                    if isinstance(value, int | float):
+                        found.setdefault((task, name, split), []).append(value)
+    return found
+
+
+def _kept(evaluation: Results | None) -> dict[str, Any] | None:
+    return None if evaluation is None else {name: evaluation[name] for name in _KEPT if name in evaluation}
+
+
+def _circumstances(results: Results, other: Results) -> dict[str, Any]:
+    """What has to be the same. A run that ended early ended where its own numbers said so, and so does its best."""
+    evaluations = {"validation": results["evaluation"], **results.get("other_splits", {})}
+    both = _evaluated_step(results) & _evaluated_step(other)
+    return {
+        **{name: value for name, value in results["identity"].items() if name != "seed"},
+        **{name: results[name] for name in ("experiment", "total_steps", "versions")},
+        "steps": "ended early" if (results.get("selected") or {}).get("ended_early") else results["steps"],
+        "evaluated step": " or ".join(sorted(both or _evaluated_step(results))),
+        "evaluation": {split: "none" if one is None else _way(one) for split, one in evaluations.items()},
+    }
+
+
+def _way(evaluation: Results) -> dict[str, Any]:
+    ways = {name: evaluation.get(name) for name in ("task", "mean_of_checkpoints")}
+    predicted = evaluation.get("predicted", {})
+    return ways | {task: {name: one.get(name) for name in PREDICTED} for task, one in predicted.items()}
+
+
+def _evaluated_step(results: Results) -> set[str]:
+    """Which step was evaluated: "last", "best", or both where they are the same or nothing was evaluated."""
+    at = (results["evaluation"] or {}).get("step")
+    steps = {"last": results["steps"], "best": (results.get("selected") or {}).get("step")}
+    return {kind for kind, step in steps.items() if at in (None, step)}

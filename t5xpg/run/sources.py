@@ -1,0 +1,60 @@
+"""Which code a run was made with, and whether that is one commit, which anyone can take and run again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t5xpg.base.errors import UserError
+
+Git = Mapping[str, Any] | None  # as of `environment.git_state`
+
+
+def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The starts in a run.json that its numbers are from: one from step 0 drops what was recorded before it."""
+    starts: list[dict[str, Any]] = record["starts"]
+    return starts[max((index for index, start in enumerate(starts) if start["step"] == 0), default=0) :]
+
+
+def of_results(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
+    """Every state of the code that results, those of further seeds included, were trained with, and evaluated with.
+
+    Of results from before these were recorded, that of the last start.
+    """
+    training: list[Git] = []
+    evaluation: list[Git] = []
+    for one in (results, *results.get("seeds", ())):
+        training += one["sources"]["training"] if "sources" in one else [one["git"]]
+        evaluation += one["sources"]["evaluation"] if "sources" in one else []
+    return training, evaluation
+
+
+def objections(training: Sequence[Git], evaluation: Sequence[Git] = ()) -> list[str]:
+    """Why numbers are not those of the code of one commit; empty where they are.
+
+    An evaluation may be of a later commit than the training, as it can be made again at any time.
+    """
+    commits = list(dict.fromkeys(git["commit"][:12] for git in training if git is not None))
+    found = [f"was trained with several commits ({', '.join(commits)})"] if len(commits) > 1 else []
+    for done, used in (("trained", training), ("evaluated", evaluation)):
+        for git in used:
+            if git is None:
+                found.append(f"was {done} with code of which no commit is known")
+            elif not git["clean"]:
+                found.append(f"was {done} with changes that are not in commit {git['commit'][:12]}")
+    return list(dict.fromkeys(found))
+
+
+def require_commit(what: str, training: Sequence[Git], evaluation: Sequence[Git] = ()) -> None:
+    """Raise UserError where there are `objections` to what is to be published."""
+    if reasons := objections(training, evaluation):
+        raise UserError(
+            f"{what} is not published: it {', and '.join(reasons)}. Published is what was run with the code of one "
+            "commit. Commit what changed, then train or evaluate again. To publish it as it is, with this said on its "
+            "page: ALLOW_CHANGED=1"
+        )
+
+
+def shown(git: Git) -> str:
+    """A state of the code as a page names it."""
+    if git is None:
+        return "no git checkout"
+    return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
