@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks to stop after the step, a second Ctrl-C stops at once.
+"""Ctrl-C and SIGTERM: the first asks to stop after the step, if there is one; a second Ctrl-C stops at once.
 
 A process can get one request twice: SIGTERM to a process group comes from its sender and, once more, from Make.
 """
@@ -14,11 +14,16 @@ ENDS_WITH_INPUT = "T5XPG_ENDS_WITH_INPUT"  # see `end_with_parent`
 _ONE_REQUEST = 1.0  # seconds within which signals are one request
 
 
+class NothingToSave(BaseException):
+    """Raised by a request to stop while `StopRequest.at_once`."""
+
+
 class StopRequest:
-    """A context manager that notes the first SIGINT or SIGTERM instead of dying of it."""
+    """A context manager that notes the first SIGINT or SIGTERM instead of dying of it. at_once: it ends the block."""
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.at_once = False
         self._first = 0.0
         self._previous: dict[int, Any] = {}
 
@@ -27,13 +32,16 @@ class StopRequest:
             self._previous[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        return kind is NothingToSave
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self.number, self._first = number, time.monotonic()
+            if self.at_once:
+                raise NothingToSave
             once_more = b"; once more stops at once, without saving" if number == signal.SIGINT else b""
             os.write(2, b"\nstopping after this step" + once_more + b"\n")
         elif number == signal.SIGINT and self.age > _ONE_REQUEST:

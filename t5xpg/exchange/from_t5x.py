@@ -6,6 +6,7 @@ both are looked for.
 
 import re
 from collections.abc import Mapping
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     found = open_checkpoint(given)
     folders = _folders(found.path if found.path.is_dir() else found.path.parent)
     beside = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))
-    require_links_inside(folders[-1], (*beside, *found.path.rglob("*")))
+    parts = found.path.rglob("*") if found.path.is_dir() else found.path.parent.glob(f"{escape(found.path.name)}.*")
+    require_links_inside(folders[-1], (*beside, *parts))
     record: Mapping[str, Any] = next(
         (read_json(folder / RECORD) for folder in folders if (folder / RECORD).is_file()), {}
     )

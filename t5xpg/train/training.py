@@ -112,12 +112,10 @@ def train(
                 return 0
             service = recording or stack.enter_context(DataService(log=directory.data_log))
             start = Start(loaded, directory, identity, source, checkpointer, service, group, step)
-            with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled, request) as opened:
-                if opened is not None:  # Loop.
-                    run, at = opened
-                    with at.waiting_for_batches(run.stream, checkpointer, stop):
-                        loop(run, at, stop, end)
-                    reached = checkpointer.latest() or 0
+            with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled, request) as (run, at):
+                with at.waiting_for_batches(run.stream, checkpointer, stop):
+                    loop(run, at, stop, end)
+                reached = checkpointer.latest() or 0
         if stop.number is not None and reached < end and not best.ends(reached):
             saved = f"after step {reached:,}, which is saved" if reached else "before the first step"
             print(f"stopped {saved}; the same command goes on from there", flush=True)
@@ -152,12 +150,12 @@ def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
 
 
 @contextlib.contextmanager
-def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Iterator[tuple[Run, RunState] | None]:
+def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Iterator[tuple[Run, RunState]]:
     """Say what will run, open the data, compile, make or restore the state; close all at the end of the block.
 
-    Yields None where a stop is requested before the first update. Several processes agree upon that after an update.
+    A request to stop ends it at once: all that counts is on disk. Several processes agree upon that after an update.
     """
-    began = time.perf_counter()
+    began, request.at_once = time.perf_counter(), start.group.count == 1
     loaded, experiment, group, step = start.loaded, start.loaded.experiment, start.group, start.step
     built = assembly.assemble(experiment)
     print_header(loaded, built)
@@ -206,9 +204,6 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             stream.restore(at.position or {})
         else:
             at = RunState(0, state.state, best)
-        if request.requested and group.count == 1:
-            yield None
-            return
         progress = ProgressLine(built, stream, step)
 
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
@@ -242,6 +237,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             first_update=first_update,
         )
         print(f"ready {duration(time.perf_counter() - began)} after the start", flush=True)
+        request.at_once = False
         yield run, at
         start.checkpointer.wait()
         end_of_compiling.result()

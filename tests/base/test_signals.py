@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import signals
-from t5xpg.base.signals import StopRequest
+from t5xpg.base.signals import NothingToSave, StopRequest
 from tests.workplace import REPOSITORY
 
 CHILD = """
@@ -42,6 +42,19 @@ def test_a_second_sigterm_is_no_order_to_drop_the_work(monkeypatch: pytest.Monke
         assert (request.number, request.age) == (signal.SIGTERM, 5.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_where_nothing_is_to_be_saved_a_request_ends_the_block(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest() as request:
+        request.at_once = True
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("it went on")
+        except NothingToSave:
+            os.kill(os.getpid(), signal.SIGTERM)  # what cleans up is not interrupted
+            raise
+    assert request.number == signal.SIGTERM
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.process

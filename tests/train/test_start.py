@@ -1,7 +1,12 @@
-"""Processes that were given different things find out before they compute."""
+"""Before the first update: processes that were given different things find out, and a request to stop ends all."""
 
+import contextlib
 import dataclasses
+import os
+import signal
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +15,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.distributed import ALONE
 from t5xpg.distributed.group import Group
 from t5xpg.experiment import config
+from t5xpg.experiment.prepare import DataIdentity
+from t5xpg.train import training
 from t5xpg.train.start import require_same
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
@@ -49,3 +56,24 @@ def test_what_differs_is_named(experiment: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("t5xpg.base.environment.versions", lambda: {"jax": "0.0.1"})
     with pytest.raises(UserError, match=r"versions\.jax .* in process 0, 0\.0\.1 here"):
         require_same(group, experiment, DATA)
+
+
+def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
+    own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ready = threading.Event()
+
+    def load_for_long(config: Any) -> None:
+        assert ready.wait(30), "it was waited for"
+
+    def compile_for_long(built: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        ready.wait(60)
+
+    monkeypatch.setattr(training, "_prepared", lambda *_: DataIdentity(DATA["data"]))
+    monkeypatch.setattr(training, "_compile_train_step", compile_for_long)
+    service = SimpleNamespace(describe=load_for_long, close=ready.set)
+    monkeypatch.setattr(training, "DataService", lambda log: contextlib.closing(service))
+    code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped")
+    assert code == 128 + signal.SIGTERM
+    assert capsys.readouterr().out.endswith("stopped before the first step; the same command goes on from there\n")

@@ -4,7 +4,6 @@ import bz2
 import glob
 import gzip
 import io
-import itertools
 import lzma
 import os
 import re
@@ -15,13 +14,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.data.text.lines import bounded_lines
+from t5xpg.data.text.lines import LONGEST_LINE, bounded_lines
 from t5xpg.data.text.manifest import SPLITS
 
 _EXAMPLE = 'FILES="train=texts/*.jsonl.gz validation=valid.txt test=test.txt"'
 _PREFIX = re.compile(r"([A-Za-z_]+)=(.*)", re.DOTALL)
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 PARQUET = ".parquet"
+_BATCH = 2**30  # bytes: more texts of parquet are not held at once, unless it is a single one
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -113,8 +113,13 @@ def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
         raise _cannot_be_read(path, error, line_number) from None
 
 
-def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Columns of a parquet file by rows, and where each stands. UserError for missing columns and damage."""
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...] | None, str]]:
+    """Columns of a parquet file by rows, and where each stands. UserError for missing columns and damage.
+
+    None for a row that is alone in its row group and too long by the metadata: it is not read. Other rows are as long
+    as all values of their row group at most, which bounds how many are read at once. Arrow holds whole pages besides
+    (each up to 2 GiB, by the format); their sizes, and metadata that lies, are not known before they are read.
+    """
     # imported here: Arrow takes a while to load, and most exports do without
     import pyarrow
     import pyarrow.parquet
@@ -123,21 +128,33 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
         with _opened(path) as file:
             # parquet is read from its end, which a compressed stream is slow or unable to reach
             packed = path.suffix.lower() in _OPENERS
-            table = pyarrow.parquet.ParquetFile(io.BytesIO(file.read()) if packed else file)
+            source = io.BytesIO(file.read()) if packed else file
+            table = pyarrow.parquet.ParquetFile(source, buffer_size=2**20, pre_buffer=False)
             names = table.schema_arrow.names
             for column in columns:
                 if names.count(column) > 1:
                     raise UserError(f'{path} has {names.count(column)} columns "{column}": expected one.')
                 if column not in names:
                     raise UserError(f'{path} has no column "{column}".{nearest(column, names)}')
-            batches = table.iter_batches(batch_size=1024, columns=list(columns))
-            rows = (zip(*(batch.column(one).to_pylist() for one in columns), strict=True) for batch in batches)
-            for number, row in enumerate(itertools.chain.from_iterable(rows), 1):
+            for number, row in enumerate(_rows(table, columns), 1):
                 yield row, f"{path} row {number}"
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from None
     except _BROKEN as error:
         raise _cannot_be_read(path, error) from None
+
+
+def _rows(table: Any, columns: Sequence[str]) -> Iterator[tuple[Any, ...] | None]:
+    paths = tuple(f"{column}." for column in columns)  # a list in a column has a longer one
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        chunks = [group.column(index) for index in range(group.num_columns)]
+        size = sum(one.total_uncompressed_size for one in chunks if f"{one.path_in_schema}.".startswith(paths))
+        if group.num_rows == 1 and size > 4 * LONGEST_LINE * len(columns):  # characters have up to four bytes
+            yield None
+            continue
+        for batch in table.iter_batches(max(1, min(1024, _BATCH // max(1, size))), [number], list(columns)):
+            yield from zip(*(batch.column(one).to_pylist() for one in columns), strict=True)
 
 
 def _opened(path: Path) -> Any:

@@ -135,8 +135,10 @@ def _object(line: Line, fields: Sequence[str], example: str) -> Record | None:
     return _complete(tuple([string_in(found, field, where) for field in fields]), fields, where)
 
 
-def _cells(row: tuple[Sequence[Any], str], fields: Sequence[str]) -> Record | None:
+def _cells(row: tuple[Sequence[Any] | None, str], fields: Sequence[str]) -> Record | None:
     values, where = row
+    if values is None:
+        raise BadLineError(f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a row.")
     for name, value in zip(fields, values, strict=True):
         if not isinstance(value, str):
             raise BadLineError(f'{where}: "{name}" is {type(value).__name__}, expected a string.')

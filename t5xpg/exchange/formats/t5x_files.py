@@ -12,15 +12,17 @@ parameters, "state/step", "state/param_states/…" the optimiser's), or those of
 """
 
 import ast
+import contextlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import jax.numpy as jnp
 import numpy as np
@@ -65,8 +67,13 @@ class StoredCheckpoint:
 
 def require_whole(arrays: Iterable[StoredArray]) -> None:
     """Raise UserError where files of the arrays are not there, naming them."""
-    if names := [name for array in arrays for name in array.missing()]:
-        listed = ", ".join(names[:_SHOWN_FILES]) + (" …" if len(names) > _SHOWN_FILES else "")
+    _require_none([name for array in arrays for name in array.missing()])
+
+
+def _require_none(missing: Sequence[str]) -> None:
+    if missing:
+        listed, more = ", ".join(missing[:_SHOWN_FILES]), len(missing) - _SHOWN_FILES
+        listed += f", and at least {more:,} more" if more > 0 else ""
         raise UserError(f"The checkpoint is not whole: files are missing. Copy them, too: {listed}")
 
 
@@ -86,6 +93,8 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
     if found.name.endswith(INDEX):
         return _of_tensorflow(found.with_name(found.name.removesuffix(INDEX)))
     try:
+        if (found.parent / _OCDBT).is_file():
+            _require_none(_missing_of_store(found.parent))
         read = _of_metadata if found.name == METADATA else _of_message
         return StoredCheckpoint(found.parent, T5X, dict(read(found)), _files(found))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, RecursionError) as error:
@@ -147,6 +156,27 @@ def _of_tensorflow(prefix: Path) -> StoredCheckpoint:
 def _files(file: Path) -> tuple[Path, ...]:
     manifest = file.parent / _OCDBT
     return (file, manifest) if manifest.is_file() else (file,)
+
+
+def _missing_of_store(folder: Path) -> list[str]:
+    """The files of an OCDBT that are not there, by its tree of keys: a missing part of that names no further ones."""
+    base = tensorstore.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
+    missing, nodes = set(), set()
+    with contextlib.suppress(ValueError):  # what is damaged is said where it is read
+        entries = [version["root"] for version in tensorstore.ocdbt.dump(base).result()["versions"][-1:]]
+        while entries:
+            entry = entries.pop()
+            location = entry.get("location", entry.get("indirect_value"))
+            if location is None or location in nodes:  # the value stands in the tree; no node is read twice
+                continue
+            kind, *place = location.split(":")
+            file = "".join(map(unquote, place[:2]))
+            if not (folder / file).exists():
+                missing.add(file)
+            elif kind == "btreenode":
+                nodes.add(location)
+                entries += tensorstore.ocdbt.dump(base, location).result()["entries"]
+    return sorted(missing)
 
 
 def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
@@ -218,7 +248,7 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         return array
 
     def missing() -> Iterator[str]:
-        if name is not None or driver != "zarr":  # what these lack, is found where they are read
+        if name is not None or driver != "zarr":  # a store was looked through; zarr3's are found where they are read
             return iter(())
         array = opened()
         counts = map(math.ceil, np.divide(array.shape, _chunk(array)))
