@@ -46,7 +46,10 @@ def _bytes_of_megabytes(text: str) -> int | None:
 count = _reader("not a positive number", lambda text: _whole(text) or None)
 number = _reader("not a number", lambda text: _whole(text, digits=12))
 megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
-step = _reader("neither a step nor best", lambda text: text if text == "best" else _whole(text))
+step = _reader(
+    "neither a step nor best nor mean:N",
+    lambda text: text if text == "best" or (text.startswith("mean:") and _whole(text[5:])) else _whole(text),
+)
 price = _reader("not a price", lambda text: float(text) if 0 <= float(text) < float("inf") else None)
 
 
@@ -149,7 +152,9 @@ _DATASET = Option("DATASET", "dataset", "NAME", "the dataset's name", make_defau
 _TASK = "wikitext_span_corruption"
 _TOKENIZER = Option("TOKENIZER", "--tokenizer", "FILE", "a SentencePiece model or tokenizer.json instead")
 _LOGGER = Option("LOGGER", "--logger", "NAMES", "of gin/loggers: records go there, besides TensorBoard")
-_STEP = Option("STEP", "--step", "N", "of the checkpoint, or 'best' (default: the last)", step)
+_STEP = Option(
+    "STEP", "--step", "N", "of the checkpoint, 'best', or 'mean:10' of the last 10 (default: the last)", step
+)
 _MESH = (
     Option("MESH", "--mesh", "NAME", "a file of gin/partitioning, or sizes: data=8,model=4"),
     Option("DEVICE", "--device", "NAME", "a kind of the table that need not be here: h100, tpu-v5e, …"),

@@ -77,6 +77,7 @@ def state_shardings(
         step=replicated(mesh),
         params=params,
         opt_state=jax.tree_util.tree_map_with_path(optimizer_sharding, abstract_state.opt_state),
+        average=None if abstract_state.average is None else params,
     )
 
 

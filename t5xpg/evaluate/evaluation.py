@@ -20,7 +20,13 @@ from t5xpg.evaluate.baselines import unigram_of_training
 from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.infer_sources import changed
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
-from t5xpg.evaluate.trained_model import Step, check_same_model, check_same_vocabulary, parameters_and_vocabulary
+from t5xpg.evaluate.trained_model import (
+    Step,
+    check_same_model,
+    check_same_vocabulary,
+    checkpoints_in_mean,
+    parameters_and_vocabulary,
+)
 from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
 from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
@@ -42,7 +48,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a checkpoint of a run on its whole validation split; writes samples.json and evaluation.json.
 
-    step: of the checkpoint, "best", or None for the last one. split: another split of the task. task: another task or
+    step: see `parameters_and_vocabulary`. split: another split of the task. task: another task or
     mixture with the ids that the run was trained on, and its own objective. What is found of these goes into the folder
     evaluation/[<task>/][<split>/], and no samples are made.
 
@@ -94,6 +100,7 @@ def evaluate(
         samples = _samples(Predictor(experiment, params, vocabulary), *inputs_and_targets(rows, stream.spec))
     result: dict[str, Any] = {
         "step": at,
+        **({"mean_of_checkpoints": count} if (count := checkpoints_in_mean(step)) else {}),
         "task": config.mixture_or_task_name,
         "split": config.split,
         "data": source.data,

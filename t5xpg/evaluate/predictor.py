@@ -16,7 +16,12 @@ from t5xpg.data.batch import LM, MASKED_LM
 from t5xpg.data.vocab.sentinels import CLS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.predicting import check_predicts, predict
-from t5xpg.evaluate.trained_model import Step, check_same_model, parameters_and_vocabulary
+from t5xpg.evaluate.trained_model import (
+    Step,
+    check_same_model,
+    checkpoints_in_mean,
+    parameters_and_vocabulary,
+)
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
@@ -60,7 +65,7 @@ class Predictor:
     def from_run(cls, loaded: LoadedConfig, path: Path, step: Step = None) -> tuple[Self, int]:
         """The predictor of a checkpoint of a run, and its step.
 
-        step: "best", or None for the last one. Raises UserError where there is none, or where it is of another model.
+        step: see `parameters_and_vocabulary`. Raises UserError where there is none, or where it is of another model.
         """
         directory, experiment = RunDirectory(path), loaded.experiment
         check_same_model(directory, experiment)
@@ -72,6 +77,7 @@ class Predictor:
         predictor.identity = {
             "experiment": loaded.name,
             "step": at,
+            **({"mean_of_checkpoints": count} if (count := checkpoints_in_mean(step)) else {}),
             "checkpoint": sha256_of_file(digests) if digests.is_file() else None,
             "model": settings(experiment.model),
             "feature_converter": predictor.converter,

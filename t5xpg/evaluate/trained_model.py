@@ -1,7 +1,10 @@
 """What a run has trained: the parameters of a checkpoint, and the vocabulary of their ids."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.files import vocabulary_of_record
@@ -12,7 +15,8 @@ from t5xpg.experiment.identity import decides_predictions, deciding_settings
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory, differing
 
-Step = int | Literal["best"] | None  # of a checkpoint; None: the last one
+Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
+_MEAN = "mean:"
 
 
 def parameters_and_vocabulary(
@@ -20,14 +24,33 @@ def parameters_and_vocabulary(
 ) -> tuple[Any, Vocabulary, int]:
     """The parameters of a checkpoint of a run on the mesh, its vocabulary, and its step.
 
-    step: of the checkpoint, "best", or None for the last one. Raises UserError where there is no such one.
+    step: of the checkpoint, "best", None for the last one, or "mean:N" for the mean of the parameters of the last N,
+    added up in float32 from the first of them on. Raises UserError where there is no such one, or where they are fewer.
     """
     directory.read()
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
-        at = _best(checkpointer, experiment) if step == "best" else checkpointer.latest() if step is None else step
-        params, meta = checkpointer.restore_params(at, built.abstract_state.params)
+        count = checkpoints_in_mean(step)
+        chosen = checkpointer.last(count) if count else [_chosen(checkpointer, experiment, step)]
+        params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)
+        for one in chosen[1:]:
+            params = jax.tree.map(jnp.add, params, checkpointer.restore_params(one, built.abstract_state.params)[0])
+        if len(chosen) > 1:
+            params = jax.tree.map(lambda total: total / len(chosen), params)
+    at = chosen[-1]
     assert at is not None
     return params, vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model), at
+
+
+def checkpoints_in_mean(step: Step) -> int:
+    """How many checkpoints "mean:N" names; 0 for any other step."""
+    return int(step.removeprefix(_MEAN)) if isinstance(step, str) and step.startswith(_MEAN) else 0
+
+
+def _chosen(checkpointer: Checkpointer, experiment: Experiment, step: Step) -> int | None:
+    if step == "best":
+        return _best(checkpointer, experiment)
+    assert not isinstance(step, str)
+    return checkpointer.latest() if step is None else step
 
 
 def _best(checkpointer: Checkpointer, experiment: Experiment) -> int:

@@ -45,14 +45,20 @@ class Assembly:
         key = stream_key(experiment.random_seed, "parameters")
         if self.mesh.devices.flat[0].platform == "cpu":
             return self.state_of(self._on_mesh(experiment.model.init(key), self.shardings.params))
-        return distributed.jit_create(lambda: state.create(experiment.model, experiment.optimizer, key), self.shardings)
+        return distributed.jit_create(
+            functools.partial(state.create, experiment.model, experiment.optimizer, key, averaged=self._averaged),
+            self.shardings,
+        )
 
     def state_of(self, params: Params) -> TrainState:
         """The state before the first update of `params`, which lie on the mesh and are used up."""
         experiment = self.experiment
-        return distributed.jit_create(
-            lambda params: state.of_parameters(experiment.model, experiment.optimizer, params), self.shardings, params
-        )
+        create = functools.partial(state.of_parameters, experiment.model, experiment.optimizer, averaged=self._averaged)
+        return distributed.jit_create(create, self.shardings, params)
+
+    @property
+    def _averaged(self) -> bool:
+        return self.abstract_state.average is not None
 
     def compile_train_step(self) -> Compiled:
         """The update, compiled: (state, batch, token_bytes) -> (state, metrics). The old state is gone after it.
@@ -69,6 +75,7 @@ class Assembly:
                 experiment.loss,
                 num_microbatches=experiment.num_microbatches,
                 skip_nonfinite=experiment.skip_nonfinite > 0,
+                ema_decay=experiment.ema_decay,
                 seed=experiment.random_seed,
                 token_bytes=token_bytes,
             )(state, batch)
@@ -143,7 +150,7 @@ def assemble(experiment: Experiment) -> Assembly:
     mesh = distributed.make_mesh(experiment.mesh)
     rows.require_devices_of_all(mesh, jax.process_count())
     distributed.check_batch_size(experiment.train_dataset.batch_size, mesh, experiment.num_microbatches)
-    abstract = state.abstract(experiment.model, experiment.optimizer)
+    abstract = state.abstract(experiment.model, experiment.optimizer, averaged=experiment.ema_decay is not None)
     shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh, experiment.mesh.rules)
     return Assembly(experiment, mesh, shardings, distributed.with_shardings(abstract, shardings))
 

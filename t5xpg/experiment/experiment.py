@@ -27,7 +27,8 @@ class Experiment:
     """Everything that determines a run. Configured by gin at the root (`gin/runs/*.gin`), read by the command line.
 
     Periods and steps count optimiser updates. skip_nonfinite: how many updates of a run may have a loss or a gradient
-    that is not finite; they change nothing. max_cut_share: of a supervised task, the share of the examples that may be
+    that is not finite; they change nothing. ema_decay: of a moving average of the parameters, which is measured and
+    used instead of them; None for none. max_cut_share: of a supervised task, the share of the examples that may be
     longer than the lengths of its features, which cut them. infer_eval_period: how often the metrics of the tasks are
     computed, on what the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for
     never. decoding: how predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the
@@ -49,6 +50,7 @@ class Experiment:
     stats_period: int = 10
     num_microbatches: int = 1
     skip_nonfinite: int = 0
+    ema_decay: float | None = None
     max_cut_share: float = 0.2
     infer_eval_period: int | None = None
     infer_eval_steps: int | None = None
@@ -71,6 +73,8 @@ class Experiment:
             raise UserError(f"TRAIN_STEPS is {self.total_steps:,}; steps are counted to {_MOST_STEPS:,}.")
         if not isinstance(self.skip_nonfinite, int) or isinstance(self.skip_nonfinite, bool) or self.skip_nonfinite < 0:
             raise UserError(f"SKIP_NONFINITE is {self.skip_nonfinite!r}: it must be a whole number of at least 0.")
+        if self.ema_decay is not None and not (isinstance(self.ema_decay, float) and 0 < self.ema_decay < 1):
+            raise UserError(f"EMA_DECAY is {self.ema_decay!r}: it must be None, or between 0.0 and 1.0, as 0.999.")
         if not isinstance(self.max_cut_share, int | float) or not 0 <= self.max_cut_share <= 1:
             raise UserError(f"MAX_CUT_SHARE is {self.max_cut_share!r}: it must be a share of the examples, 0.0 to 1.0.")
         check_seed(self.random_seed)

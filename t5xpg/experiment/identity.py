@@ -24,6 +24,7 @@ FREE_SETTINGS = (
 # Settings that change nothing at these values: runs from before there were such settings are the same runs.
 WITHOUT_EFFECT = {
     "skip_nonfinite": 0,
+    "ema_decay": None,
     "infer_eval_period": None,
     "infer_eval_steps": None,
     "initial": None,

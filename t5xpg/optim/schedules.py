@@ -98,6 +98,39 @@ class Linear(_Decay):
     """A line from `peak`, at the end of the warmup, to `peak * final_fraction` at `total_steps`; then flat."""
 
 
+@dataclass(frozen=True)
+class WarmupStableDecay:
+    """`peak` after a linear warmup, until the last `decay_steps` before `total_steps`, over which it falls to
+    `peak * final_fraction`: as 1 - sqrt(progress) does, or on a line. Hu et al. 2024 (arXiv 2404.06395, section 4);
+    the square root is of Hägele et al. 2024 (arXiv 2405.18392, section 3).
+    """
+
+    peak: float
+    total_steps: int
+    decay_steps: int
+    warmup_steps: int = 0
+    final_fraction: float = 0.0
+    shape: str = "sqrt"
+
+    def __post_init__(self) -> None:
+        _check_rate(self.peak, "WarmupStableDecay.peak")
+        if self.shape not in ("sqrt", "linear"):
+            raise UserError(f"WarmupStableDecay.shape is {self.shape!r}; it has to be 'sqrt' or 'linear'.")
+        if self.warmup_steps < 0 or self.decay_steps < 1 or self.total_steps < self.warmup_steps + self.decay_steps:
+            raise UserError(
+                f"WarmupStableDecay: {self.warmup_steps} steps of warmup and {self.decay_steps} of decay do not fit "
+                f"into total_steps, {self.total_steps}."
+            )
+
+    def __call__(self, step: Step) -> jax.Array:
+        t = _float(step)
+        begin, decay = jnp.float32(self.total_steps - self.decay_steps), jnp.float32(self.decay_steps)
+        progress = jnp.clip((t - begin) / decay, 0, 1)
+        fall = 1 - (jnp.sqrt(progress) if self.shape == "sqrt" else progress)
+        fraction = jnp.float32(self.final_fraction) + jnp.float32(1 - self.final_fraction) * fall
+        return jnp.float32(self.peak) * _warmup(t, self.warmup_steps) * fraction
+
+
 def as_schedule(value: Schedule | float) -> Schedule:
     """A schedule from a schedule or from a number, which stands for a constant rate."""
     if callable(value):

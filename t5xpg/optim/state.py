@@ -15,25 +15,36 @@ from t5xpg.optim.optimizers import Optimizer
 class TrainState:
     """A pytree. Random keys are not in it: they derive from the seed and the step (see `rng`).
 
-    The leaves are arrays, or what describes arrays: shapes, shardings, axes.
+    The leaves are arrays, or what describes arrays: shapes, shardings, axes. average: an exponential moving average of
+    the parameters (`step.make_train_step`), with which the model is measured, used and exported; None where there is
+    none.
     """
 
     step: Any  # int32 scalar: how many updates have been made
     params: Params  # float32
     opt_state: Any  # what the optimiser's transformation keeps
+    average: Params | None = None  # float32
+
+    @property
+    def measured(self) -> Params:
+        """The parameters that the model is used with: their average, where there is one."""
+        return self.params if self.average is None else self.average
 
 
-def create(model: Model, optimizer: Optimizer, key: jax.Array) -> TrainState:
+def create(model: Model, optimizer: Optimizer, key: jax.Array, *, averaged: bool = False) -> TrainState:
     """The state before the first update, with new parameters from `key`. Can be jitted."""
-    return of_parameters(model, optimizer, model.init(key))
+    return of_parameters(model, optimizer, model.init(key), averaged=averaged)
 
 
-def of_parameters(model: Model, optimizer: Optimizer, params: Params) -> TrainState:
-    """The state before the first update of `params`. Can be jitted."""
+def of_parameters(model: Model, optimizer: Optimizer, params: Params, *, averaged: bool = False) -> TrainState:
+    """The state before the first update of `params`, which are their own average where `averaged`. Can be jitted."""
     transformation = optimizer.transformation(model.logical_axes())
-    return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=transformation.init(params))
+    average = jax.tree.map(jnp.copy, params) if averaged else None
+    return TrainState(jnp.zeros((), jnp.int32), params, transformation.init(params), average)
 
 
-def abstract(model: Model, optimizer: Optimizer) -> TrainState:
+def abstract(model: Model, optimizer: Optimizer, *, averaged: bool = False) -> TrainState:
     """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
-    return jax.eval_shape(lambda params: of_parameters(model, optimizer, params), model.abstract_params())
+    return jax.eval_shape(
+        lambda params: of_parameters(model, optimizer, params, averaged=averaged), model.abstract_params()
+    )

@@ -31,6 +31,7 @@ def make_train_step(
     *,
     num_microbatches: int = 1,
     skip_nonfinite: bool = False,
+    ema_decay: float | None = None,
     seed: int,
     token_bytes: np.ndarray,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
@@ -41,7 +42,8 @@ def make_train_step(
     "gradient_squares" ([number of parameters] in the order of their leaves: the square of each one's L2 norm) and
     "learning_rate". num_microbatches: parts that a batch is worked off in, one after the other, to save memory; the
     update is the same but for rounding, and for dropout, whose masks are drawn part by part. skip_nonfinite: where loss
-    or gradient is not finite, the step counts, and parameters and optimiser stay as they were.
+    or gradient is not finite, the step counts, and parameters and optimiser stay as they were. ema_decay: of the
+    state's average of the parameters, see `moved_average`; None of a state without one.
     """
     transformation = optimizer.transformation(model.logical_axes())
 
@@ -66,14 +68,25 @@ def make_train_step(
         metrics["learning_rate"] = optimizer.learning_rate(state.step)
         updates, opt_state = transformation.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        average = None if ema_decay is None else moved_average(state.average, params, state.step, ema_decay)
         if skip_nonfinite:
             finite = jnp.isfinite(metrics["cross_entropy"]) & jnp.isfinite(metrics["gradient_norm"])
-            params, opt_state = jax.tree.map(
-                lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+            params, opt_state, average = jax.tree.map(
+                lambda new, old: jnp.where(finite, new, old),
+                (params, opt_state, average),
+                (state.params, state.opt_state, state.average),
             )
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+        return TrainState(state.step + 1, params, opt_state, average), metrics
 
     return update
+
+
+def moved_average(average: Params | None, params: Params, step: jax.Array, decay: float) -> Params:
+    """decay' * average + (1 - decay') * params, with decay' = min(decay, (1 + step) / (10 + step)): the average follows
+    the parameters closely at first (tf.train.ExponentialMovingAverage). step: updates before this one, int32."""
+    done = step.astype(jnp.float32)
+    share = 1 - jnp.minimum(jnp.float32(decay), (1 + done) / (10 + done))
+    return jax.tree.map(lambda old, new: old + share * (new - old), average, params)
 
 
 def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGradientFunction:

@@ -316,7 +316,7 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
 
     with progress:
         if at.step == 0 and run.first_update.is_set():
-            evaluate(run, at, 0, at.train.params)
+            evaluate(run, at, 0, at.train.measured)
         while at.step < end:
             phases.begin("step", at.step + 1)
             batch = next(run.stream)
@@ -339,13 +339,13 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
             if evaluating or predicting or saving or stopping or step == end:
                 read()
                 if evaluating:
-                    evaluate(run, at, step, at.train.params)
+                    evaluate(run, at, step, at.train.measured)
                 if predicting:
                     predict(run, at)
                 if at.best.ends(step) and not last:
                     last = True
                     if not evaluating:
-                        evaluate(run, at, step, at.train.params)
+                        evaluate(run, at, step, at.train.measured)
                     if period is not None and not predicting:
                         predict(run, at)
                     if at.window.steps:
@@ -410,7 +410,7 @@ def predict(run: Run, at: RunState) -> None:
     """Measure what the state predicts, with the metrics of its tasks."""
     began = time.perf_counter()
     with run.progress.paused(), phases.phase("evaluate", at.step):
-        measured = run.measurements.metrics(at.train.params, at.step)
+        measured = run.measurements.metrics(at.train.measured, at.step)
     seconds = time.perf_counter() - began
     values = at.measure(at.step, run.records.task_metrics(at.step, measured, seconds))
     selection = run.experiment.selection

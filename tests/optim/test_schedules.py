@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.optim.schedules import Constant, Cosine, InverseSquareRoot, Linear, as_schedule
+from t5xpg.optim.schedules import Constant, Cosine, InverseSquareRoot, Linear, WarmupStableDecay, as_schedule
 
 STEPS = np.array([0, 1, 2, 9, 10, 11, 50, 99, 100, 101, 5000])
 
@@ -44,8 +44,26 @@ def test_linear():
     np.testing.assert_allclose(rates(schedule), expected, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("shape", ["sqrt", "linear"])
+def test_warmup_stable_decay(shape: str) -> None:
+    schedule = WarmupStableDecay(
+        0.02, total_steps=100, decay_steps=50, warmup_steps=10, final_fraction=0.1, shape=shape
+    )
+    progress = np.clip((STEPS - 50) / 50, 0, 1)
+    fall = 1 - (np.sqrt(progress) if shape == "sqrt" else progress)
+    np.testing.assert_allclose(rates(schedule), 0.02 * np.minimum(1, STEPS / 10) * (0.1 + 0.9 * fall), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
-    "schedule", [Constant(1e-3), Constant(1e-3, 5), InverseSquareRoot(), Cosine(1.0, 50, 5), Linear(1.0, 50, 5)]
+    "schedule",
+    [
+        WarmupStableDecay(1.0, 50, 5, 2),
+        Constant(1e-3),
+        Constant(1e-3, 5),
+        InverseSquareRoot(),
+        Cosine(1.0, 50, 5),
+        Linear(1.0, 50, 5),
+    ],
 )
 def test_traced_steps_and_strict_types(schedule):
     with jax.numpy_dtype_promotion("strict"):
@@ -64,6 +82,10 @@ def test_mistakes_are_named():
         Linear(1.0, 0)
     with pytest.raises(UserError, match="warmup_steps is 0"):
         InverseSquareRoot(1.0, 0)
+    with pytest.raises(UserError, match="10 steps of warmup and 95 of decay do not fit into total_steps, 100"):
+        WarmupStableDecay(1.0, 100, 95, 10)
+    with pytest.raises(UserError, match=r"WarmupStableDecay\.shape is 'cosine'"):
+        WarmupStableDecay(1.0, 100, 10, shape="cosine")
     for schedule in (Constant, lambda rate: Cosine(rate, 10), lambda rate: Linear(rate, 10), InverseSquareRoot):
         for rate in (-0.1, float("inf"), float("nan"), 1e39, 10**400):
             with pytest.raises(UserError, match="a learning rate is a finite number of at least 0"):

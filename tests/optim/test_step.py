@@ -149,6 +149,25 @@ def test_a_batch_that_does_not_divide_is_refused():
         updated(tiny(), AdamW(0.1), LossConfig(), [rows(8)], num_microbatches=0)
 
 
+def test_the_average_follows_the_parameters():
+    model, params = tiny(), tiny().init(stream_key(1, "params"))
+    update = make_train_step(model, Plain(), LossConfig(), ema_decay=0.3, seed=0, token_bytes=TOKEN_BYTES)
+    state = state_lib.of_parameters(model, Plain(), params, averaged=True)
+    plain = state_lib.of_parameters(model, Plain(), params)
+    without = make_train_step(model, Plain(), LossConfig(), seed=0, token_bytes=TOKEN_BYTES)
+    expected = jax.tree.map(np.asarray, params)
+    with jax.numpy_dtype_promotion("strict"):
+        for decay, seed in ((0.1, 0), (2 / 11, 1), (0.25, 2), (0.3, 3)):  # (1 + t) / (10 + t), at most 0.3
+            state, plain = update(state, rows(4, seed))[0], without(plain, rows(4, seed))[0]
+            expected = jax.tree.map(
+                lambda old, new, decay=decay: decay * old + (1 - decay) * np.asarray(new), expected, state.params
+            )
+    assert distance(state.params, plain.params) == 0
+    assert distance(state.measured, expected) < 1e-6
+    assert distance(state.measured, state.params) > 1e-4
+    assert plain.measured is plain.params
+
+
 def test_dropout_follows_the_seed_and_the_step():
     model = tiny(dropout_rate=0.5)
     batch = rows(4)

@@ -1,6 +1,7 @@
 """Checkpoints: exact, safe against interruption, few, and clear about what does not fit."""
 
 import contextlib
+import dataclasses
 import errno
 import os
 import resource
@@ -44,6 +45,16 @@ def save_and_wait(checkpoints: Checkpointer, step: int, state: TrainState) -> No
 
 def bits(tree) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def test_an_average_is_what_a_reader_gets_and_training_goes_on_without_it(tmp_path):
+    state = dataclasses.replace(make_state(7), average=make_state(8).params)
+    with Checkpointer(tmp_path, CheckpointConfig()) as checkpoints:
+        save_and_wait(checkpoints, 7, state)
+        back = checkpoints.restore(7, abstract(state))[0]
+        params = checkpoints.restore_params(7, abstract(state).params)[0]
+    assert bits(back) == bits(state)
+    assert bits(params) == bits(state.average)
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):

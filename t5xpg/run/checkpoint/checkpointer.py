@@ -1,6 +1,6 @@
 """Checkpoints: the state, the exact position in the data, and what a reader of them has to know.
 
-    <directory>/<step>/params      the parameters, under their own names: can be read alone
+    <directory>/<step>/params      the parameters, or their average, under their own names: can be read alone
     <directory>/<step>/optimizer   the step and the optimiser's arrays
     <directory>/<step>/data        the data position, as bytes
     <directory>/<step>/meta        JSON
@@ -154,7 +154,7 @@ class Checkpointer(Closing):
         if self._group.broadcast("saved", b"1" if there else b"0") == b"1":
             return False
         items: dict[str, ocp.args.CheckpointArgs] = {
-            "params": ocp.args.StandardSave(state.params),
+            "params": ocp.args.StandardSave(state.measured),
             "optimizer": ocp.args.StandardSave(checkpoint_items.optimizer_tree(state)),
             "data": ocp.args.StandardSave({"npz": checkpoint_items.pack(data_state)}),
             "meta": ocp.args.JsonSave({**meta, **({PASSING: True} if passing else {})}),
@@ -224,6 +224,16 @@ class Checkpointer(Closing):
         self.wait()
         with self._disk_errors("read from"):
             return self._folders.latest()
+
+    def last(self, count: int) -> list[int]:
+        """The last `count` steps of checkpoints that an unbroken run has, ascending. UserError where they are fewer."""
+        lasting = [step for step in self.steps() if not _is_passing(self._folders.path(step))]
+        if len(lasting) < count:
+            raise UserError(
+                f"STEP=mean:{count}: {self._directory} has {len(lasting)} checkpoints, of the steps {lasting}. A run "
+                f"keeps as many as KEEP_CHECKPOINTS says: --gin.KEEP_CHECKPOINTS={count}"
+            )
+        return lasting[-count:]
 
     def best(self) -> int | None:
         """The step with the best `keep_best` metric; None where no checkpoint has one."""

@@ -123,7 +123,8 @@ def array_differences(expected: Any, found: Any) -> list[str]:
 
 
 def optimizer_tree(state: TrainState) -> dict[str, Any]:
-    """The step and the optimiser's arrays as nested dicts: the tuples of optax have no names on disk."""
+    """The step and the optimiser's arrays as nested dicts: the tuples of optax have no names on disk. "params": what is
+    trained, where "params" of the checkpoint are its average."""
     tree: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state):
         *parents, name = path_names(path)
@@ -131,11 +132,11 @@ def optimizer_tree(state: TrainState) -> dict[str, Any]:
         for parent in parents:
             node = node.setdefault(parent, {})
         node[name] = leaf
-    return {"step": state.step, "state": tree}
+    return {"step": state.step, "state": tree, **({} if state.average is None else {"params": state.params})}
 
 
 def state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: TrainState) -> TrainState:
-    """The state, from `params` and from what `optimizer_tree` made."""
+    """The state, from a checkpoint's `params` (`TrainState.measured`) and from what `optimizer_tree` made."""
     paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
     leaves = []
     for path, _ in paths:
@@ -143,7 +144,10 @@ def state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: Tra
         for name in path_names(path):
             node = node[name]
         leaves.append(node)
-    return TrainState(step=optimizer["step"], params=params, opt_state=jax.tree.unflatten(treedef, leaves))
+    opt_state = jax.tree.unflatten(treedef, leaves)
+    if abstract_state.average is None:
+        return TrainState(optimizer["step"], params, opt_state)
+    return TrainState(optimizer["step"], optimizer["params"], opt_state, average=params)
 
 
 def described(tree: Any) -> dict[str, str]:
