@@ -46,6 +46,21 @@ def test_a_checkpoint_of_mesh_tensorflow_becomes_a_run(runs: Path, tmp_path: Pat
     assert (run / "tokenizer" / "spiece.model").is_file()
 
 
+@pytest.mark.parametrize("part", ["model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001"])
+def test_links_of_mesh_tensorflow_out_of_the_folder(part: str, runs: Path, tmp_path: Path) -> None:
+    given = unpack("mesh_tensorflow", tmp_path)
+    sentencepiece_model(given / "spiece.model", vocab_size=40)
+    (given / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+    (given / part).rename(given / "within")
+    (given / part).symlink_to("within")
+    import_checkpoint(str(given), runs)
+    (given / "within").rename(tmp_path / "elsewhere")
+    (given / part).unlink()
+    (given / part).symlink_to("../elsewhere")
+    with pytest.raises(UserError, match=f"{part} is a link to {tmp_path / 'elsewhere'}, outside of {given}"):
+        import_checkpoint(str(given / "model.ckpt-5"), runs, force=True)
+
+
 def test_what_gin_files_beside_it_say_of_the_mlp(runs: Path, tmp_path: Path) -> None:
     given = unpack("t5_1_1", tmp_path)
     (given / "config.gin").write_text("network.T5Config:\n  mlp_activations = ('silu', 'linear')\n")

@@ -128,8 +128,9 @@ def test_the_second_trainer_is_told_of_the_first_and_a_dead_one_is_forgotten(wor
 
 def test_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:
     long = ("--gin.TRAIN_STEPS=100000", "--gin.CHECKPOINT_PERIOD=50000", "--run=twice")
+    metrics = workplace.folder / "runs" / "twice" / "metrics.jsonl"
     with workplace.start("train", str(workplace.experiment), *long) as process:
-        wait_until(process, (workplace.folder / "runs" / "twice" / "metrics.jsonl").exists)
+        wait_until(process, lambda: metrics.exists() and metrics.stat().st_size)
         os.kill(data_process_of(process), signal.SIGSTOP)  # what is saved includes the position in the data
         process.send_signal(signal.SIGINT)
         line_with(process, "stopping after this step; once more stops at once")

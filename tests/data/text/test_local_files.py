@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.text import local_records
+from t5xpg.data.text import local_files, local_records
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import parse_fields
 from t5xpg.data.text.lines import LeftOut
@@ -150,6 +150,46 @@ def test_parquet_with_columns_of_one_name_and_texts_that_are_none(
     monkeypatch.setattr(local_records, "LONGEST_LINE", 10)
     with pytest.raises(UserError, match=r'row 2: "text" is longer than 0 MiB\. Expected a document a row'):
         list(texts(path))
+
+
+_POOLS: list[Any] = []  # one has to stay as long as anything that was taken from it
+
+
+def most_memory_for_texts(path: Path, left_out: LeftOut, expected: list[str]) -> int:
+    """Bytes that Arrow held at most while the texts of a file were read; asserts that they are `expected`."""
+    usual = pyarrow.default_memory_pool()
+    _POOLS.append(pyarrow.proxy_memory_pool(usual))
+    pyarrow.set_memory_pool(_POOLS[-1])
+    try:
+        assert list(texts(path, left_out)) == expected
+    finally:
+        pyarrow.set_memory_pool(usual)
+    return _POOLS[-1].max_memory()
+
+
+@pytest.mark.parametrize("encoding", [{}, {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}])
+def test_long_rows_of_parquet_are_not_held_together(
+    encoding: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, million = tmp_path / "a.parquet", 10**6
+    lines = ["x" * million] * 50 + ["short"]
+    pyarrow.parquet.write_table(pyarrow.table({"text": lines, "id": range(51)}), path, **encoding)
+    for module in (local_files, local_records):
+        monkeypatch.setattr(module, "LONGEST_LINE", million // 10)
+    monkeypatch.setattr(local_files, "_BATCH", 3 * million)
+    left_out = LeftOut(skip_malformed=True)
+    assert most_memory_for_texts(path, left_out, ["short"]) < 15 * million
+    assert left_out.counts == {"malformed": 50}
+
+
+def test_a_long_row_of_parquet_alone_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "x" * 10**7, "b"]}), path, row_group_size=1)
+    for module in (local_files, local_records):
+        monkeypatch.setattr(module, "LONGEST_LINE", 2 * 10**6)
+    left_out = LeftOut(skip_malformed=True)
+    assert most_memory_for_texts(path, left_out, ["a", "b"]) < 10**7
+    assert left_out.first == [f"{path} row 2 is longer than 1 MiB. Expected a document a row."]
 
 
 def test_parquet_without_a_field_or_a_text(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from flax import serialization
 
 from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats import t5x_files
 from t5xpg.exchange.formats.t5x_files import T5X, TENSORFLOW, holds_checkpoint, open_checkpoint, require_whole
 from tests.t5x_goldens import CASES, CONTENTS, described, unpack
 
@@ -96,6 +97,32 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         require_whole([arrays[name] for name in sorted(arrays)])
     with pytest.raises(UserError, match="is not whole"):
         arrays["target/token_embedder/embedding"].read()
+
+
+def test_missing_files_of_one_store_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = unpack("t5_1_1_orbax", tmp_path) / "checkpoint_5" / "state"
+    kept = {name: array.read() for name, array in open_checkpoint(folder).arrays.items()}
+    needed = []
+    for file in sorted(folder.glob("ocdbt.process_0/d/*")):  # T5X leaves files there that the store needs no more
+        file.rename(tmp_path / file.name)
+        try:
+            for name, array in open_checkpoint(folder).arrays.items():
+                np.testing.assert_array_equal(array.read(), kept[name])
+        except UserError as error:
+            needed.append(str(error).partition("files are missing. Copy them, too: ")[2])
+        (tmp_path / file.name).rename(file)
+    assert len(needed) == len({*needed}) == 3
+    for name in needed:
+        (folder / name).unlink()
+    with pytest.raises(UserError, match=f"Copy them, too: {', '.join(needed)}$"):
+        open_checkpoint(folder)
+    monkeypatch.setattr(t5x_files, "_SHOWN_FILES", 1)
+    with pytest.raises(UserError, match=f"too: {needed[0]}, and at least 2 more$"):
+        open_checkpoint(folder)
+    (tree,) = (folder / "d").iterdir()
+    tree.unlink()
+    with pytest.raises(UserError, match=f"too: d/{tree.name}$"):
+        open_checkpoint(folder)
 
 
 @pytest.mark.parametrize(
