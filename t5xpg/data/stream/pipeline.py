@@ -184,6 +184,8 @@ def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]
         del settings[name]
     if config.converter == ENC_DEC:  # positions of earlier versions know no other
         del settings["feature_converter"], settings["loss_on_targets_only"]
+    if config.length_buckets is None:
+        del settings["length_buckets"]
     return settings | {"files": files.names_and_sizes()}
 
 
