@@ -74,8 +74,13 @@ def _circumstances(results: Results, other: Results) -> dict[str, Any]:
     """What has to be the same. A run that ended early ended where its own numbers said so, and so does its best."""
     evaluations = {"validation": results["evaluation"], **results.get("other_splits", {})}
     both = _evaluated_step(results) & _evaluated_step(other)
+    identity = {name: value for name, value in results["identity"].items() if name != "seed"}
+    settings, seed = identity.get("settings", {}), results["identity"].get("seed")
+    # the seed that datasets were given is the run's (RANDOM_SEED)
+    given = {name for name, value in settings.items() if name.endswith(".seed") and value == seed}
     return {
-        **{name: value for name, value in results["identity"].items() if name != "seed"},
+        **identity,
+        "settings": {name: value for name, value in settings.items() if name not in given},
         **{name: results[name] for name in ("experiment", "total_steps", "versions")},
         "steps": "ended early" if (results.get("selected") or {}).get("ended_early") else results["steps"],
         "evaluated step": " or ".join(sorted(both or _evaluated_step(results))),

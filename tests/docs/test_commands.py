@@ -85,15 +85,8 @@ class Copy:
 
     def run(self, command: str, code: int = 0) -> str:
         """What a line of a shell prints."""
-        kept = (
-            "HOME",
-            "LANG",
-            "PATH",
-            "TMPDIR",
-            "XLA_FLAGS",
-            PROGRAMS,
-            REVISION,
-        )  # what an outer make sets is left out
+        # what an outer make sets is left out
+        kept = ("HOME", "LANG", "PATH", "TMPDIR", "XLA_FLAGS", PROGRAMS, REVISION)
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         environment["HF_HUB_OFFLINE"] = "1"  # a network would make `make data` download half a gigabyte
         done = subprocess.run(

@@ -55,7 +55,8 @@ def changed(run: RunDirectory, *, seed: int | None = None, starts: list[Any] | N
 def predicting(path: Path, seed: int, bleu: float, **more: Any) -> RunDirectory:
     """A run of a seed that was evaluated on test."""
     run = make_run(path, steps=100)
-    changed(run, seed=seed)
+    settings = {"train_dataset.batch_size": 16, "train_dataset.pack": False, "train_dataset.seed": seed}
+    changed(run, seed=seed, settings=settings)
     evaluation = {**BLEU, **WAY, "git": environment.git_state(), "metrics": {"t": {"bleu": bleu, "note": "x"}}, **more}
     (run.evaluation / "test").mkdir(parents=True)
     write_json(run.evaluation / "test" / "evaluation.json", evaluation)
@@ -148,7 +149,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_refused(tmp_path: Path, home
 
     refused(predicting(tmp_path / "same", 7, 41.0), r"same and .*first have the same seed, 7: name runs of other seeds")
     other = predicting(tmp_path / "other", 1, 41.0)
-    changed(other, settings={"train_dataset.batch_size": 32, "train_dataset.pack": False})
+    changed(other, settings={"train_dataset.batch_size": 32, "train_dataset.pack": False, "train_dataset.seed": 1})
     refused(
         other, r"first and .*other differ in more than the seed: settings.train_dataset.batch_size 16 and 32\. RUNS="
     )
