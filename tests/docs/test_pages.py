@@ -24,7 +24,15 @@ TARGETS = set(re.findall(r"[a-z][a-z-]+", (REPOSITORY / "Makefile").read_text(en
 SESSION = re.compile(r"^```pycon\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NO_MODULES = {"t5xpg.json", "t5xpg.run_id"}
 # Recipes that nobody has run to their end; their pages say so.
-NOT_RUN = {"norwegian_t5", "byt5_small_wikitext_gpu", "t5_1_1_base_c4", "multi30k_bpe", "java_csharp", "nb_nn", "scan_length"}
+NOT_RUN = {
+    "norwegian_t5",
+    "byt5_small_wikitext_gpu",
+    "t5_1_1_base_c4",
+    "multi30k_bpe",
+    "java_csharp",
+    "nb_nn",
+    "scan_length",
+}
 
 
 def test_the_readme_is_short_and_shows_the_tree() -> None:
