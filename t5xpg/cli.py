@@ -323,6 +323,15 @@ def _tune_decoding(options: Namespace) -> None:
     tuning.tune(*_load_with_run(options), **_named(options, "alphas", "beams", "split", "step"))
 
 
+def _significance(options: Namespace) -> None:
+    from t5xpg.evaluate import significance
+    from t5xpg.run.directory import RunDirectory
+
+    loaded, run = _load_with_run(options)
+    split = None if options.split == loaded.experiment.eval_dataset.split else options.split
+    significance.compare(RunDirectory(run), RunDirectory(paths.run_directory(options.other)), split)
+
+
 def _clean_runs(options: Namespace) -> int:
     from t5xpg.run.directory import clean_runs
 

@@ -258,6 +258,11 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             one_process=True, computes=True,
         ),
         _command(
+            "significance", "a paired bootstrap of what two runs predicted, after `make eval` of both", *_EXPERIMENT,
+            Option("OTHER", "--other", "FOLDER", "the other run's directory, or a name in runs/", required=True),
+            Option("SPLIT", "--split", "NAME", "another split of the experiment's task than validation"),
+        ),
+        _command(
             "clean-runs", "list the run directories and delete them after a yes",
             Option("", "--yes", "", "delete without asking", bool),
         ),

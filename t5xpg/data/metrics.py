@@ -249,51 +249,58 @@ def token_bleu(targets: Sequence[Target], predictions: Sequence[str], *, lowerca
     joined: what fairseq-generate and Moses' multi-bleu.perl compute. `token_bleu_parts` is the rest of what they print:
     precisions, brevity penalty, and the lengths in tokens. lowercase: of all letters (the script's -lc: of ASCII's).
     """
+    from sacrebleu.metrics.bleu import BLEU
     from seqio.metrics import Text
 
-    def joined(text: str) -> str:
-        return f"{text} ".replace("@@ ", "")
-
+    metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
     references = [[joined(reference) for reference in references_of(target)] for target in targets]
-    score = _counted(references, [joined(prediction) for prediction in predictions], lowercase)
+    score = _corpus_score(metric, references, [joined(prediction) for prediction in predictions])
     precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
     lengths = f"ratio={score.ratio:.3f}, hyp_len={score.sys_len}, ref_len={score.ref_len}"
     parts = Text(f"{precisions} (BP={score.bp:.3f}, {lengths})")
-    return {"token_bleu": float(score.score), "token_bleu_parts": parts}
+    return {**_with_signature("token_bleu", metric, score), "token_bleu_parts": parts}
+
+
+def joined(text: str) -> str:
+    """A text with the pieces of BPE joined to words."""
+    return f"{text} ".replace("@@ ", "")
 
 
 def codexglue(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
     """BLEU and exact match of lines as the evaluator of CodeXGLUE's code-to-code translation (Lu et al. 2021) computes
-    them. Tokens are what white space divides; to the matches and to the n-grams of each order, that of single tokens
-    too, 1 is added. Lines are equal but for the white space around them. The evaluator takes one reference."""
-    score = _counted(targets, predictions)
-    pairs = zip(score.counts, score.totals, strict=True)
-    logs = [math.log((matches + 1.0) / (total + 1.0)) for matches, total in pairs]
-    bleu = 100.0 * score.bp * math.exp(sum(logs) / len(logs))
-    stripped = [[reference.strip() for reference in references_of(target)] for target in targets]
-    equal = mean_of_best(_equal, stripped, [prediction.strip() for prediction in predictions])
-    return {"codexglue_bleu": bleu, "codexglue_exact_match": equal}
-
-
-def _counted(targets: Sequence[Target], predictions: Sequence[str], lowercase: bool = False) -> Any:
-    """sacrebleu's score of the tokens as they are, with its counts of n-grams."""
+    them. Tokens are what white space divides; lines are equal but for the white space around them. The evaluator takes
+    one reference."""
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
-    return _corpus_score(metric, targets, predictions)
+    score = _corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), targets, predictions)
+    stripped = [[reference.strip() for reference in references_of(target)] for target in targets]
+    equal = mean_of_best(_equal, stripped, [prediction.strip() for prediction in predictions])
+    return {"codexglue_bleu": one_added(score), "codexglue_exact_match": equal}
+
+
+def one_added(score: Any) -> float:
+    """BLEU of sacrebleu's counts, with 1 added to matches and n-grams of every order, that of single tokens too."""
+    pairs = zip(score.counts, score.totals, strict=True)
+    logs = [math.log((matches + 1.0) / (total + 1.0)) for matches, total in pairs]
+    return 100.0 * float(score.bp) * math.exp(sum(logs) / len(logs))
 
 
 def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
-    """A metric of sacrebleu with its signature."""
+    return _with_signature(name, metric, _corpus_score(metric, targets, predictions))
+
+
+def _with_signature(name: str, metric: Any, score: Any) -> dict[str, Any]:
     from seqio.metrics import Text
 
-    score = _corpus_score(metric, targets, predictions)
     return {name: float(score.score), f"{name}_signature": Text(str(metric.get_signature()))}
 
 
 def _corpus_score(metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> Any:
     """sacrebleu's score of the split. Examples may have different numbers of references."""
     check_pairs(targets, predictions)
-    # sacrebleu takes the first references of all examples, then the second ones; None where an example has fewer
-    streams = [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]
-    return metric.corpus_score(list(predictions), streams)
+    return metric.corpus_score(list(predictions), reference_streams(targets))
+
+
+def reference_streams(targets: Sequence[Target]) -> list[list[str | None]]:
+    """References as sacrebleu takes them: the first ones of all examples, the second ones; None where there is none."""
+    return [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]

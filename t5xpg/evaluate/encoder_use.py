@@ -6,27 +6,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5xpg.data.batch import ENC_DEC
-from t5xpg.data.spec import DatasetConfig
-
-_INPUTS = "encoder_input_tokens"
+_INPUTS, _TARGETS = "encoder_input_tokens", "decoder_target_tokens"
 
 
 class EncoderUse:
     """Measures batches (as `Validation`'s eval_step), and beside each the same batch with its encoder rows exchanged.
 
-    measure: (params, batch) -> sums, of "cross_entropy" in nats and of "weights", among others. The batches are those
-    of an encoder-decoder, not packed.
+    measure: (params, batch) -> sums, of "cross_entropy" in nats and of "weights", among others.
     """
 
     def __init__(self, measure: Callable[[Any, Mapping[str, np.ndarray]], Mapping[str, Any]]) -> None:
         self._measure = measure
         self._nats = self._tokens = 0.0
-
-    @staticmethod
-    def is_of(config: DatasetConfig) -> bool:
-        """Whether a dataset has such batches."""
-        return config.converter == ENC_DEC and not config.pack
 
     def __call__(self, params: Any, batch: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         """The sums of the batch as it is."""
@@ -46,8 +37,11 @@ class EncoderUse:
 
 def exchanged(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """The batch in which each example has the encoder's row [S] of the example before it, and the first that of the
-    last. Rows of padding, which have no targets, stay as they are. None where there are not two examples."""
-    rows = np.flatnonzero((batch["decoder_target_tokens"] != 0).any(axis=1))
+    last. Rows of padding, which have no targets, stay as they are. None where there are not two examples, and for
+    batches that are packed or not of an encoder and a decoder."""
+    if not {_INPUTS, _TARGETS} <= set(batch) or "encoder_segment_ids" in batch:
+        return None
+    rows = np.flatnonzero((batch[_TARGETS] != 0).any(axis=1))
     if len(rows) < 2:
         return None
     inputs = batch[_INPUTS].copy()

@@ -87,10 +87,7 @@ def evaluate(
             return eval_step(params, batch, token_bytes)
 
         uses = EncoderUse(lambda params, batch: measure(params, built.on_devices(batch)))
-        if uses.is_of(config):
-            summary = Validation(stream, uses, on_devices=lambda batch: batch).measure(params)
-        else:
-            summary = Validation(stream, measure, built.on_devices).measure(params)
+        summary = Validation(stream, uses, on_devices=lambda batch: batch).measure(params)
         stream.rewind()
         rows = _spread_rows(stream, int(summary["batches"]))
         stream.close()

@@ -8,7 +8,7 @@ from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
 from t5xpg.run import sources
 from t5xpg.run.comparisons import MEASURES, references, seeds
-from t5xpg.run.results import TRIVIAL, settings_text
+from t5xpg.run.results import TRIVIAL, settings_text, significance_rows
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
@@ -29,6 +29,7 @@ def sections(results: Results) -> list[str]:
         seeds(results),
         metric,
         _metrics(results),
+        *(table(*significance_rows(one), numbers_from=1) for one in results.get("significance", ())),
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
         table(["", ""], [[name, value] for name, value in _facts(results) if value]),

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t5xpg.data.batch import LM
-from t5xpg.data.spec import DatasetConfig
 from t5xpg.evaluate.encoder_use import EncoderUse, exchanged
 
 
@@ -46,8 +44,7 @@ def test_the_rise_of_the_loss_in_nats_per_target_token() -> None:
     assert use.nats == pytest.approx((4 + 1 + 3) / 3)
 
 
-def test_batches_that_have_it() -> None:
-    lengths = {"inputs": 8, "targets": 8}
-    assert EncoderUse.is_of(DatasetConfig("a", lengths))
-    assert not EncoderUse.is_of(DatasetConfig("a", lengths, pack=True))
-    assert not EncoderUse.is_of(DatasetConfig("a", {"targets": 8}, feature_converter=LM))
+def test_batches_without_it() -> None:
+    packed = batch([5, 6], [5, 6]) | {"encoder_segment_ids": np.ones((2, 2), np.int32)}
+    alone = {name: array for name, array in batch([5, 6], [5, 6]).items() if not name.startswith("encoder")}
+    assert exchanged(packed) is exchanged(alone) is None

@@ -145,15 +145,15 @@ class TaskEvaluator:
         if "inputs" in task.output_features:
             inputs = [_text_of(task, example) for example in examples]
             said = {"copy": answers([row.copied(text) if row else text for text in inputs]), **said}
-        found = {}
-        for way, predictions in said.items():
-            values = {
-                name: _neutral(f"The metric {name} of {task.name}", value)
+        return {
+            way: {
+                name: number
                 for metric in task.predict_metric_fns
                 for name, value in metric(targets, predictions).items()
+                if is_number(number := _neutral(f"The metric {name} of {task.name}", value))
             }
-            found[way] = {name: value for name, value in values.items() if is_number(value)}
-        return found
+            for way, predictions in said.items()
+        }
 
 
 def _kinds(task: seqio.Task) -> list[str]:
