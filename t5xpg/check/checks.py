@@ -134,7 +134,8 @@ def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
 
 def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | None) -> Iterator[Finding]:
     model = experiment.model
-    flops = experiment.train_dataset.batch_size * model.flops_per_example(experiment.lengths)
+    buckets = experiment.train_dataset.buckets.values()
+    flops = max(each.batch_size * model.flops_per_example(each.task_feature_lengths) for each in buckets)
     yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
     abstract = state.abstract(model, experiment.optimizer)
     try:

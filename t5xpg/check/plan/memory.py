@@ -60,7 +60,11 @@ def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> M
 
 
 def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, mesh: Mesh) -> Memory:
-    """What a step of training takes on each device of a mesh."""
+    """What a step of training takes on each device of a mesh; with length buckets, the one that takes most."""
+    buckets = experiment.train_dataset.buckets.values()
+    if len(buckets) > 1:
+        each = [dataclasses.replace(experiment, train_dataset=bucket) for bucket in buckets]
+        return max((estimate(one, state, shardings, mesh) for one in each), key=lambda found: found.total)
     part = least(experiment, state, shardings)
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
