@@ -21,7 +21,6 @@ from t5xpg.base.files import is_disk_full, write_text
 from t5xpg.base.requested_hosts import requested_hosts, require_alone
 
 if TYPE_CHECKING:
-    from t5xpg.data.vocab.vocabulary import Vocabulary
     from t5xpg.experiment.config import LoadedConfig
 
 TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
@@ -182,26 +181,12 @@ def _vocab(options: Namespace) -> None:
 
 def _tokens(options: Namespace) -> None:
     from t5xpg.data.vocab.token_listing import listing
+    from t5xpg.experiment.data_state import vocabulary_of
 
     if options.text is not None and options.ids is not None:
         raise UserError("Give one of TEXT='The <extra_id_0> sat' and IDS=383,105,1.")
-    vocabulary = _vocabulary(options.tokenizer or options.vocabulary)
+    vocabulary = vocabulary_of(options.tokenizer or options.vocabulary)
     print("\n".join(listing(vocabulary, options.text, options.ids)))
-
-
-def _vocabulary(name: str) -> "Vocabulary":
-    """The vocabulary of a task, or of a tokenizer's file."""
-    from t5xpg.data.tasks import task_names
-    from t5xpg.data.vocab.files import vocabulary_of_file
-    from t5xpg.experiment import data_state
-
-    if Path(name).exists():
-        return vocabulary_of_file(Path(name))
-    row = data_state.row_of(name)
-    if row is None:
-        get = task_names.how_to_get(name, task_names.vocabularies(paths.data_directory()))
-        raise UserError(f"There is no task of the table named {name}, and no such file.{get}")
-    return row.vocabulary
 
 
 def _cache(options: Namespace) -> None:
@@ -330,6 +315,21 @@ def _infer(options: Namespace) -> None:
         infer.predict_file(loaded, run, Path(options.input), _path(options.output), options.step, before)
     else:
         infer.predict_split(loaded, run, options.split, _path(options.output), options.step)
+
+
+def _tune_decoding(options: Namespace) -> None:
+    from t5xpg.evaluate import tuning
+
+    tuning.tune(*_load_with_run(options), **_named(options, "alphas", "beams", "split", "step"))
+
+
+def _significance(options: Namespace) -> None:
+    from t5xpg.evaluate import significance
+    from t5xpg.run.directory import RunDirectory
+
+    loaded, run = _load_with_run(options)
+    split = None if options.split == loaded.experiment.eval_dataset.split else options.split
+    significance.compare(RunDirectory(run), RunDirectory(paths.run_directory(options.other)), split)
 
 
 def _clean_runs(options: Namespace) -> int:

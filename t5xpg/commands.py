@@ -16,41 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5xpg.base.errors import nearest
+from t5xpg.base.option_values import alphas, count, counts, megabytes, number, price, step
 
 OFF = ("", "0", "no", "false")  # values of a switch in Make
-
-
-def _reader(what: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Reads the text of a value by `read`, which returns None or raises ValueError for what is not `what`."""
-
-    def reader(text: str) -> Any:
-        value = None
-        with contextlib.suppress(ValueError):
-            value = read(text)
-        if value is None:
-            raise argparse.ArgumentTypeError(f"{ascii(text)[1:-1]} is {what}")
-        return value
-
-    return reader
-
-
-def _whole(text: str, digits: int = 40) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
-
-
-def _bytes_of_megabytes(text: str) -> int | None:
-    found = _whole(text.replace(".", "", 1)) and float(text)
-    return max(1, round(found * 1e6)) if found else None
-
-
-count = _reader("not a positive number", lambda text: _whole(text) or None)
-number = _reader("not a number", lambda text: _whole(text, digits=12))
-megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
-step = _reader(
-    "neither a step nor best nor mean:N",
-    lambda text: text if text == "best" or (text.startswith("mean:") and _whole(text[5:])) else _whole(text),
-)
-price = _reader("not a price", lambda text: float(text) if 0 <= float(text) < float("inf") else None)
 
 
 @dataclass(frozen=True)
@@ -281,6 +249,18 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("TASK", "--task", "NAME", "a task whose own prompt is put before PROMPT, or each row of INPUT"),
             _output("FILE", "where the predictions go (default: the terminal)"),
             one_process=True, computes=True,
+        ),
+        _command(
+            "tune-decoding", "beam search with several length penalties, on the validation split", *_EXPERIMENT, _STEP,
+            Option("ALPHAS", "--alphas", "NUMBERS", "of the penalty", alphas, default="0.2,0.6,1.0,1.4"),
+            Option("BEAMS", "--beams", "NUMBERS", "4,5: how many beams (default: the experiment's, or 4)", counts),
+            Option("SPLIT", "--split", "NAME", "another split of the experiment's task, and never a test"),
+            one_process=True, computes=True,
+        ),
+        _command(
+            "significance", "a paired bootstrap of what two runs predicted, after `make eval` of both", *_EXPERIMENT,
+            Option("OTHER", "--other", "FOLDER", "the other run's directory, or a name in runs/", required=True),
+            Option("SPLIT", "--split", "NAME", "another split of the experiment's task than validation"),
         ),
         _command(
             "clean-runs", "list the run directories and delete them after a yes",

@@ -113,13 +113,6 @@ def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
     return {"accuracy": 100.0 * float(accuracy_score(*_numbered(targets, predictions)))}
 
 
-def majority(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
-    """What a classifier has to beat: the share of the most frequent class of the targets, whatever was predicted."""
-    check_pairs(targets, predictions)
-    ((_, count),) = Counter(targets).most_common(1)
-    return {"majority": 100.0 * count / len(targets)}
-
-
 def macro_f1(
     targets: Sequence[Hashable], predictions: Sequence[Hashable], *, labels: Sequence[Hashable] | None = None
 ) -> dict[str, float]:
@@ -143,24 +136,6 @@ def edit_similarity(targets: Sequence[Target], predictions: Sequence[str]) -> di
     """The mean of 100 * (1 - Levenshtein distance / length of the longer text), in code points (Svyatkovskiy et al.
     2020); two empty texts are alike. CodeXGLUE's scripts count a replaced character twice."""
     return {"edit_similarity": mean_of_best(_similarity, targets, predictions)}
-
-
-def next_line(targets: Sequence[Mapping[str, str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Exact match and edit similarity of predicted lines, and (`…_of_line_before`) of repeating the line before or
-    (`…_of_one_line`) always answering the targets' most frequent line. targets: {"line", "before"}."""
-    check_pairs(targets, predictions)
-    lines = [target["line"] for target in targets]
-    ((most_frequent, _),) = Counter(lines).most_common(1)
-    answers = {
-        "": predictions,
-        "_of_line_before": [target["before"] for target in targets],
-        "_of_one_line": [most_frequent] * len(lines),
-    }
-    return {
-        f"{name}{whose}": value
-        for whose, said in answers.items()
-        for name, value in {**exact_match(lines, said), **edit_similarity(lines, said)}.items()
-    }
 
 
 def _similarity(reference: str, prediction: str) -> float:
@@ -242,12 +217,63 @@ def chrf(targets: Sequence[Target], predictions: Sequence[str], *, word_order: i
     return _of_corpus("chrf", CHRF(word_order=word_order), targets, predictions)
 
 
-def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
-    """A metric of sacrebleu. Examples may have different numbers of references."""
+def token_bleu(targets: Sequence[Target], predictions: Sequence[str], *, lowercase: bool = False) -> dict[str, Any]:
+    """Corpus BLEU-4 of the tokens that white space divides, without smoothing, once the pieces of BPE ("@@ ") are
+    joined: what fairseq-generate and Moses' multi-bleu.perl compute. `token_bleu_parts` is the rest of what they print:
+    precisions, brevity penalty, and the lengths in tokens. lowercase: of all letters (the script's -lc: of ASCII's).
+    """
+    from sacrebleu.metrics.bleu import BLEU
     from seqio.metrics import Text
 
-    check_pairs(targets, predictions)
-    # sacrebleu takes the first references of all examples, then the second ones; None where an example has fewer
-    streams = [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]
-    score = metric.corpus_score(list(predictions), streams)
+    metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
+    references = [[joined(reference) for reference in references_of(target)] for target in targets]
+    score = _corpus_score(metric, references, [joined(prediction) for prediction in predictions])
+    precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
+    lengths = f"ratio={score.ratio:.3f}, hyp_len={score.sys_len}, ref_len={score.ref_len}"
+    parts = Text(f"{precisions} (BP={score.bp:.3f}, {lengths})")
+    return {**_with_signature("token_bleu", metric, score), "token_bleu_parts": parts}
+
+
+def joined(text: str) -> str:
+    """A text with the pieces of BPE joined to words."""
+    return f"{text} ".replace("@@ ", "")
+
+
+def codexglue(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
+    """BLEU and exact match of lines as the evaluator of CodeXGLUE's code-to-code translation (Lu et al. 2021) computes
+    them. Tokens are what white space divides; lines are equal but for the white space around them. The evaluator takes
+    one reference."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    score = _corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), targets, predictions)
+    stripped = [[reference.strip() for reference in references_of(target)] for target in targets]
+    equal = mean_of_best(_equal, stripped, [prediction.strip() for prediction in predictions])
+    return {"codexglue_bleu": one_added(score), "codexglue_exact_match": equal}
+
+
+def one_added(score: Any) -> float:
+    """BLEU of sacrebleu's counts, with 1 added to matches and n-grams of every order, that of single tokens too."""
+    pairs = zip(score.counts, score.totals, strict=True)
+    logs = [math.log((matches + 1.0) / (total + 1.0)) for matches, total in pairs]
+    return 100.0 * float(score.bp) * math.exp(sum(logs) / len(logs))
+
+
+def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
+    return _with_signature(name, metric, _corpus_score(metric, targets, predictions))
+
+
+def _with_signature(name: str, metric: Any, score: Any) -> dict[str, Any]:
+    from seqio.metrics import Text
+
     return {name: float(score.score), f"{name}_signature": Text(str(metric.get_signature()))}
+
+
+def _corpus_score(metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> Any:
+    """sacrebleu's score of the split. Examples may have different numbers of references."""
+    check_pairs(targets, predictions)
+    return metric.corpus_score(list(predictions), reference_streams(targets))
+
+
+def reference_streams(targets: Sequence[Target]) -> list[list[str | None]]:
+    """References as sacrebleu takes them: the first ones of all examples, the second ones; None where there is none."""
+    return [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]

@@ -15,8 +15,10 @@ from t5xpg.base.paths import shown
 from t5xpg.data.batch import inputs_and_targets
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
+from t5xpg.data.stream.remote_evaluator import Trivial
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.evaluate.baselines import unigram_of_training
+from t5xpg.evaluate.encoder_use import EncoderUse
 from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.infer_sources import changed
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
@@ -35,7 +37,7 @@ from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
-from t5xpg.run.results import PREDICTED, replaced_metrics, settings_text
+from t5xpg.run.results import PREDICTED, TRIVIAL, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
 _WHILE_TRAINING = (
@@ -52,10 +54,12 @@ def evaluate(
     mixture with the ids that the run was trained on, and its own objective. What is found of these goes into the folder
     evaluation/[<task>/][<split>/], and no samples are made.
 
-    Beside the loss stands that of the frequencies of tokens in training ("unigram"); of a mixture the loss of every
-    task. The metrics of the tasks (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's
-    method of decoding, and on scores. What does not fit into evaluation.json goes into the folder evaluation/:
-    predictions/<task>.jsonl, and metrics.jsonl, a history; pictures and histograms into TensorBoard's folder.
+    Beside the loss stand that of the frequencies of tokens in training ("unigram"), and of an encoder-decoder what it
+    rises by where inputs are exchanged ("encoder_use", see `EncoderUse`); of a mixture the loss of every task. The
+    metrics of the tasks (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's method of
+    decoding, and on scores; beside them those of answers without a model ("trivial", see `RemoteEvaluator`). What does
+    not fit into evaluation.json goes into the folder evaluation/: predictions/<task>.jsonl, and metrics.jsonl, a
+    history; pictures and histograms into TensorBoard's folder.
     Raises UserError, before anything is made or measured, where the run is not of this experiment and settings.
     """
     experiment = loaded.experiment
@@ -67,7 +71,7 @@ def evaluate(
     if split is not None and split != config.split:
         config, folder = changed(config, f"SPLIT={split}", split=split), folder / split
     own = folder == directory.evaluation
-    source = _prepared(loaded, directory, config)
+    source = prepared(loaded, directory, config)
     if config.max_batches != directory.read()["identity"].get("settings", {}).get("eval_dataset.max_batches"):
         print(f"EVAL_STEPS={config.max_batches} is for validation in training: all of {config.split} is measured here")
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
@@ -82,7 +86,8 @@ def evaluate(
         def measure(params: Any, batch: Any) -> Any:
             return eval_step(params, batch, token_bytes)
 
-        summary = Validation(stream, measure, built.on_devices).measure(params)
+        uses = EncoderUse(lambda params, batch: measure(params, built.on_devices(batch)))
+        summary = Validation(stream, uses, on_devices=lambda batch: batch).measure(params)
         stream.rewind()
         rows = _spread_rows(stream, int(summary["batches"]))
         stream.close()
@@ -92,9 +97,13 @@ def evaluate(
         ).measure(params)
         unigram = unigram_of_training(service, config, vocabulary) if own and "train" in description.splits else None
         measured: list[TaskMetrics] = []
+        trivial: Mapping[str, Trivial] = {}
         if description.has_metrics:
-            infer_eval = InferEval(lambda: service.evaluator(config), model_outputs(built, vocabulary))
-            measured = infer_eval.measure(params, at, folder / "predictions")
+            evaluator = service.evaluator(config)
+            measured = InferEval(lambda: evaluator, model_outputs(built, vocabulary)).measure(
+                params, at, folder / "predictions"
+            )
+            trivial = evaluator.trivial()
     samples = []
     if own and predicts(experiment):
         samples = _samples(Predictor(experiment, params, vocabulary), *inputs_and_targets(rows, stream.spec))
@@ -106,6 +115,8 @@ def evaluate(
         "data": source.data,
         **summary,
     }
+    if uses.nats is not None:
+        result["encoder_use"] = uses.nats
     if unigram is not None:
         result["unigram"] = {name: unigram[name] for name in ("loss", "accuracy", "nats_per_byte")}
     if by_task:
@@ -114,6 +125,8 @@ def evaluate(
         records = {one.task: one.to_record(at) for one in measured}
         result["predicted"] = {task: {name: one[name] for name in PREDICTED} for task, one in records.items()}
         result["metrics"] = {task: one["metrics"] for task, one in records.items()}
+    if trivial:
+        result["trivial"] = trivial
     _write_history(directory, folder, "validation" if own else config.split, at, summary, by_task, measured)
     written = directory.evaluation_json if own else folder / directory.evaluation_json.name
     replaced = replaced_metrics(read_json(written), result) if written.exists() else []
@@ -130,7 +143,9 @@ def evaluate(
             f"  the frequencies of tokens alone: loss {unigram['loss']:.3f} nats per target token, accuracy "
             f"{unigram['accuracy']:.3f}"
         )
-    for line in [*_losses_table(by_task), *_metrics_table(measured), *replaced]:
+    if uses.nats is not None:
+        print(f"  with other examples' inputs (use of its encoder): {uses.nats:+.3f} nats per target token")
+    for line in [*_losses_table(by_task), *_metrics_table(measured, trivial), *replaced]:
         print(f"  {line}")
     print(f"written to {shown(written)}", flush=True)
     return result
@@ -178,17 +193,19 @@ def _losses_table(by_task: Mapping[str, Summary]) -> list[str]:
     return aligned(["task", *(name.replace("_", " ") for name in names)], rows, numbers_from=1)
 
 
-def _metrics_table(measured: Sequence[TaskMetrics]) -> list[str]:
+def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivial]) -> list[str]:
+    ways = [way for way in TRIVIAL if any(way in found for found in trivial.values())]
     rows = [
         [one.task, f"{one.examples:,}", name, metric_values.shown(value)]
+        + [metric_values.shown(trivial.get(one.task, {}).get(way, {}).get(name)) for way in ways]
         for one in measured
         for name, value in one.metrics.items()
     ]
-    table = aligned(["task", "examples", "metric", "value"], rows)
+    table = aligned(["task", "examples", "metric", "value", *(TRIVIAL[way] for way in ways)], rows)
     return table + [f"{one.task} was predicted by {settings_text(one.decoding)}" for one in measured if one.decoding]
 
 
-def _prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
+def prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
     """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
     experiment = loaded.experiment
     if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary

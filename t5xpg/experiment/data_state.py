@@ -6,6 +6,7 @@ Nothing is made here; `prepare` does that.
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
@@ -15,6 +16,8 @@ from t5xpg.data.tasks import task_names
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
+from t5xpg.data.vocab import vocabulary as vocabs
+from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import check_model_of, find_vocabularies, read_record
 from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
 
@@ -136,6 +139,17 @@ def row_of(task: str, needed: Sequence[Need] = ()) -> task_names.Row | None:
         return next((row for row in task_names.tfds_rows(entries) if row.name == task), None)
     row = task_names.row_of(task, dataset, entries)
     return row if row.is_of(fields[dataset]) else None
+
+
+def vocabulary_of(name: str) -> vocabs.Vocabulary:
+    """The vocabulary of a task of the table, or of a tokenizer's file. Raises UserError where there is none."""
+    if Path(name).exists():
+        return vocabulary_of_file(Path(name))
+    row = row_of(name)
+    if row is None:
+        get = task_names.how_to_get(name, task_names.vocabularies(paths.data_directory()))
+        raise UserError(f"There is no task of the table named {name}, and no such file.{get}")
+    return row.vocabulary
 
 
 def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:

@@ -25,6 +25,9 @@ Results = dict[str, Any]
 
 FORMAT = 1
 PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
+# Answers without a model, as evaluation.json names them, and as people do.
+TRIVIAL = {"copy": "copying the input", "majority": "most frequent target"}
+SIGNIFICANCE, _COMPARED = "significance.json", ("mean", "other_mean", "difference")
 TRAIN_POINTS = 200  # of the thinned training curve
 _CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
 _FACTS_OF_A_START = ("git", "versions", "host", "devices")
@@ -64,6 +67,17 @@ def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
     decoding = {"decoding": lines[-1]["decoding"]} if lines[-1].get("decoding") else {}
     others = {"left_out": left_out} if left_out else {}
     return {"step": steps, "examples": examples, **decoding, **others, "metrics": metrics}
+
+
+def significance_rows(compared: Record) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a comparison of predictions with those of another run (`evaluate.significance`)."""
+    rows = [
+        [f"{task} / {name}", *("{:.2f} [{:.2f}, {:.2f}]".format(*one[part]) for part in _COMPARED), f"{one['p']:.3f}"]
+        for task, found in compared["tasks"].items()
+        for name, one in found.items()
+    ]
+    what = f"{compared['split']}, {compared['samples']:,} samples, seed {compared['seed']}: mean [95%]"
+    return [what, compared["run"], compared["other"], "difference", "p"], rows
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -155,6 +169,9 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         results["tasks"] = tasks
     if others := _other_splits(run, steps):
         results["other_splits"] = others
+    compared = [read_json(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
+    if compared := [one for one in compared if one["step"] in (steps, best)]:
+        results["significance"] = compared
     if published is not None:
         results["published"] = published_part(read_results(published))
     return results

@@ -6,7 +6,7 @@ from typing import Any
 from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
-from t5xpg.run.results import settings_text
+from t5xpg.run.results import TRIVIAL, settings_text, significance_rows
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
@@ -17,6 +17,8 @@ _MEASURES = {  # how the columns of a curve are called
     "loss": "nats per target token",
     "accuracy": "accuracy",
 }
+# And other numbers of an evaluation.
+_NAMED = {**_MEASURES, "encoder_use": "nats per target token more with another example's inputs (use of the encoder)"}
 
 Results = Mapping[str, Any]
 
@@ -27,6 +29,7 @@ def sections(results: Results) -> list[str]:
     found = [
         metric,
         _metrics(results),
+        *(table(*significance_rows(one), numbers_from=1) for one in results.get("significance", ())),
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
         table(["", ""], [[name, value] for name, value in _facts(results) if value]),
@@ -69,18 +72,23 @@ def pictures(results: Results) -> dict[str, str]:
 
 
 def _metrics(results: Results) -> str:
-    """What the run is judged by, where it predicts: the metrics of its tasks on every split, and how they were made."""
-    splits = [results["evaluation"], *results.get("other_splits", {}).values()]
+    """What the run is judged by, where it predicts: the metrics of its tasks on every split, beside those of answers
+    without a model, and how they were made."""
+    found = [results["evaluation"], *results.get("other_splits", {}).values()]
+    splits = [one for one in found if isinstance(one, Mapping)]
+    ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
     rows = [
-        [escape(f"{task} / {name}"), escape(str(one.get("split", "validation"))), cell(value), *how]
+        [escape(f"{task} / {name}"), escape(str(one.get("split", "validation"))), cell(value)]
+        + [cell(one.get("trivial", {}).get(task, {}).get(way, {}).get(name)) for way in ways]
+        + how
         for one in splits
-        if isinstance(one, Mapping)
         for task, values in one.get("metrics", {}).items()
         for how in [_how(one.get("predicted", {}).get(task))]
         for name, value in values.items()
         if isinstance(value, str | int | float)
     ]
-    return table(["metric", "split", "", "examples", "decoding"], rows, numbers_from=2) if rows else ""
+    header = ["metric", "split", "", *(TRIVIAL[way] for way in ways), "examples", "decoding"]
+    return table(header, rows, numbers_from=2) if rows else ""
 
 
 def _how(predicted: Mapping[str, Any] | None) -> list[str]:
@@ -276,10 +284,10 @@ def _splits(results: Results) -> str:
 def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
-    elsewhere = ("data", "tasks", "metrics", "predicted")
+    elsewhere = ("data", "tasks", "metrics", "predicted", "trivial")
     numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
-        [escape(_MEASURES.get(name, name)), decimals(value) if name in _MEASURES else cell(value)]
+        [escape(_NAMED.get(name, name)), decimals(value) if name in _NAMED else cell(value)]
         for name, value in _leaves(numbers, "")
     ]
     return table([escape(title), ""], rows, numbers_from=1)

@@ -99,8 +99,8 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
 def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDirectory) -> None:
     blend.data_log.write_text("a training still writes here\n")
     printed = workplace.run("eval", str(workplace.experiment), *BLEND)
-    assert re.search(r"^  user_repeat +10 +shortest +6$", printed, re.M)
-    assert re.search(r"^  user_repeat +10 +lengths +histogram of 10$", printed, re.M)
+    assert re.search(r"^  user_repeat +10 +shortest +6 +6 +6$", printed, re.M)
+    assert re.search(r"^  user_repeat +10 +lengths +histogram of 10 +- +-$", printed, re.M)
     assert re.search(r"^  small_span_corruption( +\d+\.?\d*){4} +[\d,]+$", printed, re.M)
     assert "warning" not in printed.lower(), printed
     measured = json.loads(blend.evaluation_json.read_text())
@@ -118,6 +118,13 @@ def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDire
     assert set(measured["tasks"]) == {"small_span_corruption", "user_repeat"}
     # the texts have the same bytes as the targets, but for the end token, which stands for none
     assert found["nats_per_byte"] == pytest.approx(measured["tasks"]["user_repeat"]["nats_per_byte"], rel=1e-5)
+    assert re.search(r"^  user_repeat +10 +exact +0 +0 +0\.1$", printed, re.M)  # beside copy and majority
+    trivial = measured["trivial"]["user_repeat"]
+    assert trivial["copy"]["exact"] == 0.0
+    assert trivial["majority"]["exact"] == pytest.approx(0.1)
+    assert trivial["copy"]["bleu"] > trivial["majority"]["bleu"]
+    assert "nats_per_byte" not in trivial["copy"]
+    assert f"(use of its encoder): {measured['encoder_use']:+.3f} nats per target token" in printed
     lines = (blend.evaluation / "predictions" / "user_repeat.jsonl").read_text().split("\n")
     said = [json.loads(line) for line in lines[:-1]]
     assert (said[0]["inputs"], said[0]["target"]) == ("line 7 of validation", "line 7")
@@ -183,6 +190,32 @@ def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunD
     # what decides nothing may differ: the dataset, dropout
     printed = workplace.run("infer", str(workplace.experiment), prompt, "--run=blend", "--gin.DROPOUT_RATE=0.0")
     assert "small after step 2" in printed
+
+
+@pytest.mark.process
+def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDirectory) -> None:
+    command = [str(workplace.experiment), *BLEND]
+    printed = workplace.run("tune-decoding", *command, "--split=test_2016", "--alphas=0.2", code=1)
+    assert "The split 'test_2016' is for the result" in printed
+    printed = workplace.run("tune-decoding", *command, "--alphas=0.2,x", code=2)
+    assert "0.2,x is no list of numbers" in printed
+    printed = workplace.run("tune-decoding", *command, "--alphas=0,1.5", "--beams=2")
+    tuned = json.loads((blend.path / "tuning.json").read_text())
+    assert (tuned["step"], tuned["split"], tuned["by"]) == (2, "validation", "user_repeat / exact")
+    tried = [(one["decoding"]["num_decodes"], one["decoding"]["alpha"]) for one in tuned["tried"]]
+    assert tried == [(2, 0.0), (2, 1.5)]
+    values = [one["metrics"]["user_repeat / exact"] for one in tuned["tried"]]
+    assert tuned["best"] == tuned["tried"][values.index(max(values))]["decoding"]
+    given = re.search(r'make eval EXP=small RUN=blend GIN="(.*)"$', printed, re.M)
+    assert given is not None
+    workplace.run("eval", *command, *given[1].split())
+    measured = json.loads(blend.evaluation_json.read_text())
+    decoding = dict(measured["predicted"]["user_repeat"]["decoding"])
+    assert decoding.pop("task_feature_lengths") == {"inputs": 64, "targets": 32}
+    assert decoding == tuned["best"] | {"max_decode_length": 32}
+    found = {f"user_repeat / {name}": value for name, value in measured["metrics"]["user_repeat"].items()}
+    best = tuned["tried"][values.index(max(values))]["metrics"]
+    assert best == {name: found[name] for name in best}
 
 
 @pytest.mark.process

@@ -42,6 +42,18 @@ def test_a_figure_is_not_replaced_by_one_made_otherwise_without_a_word(
     assert "results.json on test" not in printed
 
 
+def test_what_needs_no_model_stands_beside_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    trivial = {"trivial": {"en_de": {"copy": {"bleu": 3.25}, "majority": {"bleu": 0.5}}}, "encoder_use": 1.25}
+    write_json(run.evaluation_json, evaluation(GREEDY, 38.44) | trivial)
+    write_json(run.evaluation / "test" / "evaluation.json", evaluation(GREEDY, 39.5, 1000) | {"split": "test"})
+    page = PAGE.block(collect(run))
+    assert "| metric | split |  | copying the input | most frequent target | examples | decoding |" in page
+    assert "| en_de / bleu | validation | 38.44 | 3.25 | 0.5 | 1,014 | greedy" in page
+    assert "| en_de / bleu | test | 39.5 | - | - | 1,000 | greedy" in page
+    assert "another example's inputs (use of the encoder) | 1.250 |" in page
+
+
 def test_a_curve_is_of_one_way_of_decoding(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     with JsonlWriter(run.metrics_jsonl) as metrics:

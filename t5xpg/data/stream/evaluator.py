@@ -3,6 +3,7 @@ what it makes of them comes back, and SeqIO decodes, postprocesses and measures 
 
 import json
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,13 +14,14 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_atomically
-from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
 from t5xpg.data.batch import Batch
 from t5xpg.data.spec import DatasetConfig, unpacked
 from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks.feature_converters import feature_converter
 from t5xpg.data.tasks.providers import Provider, tasks_of
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+from t5xpg.data.tasks.table import ROWS
 
 Kind: TypeAlias = seqio.metrics.ModelOutputType
 # What the model can be asked for, by the names of the protocol.
@@ -122,6 +124,37 @@ class TaskEvaluator:
             for task, values in metrics.result().items()
         }
 
+    def trivial(self) -> dict[str, dict[str, dict[str, float]]]:
+        """What answers without a model give: see `RemoteEvaluator.trivial`."""
+        return {name: found for name, task in self.tasks.items() if (found := self._trivial(task))}
+
+    def _trivial(self, task: seqio.Task) -> dict[str, dict[str, float]]:
+        if not task.predict_metric_fns:
+            return {}
+        examples = list(self._evaluator.cached_task_datasets[task.name].as_numpy_iterator())
+        texts = [_text_of(task, example, "targets") for example in examples]
+        row = ROWS.get(task.name)
+
+        def answers(texts: Sequence[str], is_target: bool = False) -> list[Any]:
+            pairs = zip(texts, examples, strict=True)
+            return [task.postprocess_fn(text, example=example, is_target=is_target) for text, example in pairs]
+
+        targets, right = answers(texts, is_target=True), answers(texts)
+        ((most_frequent, _),) = Counter(map(repr, right)).most_common(1)  # an answer may be of any type
+        said = {"majority": [right[list(map(repr, right)).index(most_frequent)]] * len(right)}
+        if "inputs" in task.output_features:
+            inputs = [_text_of(task, example) for example in examples]
+            said = {"copy": answers([row.copied(text) if row else text for text in inputs]), **said}
+        return {
+            way: {
+                name: number
+                for metric in task.predict_metric_fns
+                for name, value in metric(targets, predictions).items()
+                if is_number(number := _neutral(f"The metric {name} of {task.name}", value))
+            }
+            for way, predictions in said.items()
+        }
+
 
 def _kinds(task: seqio.Task) -> list[str]:
     wanted = {metric.model_output_type for metric in task.metric_objs}
@@ -154,11 +187,11 @@ def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, 
             file.write((json.dumps(_json(line), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
-def _text_of(task: seqio.Task, example: Mapping[str, Any]) -> str:
-    """The inputs as text: as they were before they were tokenised, or decoded with the sentinels by their names."""
-    if isinstance(text := example.get("inputs_pretokenized"), bytes):
+def _text_of(task: seqio.Task, example: Mapping[str, Any], feature: str = "inputs") -> str:
+    """A feature as text: as it was before it was tokenised, or decoded with the sentinels by their names."""
+    if isinstance(text := example.get(f"{feature}_pretokenized"), bytes):
         return text.decode("utf-8", "replace")
-    vocabulary, ids = task.output_features["inputs"].vocabulary, [int(token) for token in example["inputs"]]
+    vocabulary, ids = task.output_features[feature].vocabulary, [int(token) for token in example[feature]]
     try:
         return from_seqio(vocabulary).decode(ids)
     except UserError:  # of a kind that is not known here

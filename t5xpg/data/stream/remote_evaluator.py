@@ -14,6 +14,8 @@ from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig, unpacked
 from t5xpg.data.stream.process import DataProcess, DataProcessError
 
+Trivial = Mapping[str, Mapping[str, float]]  # {"copy", "majority": {metric: number}}
+
 
 @dataclass(frozen=True)
 class EvaluatedTask:
@@ -77,6 +79,15 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
             own = {name.partition(" ")[2]: array for name, array in arrays.items() if name.startswith(f"{number} ")}
             measured[task] = metric_values.unpack(values, own)
         return measured
+
+    def trivial(self) -> dict[str, Trivial]:
+        """{task: {"copy", "majority": {metric: number}}}: the metrics of predictions, of two answers without a model.
+
+        "copy" is the inputs without the task's prompt (of a task of the user's own: all of the inputs), and where the
+        next line of code is asked for, the line before it. "majority" is always the most frequent target of the split.
+        """
+        reply, _ = self._process.request({"call": "trivial", "opened": self._number})
+        return dict(reply["trivial"])
 
     def close(self) -> None:
         """Let the data process forget the examples."""

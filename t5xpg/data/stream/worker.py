@@ -140,6 +140,10 @@ class Answers:
         self._opened.pop(opened, None)
         return {}, {}
 
+    def trivial(self, opened: int, arrays: Arrays) -> Answer:
+        """The metrics of answers that need no model."""
+        return {"trivial": self._opened[opened].trivial()}, {}
+
     def measure(
         self, opened: int, outputs: list[list[str]], step: int, inferences: str | None, arrays: Arrays
     ) -> Answer:

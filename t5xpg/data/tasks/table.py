@@ -4,7 +4,6 @@ import contextlib
 import functools
 import glob
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,14 @@ from t5xpg.data.tasks.task_names import Row, dataset_of, rows, tfds_rows, vocabu
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
-from t5xpg.data.vocab.vocabulary import Vocabulary
+
+# What was registered last under each name.
+ROWS: dict[str, Row] = {}
 
 
-def completed_line(
-    text: str, *, vocabulary: Vocabulary, example: Mapping[str, Any] | None = None, is_target: bool = False
-) -> str | dict[str, str]:
-    """A postprocessor of SeqIO: the first line of a prediction, without the spaces around it. A target also tells the
-    line before it: {"line", "before"}, as `metrics.next_line` takes it."""
-    line = text.split("\n", 1)[0].strip()
-    if not is_target:
-        return line
-    before = "" if example is None else vocabulary.decode(example["inputs"])
-    return {"line": line, "before": before.removesuffix("\n").rpartition("\n")[2].strip()}
+def completed_line(text: str, **_: Any) -> str:
+    """A postprocessor of SeqIO: the first line of a prediction or target, without the spaces around it."""
+    return text.split("\n", 1)[0].strip()
 
 
 def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
@@ -43,7 +37,9 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
     known = built_in()
     folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
     entries = vocabularies(data_dir)
-    names = register_tfds(tfds_rows(entries))
+    of_tfds = tfds_rows(entries)
+    ROWS.update({row.name: row for row in of_tfds})
+    names = register_tfds(of_tfds)
     for dataset, folder in folders.items():
         if not re.fullmatch("[A-Za-z0-9_]+", dataset):
             continue  # not made by an export
@@ -60,6 +56,7 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
                 seqio.MixtureRegistry.add(row.name, [(part.name, part.rate) for part in row.parts])
             else:
                 _register_task(row, source, objective)
+            ROWS[row.name] = row
             names.append(row.name)
     return names
 
@@ -81,8 +78,8 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
             *steps(objective, part.mode),
         ],
         output_features=output_features(part.objective, to_seqio(row.vocabulary)),
-        postprocess_fn=functools.partial(completed_line, vocabulary=row.vocabulary) if row.has_metrics else None,
-        metric_fns=[metrics.next_line] if row.has_metrics else [],
+        postprocess_fn=completed_line if row.has_metrics else None,
+        metric_fns=[metrics.exact_match, metrics.edit_similarity] if row.has_metrics else [],
     )
 
 

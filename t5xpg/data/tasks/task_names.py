@@ -142,6 +142,12 @@ class Row:
         mode = self.parts[0].mode if len(self.parts) == 1 else None
         return self.supervised.prompt(self.dataset) if self.supervised else mode or ""
 
+    def copied(self, inputs: str) -> str:
+        """The answer that repeats the inputs: without the prompt; where the next line is asked for, the last one."""
+        if isinstance(self.objective, NextLine):
+            return inputs.removesuffix("\n").rpartition("\n")[2]
+        return inputs.removeprefix(self.prompt)
+
     def is_of(self, fields: Sequence[str]) -> bool:
         """Whether an export with such fields has it; its name alone does not say."""
         if self.supervised is None:

@@ -122,7 +122,7 @@ def of_ending(ending: str) -> Supervised | None:
     if match is None:
         return None
     if ending == CLASSIFY:
-        return Supervised(CLASSIFY, ("accuracy", "macro_f1", "majority"), *LABELLED)
+        return Supervised(CLASSIFY, ("accuracy", "macro_f1"), *LABELLED)
     if ending == TEXT_TO_TEXT:
         return Supervised(TEXT_TO_TEXT, ("exact_match", "token_f1", "edit_similarity"), *PAIRS)
     return Supervised(TRANSLATE, ("bleu", "chrf"), match["source"], match["target"])

@@ -14,6 +14,7 @@ import t5.evaluation.metrics
 import tensorflow_datasets as tfds
 
 from t5xpg.base.errors import UserError
+from t5xpg.data import metrics
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.evaluator import TaskEvaluator
 from t5xpg.data.tasks import providers, sources
@@ -213,7 +214,7 @@ def test_translations_and_classes() -> None:
     assert "tok:intl" in found.pop("bleu_signature")
     assert (found["bleu"], found["chrf"]) == pytest.approx((100.0, 100.0))
     found = measured("classes_classify", {f"number {n}.": "even" for n in range(5)})
-    assert found == pytest.approx({"accuracy": 60.0, "majority": 60.0, "macro_f1": 37.5})
+    assert found == pytest.approx({"accuracy": 60.0, "macro_f1": 37.5})
     found = measured("quiz_text_to_text", {f"is {n}?": "It is 3." for n in range(5)})
     assert found["exact_match"] == pytest.approx(20.0)
     assert set(found) == {"exact_match", "token_f1", "edit_similarity"}
@@ -230,6 +231,25 @@ def test_an_experiment_chooses_metrics(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("no_such_module.metric", "own_metrics.width"):
         with pytest.raises(UserError, match=f"METRICS names {name}, which Python does not find"):
             providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
+
+
+@pytest.mark.usefixtures("folder")
+def test_answers_without_a_model() -> None:
+    """The inputs without their prompt, and the most frequent target, measured as predictions are."""
+    found = {}
+    for name in ("pairs_translate_en_de", "classes_classify", "quiz_text_to_text", "trivia_qa_open"):
+        settings = config(name, "test" if name == "trivia_qa_open" else "validation")
+        found |= TaskEvaluator(providers.find_provider(settings), settings).trivial()
+    sources, targets = zip(*((f"A \\ dog {n}.", f"Ein Hund {n} ßo.") for n in range(5)), strict=True)
+    assert found["pairs_translate_en_de"]["copy"] == {
+        "bleu": metrics.bleu(targets, sources)["bleu"], "chrf": metrics.chrf(targets, sources)["chrf"],
+    }  # fmt: skip
+    assert found["pairs_translate_en_de"]["majority"]["bleu"] == metrics.bleu(targets, [targets[0]] * 5)["bleu"]
+    assert found["classes_classify"] == {
+        "copy": {"accuracy": 0.0, "macro_f1": 0.0}, "majority": pytest.approx({"accuracy": 60.0, "macro_f1": 37.5}),
+    }  # fmt: skip
+    assert found["quiz_text_to_text"]["majority"]["exact_match"] == pytest.approx(20.0)
+    assert found["trivia_qa_open"]["majority"] == {"em": 100.0, "f1": 100.0}  # all have the same answers
 
 
 def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import NextLine
 from t5xpg.data.tasks import steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
-from t5xpg.data.tasks.table import completed_line, register_tasks
+from t5xpg.data.tasks.table import ROWS, register_tasks
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.export import export_dataset
@@ -85,11 +85,11 @@ def test_what_is_measured(code: list[str], tmp_path: Path) -> None:
     (row, *_) = task.get_dataset(LENGTHS, "validation", shuffle=False, use_cached=False).as_numpy_iterator()
     again = list(task.get_dataset(LENGTHS, "validation", shuffle=True, seed=3, use_cached=False).as_numpy_iterator())
     assert any(np.array_equal(row["inputs"], other["inputs"]) for other in again), "the same lines for every seed"
-    target = task.postprocess_fn(BYTES.decode(row["targets"]), example=row, is_target=True)
-    assert target["line"] == BYTES.decode(row["targets"]).strip()
-    assert target["before"] == BYTES.decode(row["inputs"]).split("\n")[-2].strip()
-    assert task.postprocess_fn(f"  {target['line']} \n    and more\n", example=row, is_target=False) == target["line"]
-    (metric,) = task.metric_fns
-    assert metric([target], [target["line"]])["exact_match"] == 100.0
-    # a target without its example
-    assert completed_line("a\nb", vocabulary=BYTES, is_target=True) == {"line": "a", "before": ""}
+    text = BYTES.decode(row["targets"])
+    target = task.postprocess_fn(text, example=row, is_target=True)
+    assert target == text.strip()
+    assert task.postprocess_fn(f"  {target} \n    and more\n", example=row, is_target=False) == target
+    found = {name: value for metric in task.metric_fns for name, value in metric([target], [target]).items()}
+    assert found == {"exact_match": 100.0, "edit_similarity": 100.0}
+    before = BYTES.decode(row["inputs"])
+    assert ROWS["mine_next_line"].copied(before) == before.split("\n")[-2]

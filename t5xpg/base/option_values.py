@@ -1,0 +1,43 @@
+"""Readers of the values of options: the text that was typed to a value, for `argparse`. Python's own library alone."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+
+def _reader(what: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads the text of a value by `read`, which returns None or raises ValueError for what is not `what`."""
+
+    def reader(text: str) -> Any:
+        value = None
+        with contextlib.suppress(ValueError):
+            value = read(text)
+        if value is None:
+            raise argparse.ArgumentTypeError(f"{ascii(text)[1:-1]} is {what}")
+        return value
+
+    return reader
+
+
+def _whole(text: str, digits: int = 40) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+
+def _bytes_of_megabytes(text: str) -> int | None:
+    found = _whole(text.replace(".", "", 1)) and float(text)
+    return max(1, round(found * 1e6)) if found else None
+
+
+count = _reader("not a positive number", lambda text: _whole(text) or None)
+number = _reader("not a number", lambda text: _whole(text, digits=12))
+megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
+alphas = _reader("no list of numbers (0.2,0.6,1.0)", lambda text: [float(one) for one in text.split(",")])
+counts = _reader("no list of positive numbers (4,5)", lambda text: [count(one) for one in text.split(",")])
+step = _reader(
+    "neither a step nor best nor mean:N",
+    lambda text: text if text == "best" or (text.startswith("mean:") and _whole(text[5:])) else _whole(text),
+)
+price = _reader("not a price", lambda text: float(text) if 0 <= float(text) < float("inf") else None)

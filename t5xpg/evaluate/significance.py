@@ -1,0 +1,119 @@
+"""Whether two runs differ by more than chance: a paired bootstrap of their predictions (Koehn 2004).
+
+Examples are drawn with replacement, the same ones of both runs. p, as sacrebleu computes it, is the share of draws
+whose difference (its size) exceeds the mean of all draws by more than the difference that was found.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
+from t5xpg.base.page import aligned
+from t5xpg.base.paths import shown
+from t5xpg.data import metrics
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.results import SIGNIFICANCE, significance_rows
+
+SEED, SAMPLES = 12345, 1000
+# Metrics that are means over the examples.
+_MEANS: Mapping[str, Callable[..., Mapping[str, float]]] = {
+    "exact_match": metrics.exact_match, "token_f1": metrics.token_f1, "edit_similarity": metrics.edit_similarity,
+    "codexglue_exact_match": metrics.codexglue, "accuracy": metrics.accuracy,
+}  # fmt: skip
+
+
+def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) -> dict[str, Any]:
+    """Compare what two runs said in their last `make eval` of a split (None: of validation), metric by metric.
+
+    Prints and returns what it writes into the run's evaluation/[<split>/]significance.json. Left out are metrics that
+    the saved predictions do not give again. Raises UserError where there are none, or of other examples.
+    """
+    folders = [one.evaluation / (split or "") for one in (run, other)]
+    file = folders[0] / "evaluation.json" if split else run.evaluation_json
+    if not file.exists():
+        raise UserError(f"{file} is missing: make eval EXP=… RUN=…{f' SPLIT={split}' if split else ''} writes it.")
+    evaluated = read_json(file)
+    facts = {"run": run.path.name, "other": other.path.name, "step": evaluated["step"], "split": evaluated["split"]}
+    tasks: dict[str, dict[str, Any]] = {}
+    for task, values in evaluated.get("metrics", {}).items():
+        own, others = (_lines(folder / "predictions" / f"{task.replace(':', '_')}.jsonl") for folder in folders)
+        if [(one["inputs"], one["target"]) for one in own] != [(one["inputs"], one["target"]) for one in others]:
+            raise UserError(
+                f"{folders[0]} and {folders[1]} are of other inputs or targets of {task}: evaluate them anew."
+            )
+        said = [[line.get("prediction") for line in lines] for lines in (own, others)]
+        for name, value in values.items() if "prediction" in own[0] else ():
+            found = paired(name, values.get(f"{name}_signature"), [line["target"] for line in own], *said)
+            if found is not None and abs(found["score"] - value) < 1e-6:
+                tasks.setdefault(task, {})[name] = found
+    if not tasks:
+        raise UserError(f"{file} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
+    result = {**facts, "samples": SAMPLES, "seed": SEED, "tasks": tasks}
+    write_json(folders[0] / SIGNIFICANCE, result)
+    print(
+        "\n".join([*aligned(*significance_rows(result)), f"written to {shown(folders[0] / SIGNIFICANCE)}"]), flush=True
+    )
+    return result
+
+
+def paired(
+    name: str, signature: str | None, targets: Sequence[Any], said: Sequence[Any], others: Sequence[Any]
+) -> dict[str, Any] | None:
+    """The bootstrap of a metric: {"score", "other_score", "mean", …}; None for one not known here.
+
+    signature: sacrebleu's, of a metric of the corpus. "mean", "other_mean" and "difference" (of the run less the other)
+    are those of the draws, each [mean, lower, upper end of 95% of them].
+    """
+    if (mean := _MEANS.get(name)) is not None:
+        stats = [
+            [[mean([one], [its])[name]] for one, its in zip(targets, made, strict=True)] for made in (said, others)
+        ]
+
+        def score(total: np.ndarray) -> float:
+            return float(total[0]) / len(targets)
+    elif signature or name == "codexglue_bleu":
+        metric = _of_signature(signature or "tok:none|smooth:none|case:mixed")
+        text = metrics.joined if name == "token_bleu" else str
+        references = [[one and text(one) for one in stream] for stream in metrics.reference_streams(targets)]
+        stats = [metric._extract_corpus_statistics(list(map(text, made)), references) for made in (said, others)]
+
+        def score(total: np.ndarray) -> float:
+            found = metric._compute_score_from_stats(total.tolist())
+            return metrics.one_added(found) if name == "codexglue_bleu" else float(found.score)
+    else:
+        return None
+    sums = [np.asarray(one, np.float64) for one in stats]
+    draws = np.random.default_rng(SEED).choice(len(targets), size=(SAMPLES, len(targets)))
+    drawn = [np.array([score(one[draw].sum(0)) for draw in draws]) for one in sums]
+    own, other = (score(one.sum(0)) for one in sums)
+    distances = np.abs(drawn[0] - drawn[1])
+    beyond = int((distances - distances.mean() > abs(own - other)).sum())
+    means = dict(zip(("mean", "other_mean", "difference"), map(_interval, [*drawn, drawn[0] - drawn[1]]), strict=True))
+    return {"score": own, "other_score": other, **means, "p": (beyond + 1) / (SAMPLES + 1)}
+
+
+def _interval(scores: np.ndarray) -> list[float]:
+    ends = len(scores) // 40
+    ordered = np.sort(scores)
+    return [float(scores.mean()), float(ordered[ends]), float(ordered[-ends - 1])]
+
+
+def _of_signature(signature: str) -> Any:
+    """The metric of sacrebleu that gave it."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    facts = dict(part.split(":", 1) for part in signature.split("|"))
+    if "nw" in facts:
+        return CHRF(word_order=int(facts["nw"]))
+    return BLEU(tokenize=facts["tok"], smooth_method=facts["smooth"], lowercase=facts["case"] == "lc", force=True)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        raise UserError(f"{path} is missing: evaluate both runs (make eval) by the same task and split.")
+    return [json.loads(line) for line in path.read_bytes().splitlines()]

@@ -1,0 +1,95 @@
+"""Beam search tuned on a validation split: a run's predictions with each number of beams and each length penalty."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_json
+from t5xpg.base.metric_values import is_number, shown
+from t5xpg.base.page import aligned
+from t5xpg.data.batch import MASKED_LM
+from t5xpg.data.stream.client import DataService
+from t5xpg.evaluate.evaluation import prepared
+from t5xpg.evaluate.infer_sources import changed
+from t5xpg.evaluate.predicting import InferEval, model_outputs
+from t5xpg.evaluate.trained_model import Step, check_same_vocabulary, parameters_and_vocabulary
+from t5xpg.experiment import assembly
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.identity import data_config
+from t5xpg.models.decoding import DecodingConfig
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import to_json
+
+_TUNED = ("num_decodes", "alpha")
+
+
+def tune(
+    loaded: LoadedConfig,
+    path: Path,
+    *,
+    alphas: Sequence[float],
+    beams: Sequence[int] | None,
+    split: str | None,
+    step: Step,
+) -> dict[str, Any]:
+    """Decode all of a split with each number of `beams` (None: the experiment's, or 4) and each of `alphas`.
+
+    Prints the metrics of each, and what to type for the best: that with the highest first metric of the first task that
+    is predicted. Writes it into the run's tuning.json, and returns it. split: another one than the experiment's
+    validation split. step: see `parameters_and_vocabulary`. Raises UserError for a split of tests, and where nothing is
+    decoded and measured.
+    """
+    experiment, directory = loaded.experiment, RunDirectory(path)
+    directory.read()
+    config = experiment.eval_dataset
+    if split is not None and split != config.split:
+        config = changed(config, f"SPLIT={split}", split=split)
+    if config.split.lower().startswith("test"):
+        raise UserError(
+            f"The split {config.split!r} is for the result: decoding that was tuned on it tells nothing of other text. "
+            "Tune on validation (leave SPLIT out)."
+        )
+    decoding = experiment.decoding
+    own = decoding if decoding.method == "beam" else DecodingConfig("beam")
+    pairs = itertools.product(beams or [own.decodes], alphas)
+    # before anything is made: what cannot be is refused
+    decodings = [dataclasses.replace(decoding, method="beam", num_decodes=count, alpha=alpha) for count, alpha in pairs]
+    prepared(loaded, directory, config)
+    config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
+    built = assembly.assemble(experiment)
+    params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
+    tried: list[dict[str, Any]] = []
+    with DataService(log=directory.evaluation_log) as service:
+        check_same_vocabulary(service.describe(config).vocabulary, vocabulary, directory)
+        evaluator = service.evaluator(config)
+        if config.converter == MASKED_LM or not any(set(task.kinds) - {"score"} for task in evaluator.tasks):
+            raise UserError(f"Nothing of {config.mixture_or_task_name} is decoded and measured: nothing can be tuned.")
+        for one_way in decodings:
+            with_it = dataclasses.replace(built, experiment=dataclasses.replace(experiment, decoding=one_way))
+            measured = InferEval(lambda: evaluator, model_outputs(with_it, vocabulary)).measure(params, at)
+            values = {
+                f"{one.task} / {name}": value for one in measured if one.decoding for name, value in one.metrics.items()
+            }
+            tried.append(
+                {
+                    "decoding": one_way.settings(),
+                    "metrics": {name: value for name, value in values.items() if is_number(value)},
+                }
+            )
+    by = next(iter(tried[0]["metrics"]))
+    best = max(tried, key=lambda one: one["metrics"][by])["decoding"]
+    options = " ".join(f"--gin.decoding.DecodingConfig.{name}={best[name]}" for name in _TUNED)
+    gin = options if own is decoding else f"--gin_file=gin/decoding/beam.gin {options}"
+    result = {"step": at, "split": config.split, "tried": tried, "by": by, "best": best, "gin": gin}
+    write_json(directory.path / "tuning.json", to_json(result))
+    rows = [[*(str(one["decoding"][name]) for name in _TUNED), *map(shown, one["metrics"].values())] for one in tried]
+    print(f"{loaded.name} after step {at:,} on {config.split}:")
+    print("\n".join(aligned([*_TUNED, *tried[0]["metrics"]], rows)))
+    named = "" if path.name == loaded.name else f" RUN={path.name}"
+    print(f'best by {by}: make eval EXP={loaded.name}{named} GIN="{gin}"')
+    print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
+    return result

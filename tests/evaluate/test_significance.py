@@ -1,0 +1,91 @@
+"""The paired bootstrap of two runs' predictions, beside sacrebleu's own."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_json
+from t5xpg.data import metrics
+from t5xpg.evaluate import significance
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.report import PAGE
+from t5xpg.run.results import collect
+from tests.run.test_report import make_run
+
+WORDS = ["a", "dog", "and", "two", "cat@@", "s", "run", "over", "the", "green", "field", "in", "May", "."]
+
+
+def sentences(count: int, seed: int, like: list[str] | None = None, share: float = 0.0) -> list[str]:
+    """Made-up ones; of those of `like` a share of the words, and some of them whole."""
+    draw = random.Random(seed)
+    if like is None:
+        return [" ".join(draw.choices(WORDS, k=draw.randrange(3, 12))) for _ in range(count)]
+    kept = [[word if draw.random() < share else draw.choice(WORDS) for word in text.split()] for text in like]
+    return [text if draw.random() < share / 2 else " ".join(words) for text, words in zip(like, kept, strict=True)]
+
+
+TARGETS = sentences(60, 1)
+SAID, OTHERS = sentences(60, 2, TARGETS, 0.9), sentences(60, 3, TARGETS, 0.75)
+
+
+def evaluated(path: Path, said: list[str], targets: list[str] = TARGETS) -> RunDirectory:
+    """A run with such predictions of its test split, and the metrics of these."""
+    run = make_run(path)
+    values: dict[str, Any] = {**metrics.codexglue(targets, said), **metrics.exact_match(targets, said)}
+    tokens = BLEU(tokenize="none", smooth_method="none", force=True)  # not by metrics.token_bleu, which loads SeqIO
+    for name, metric in (("bleu", BLEU(tokenize="intl", force=True)), ("chrf", CHRF()), ("token_bleu", tokens)):
+        text = metrics.joined if name == "token_bleu" else str
+        values[name] = metric.corpus_score(list(map(text, said)), [list(map(text, targets))]).score
+        values[f"{name}_signature"] = str(metric.get_signature())
+    folder = run.evaluation / "test"
+    (folder / "predictions").mkdir(parents=True)
+    facts = {"step": 600, "split": "test", "metrics": {"en_de": values | {"nats_per_byte": 1.0}}}
+    write_json(folder / "evaluation.json", facts)
+    lines = [{"inputs": "x", "target": one, "prediction": its} for one, its in zip(targets, said, strict=True)]
+    (folder / "predictions" / "en_de.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def test_runs_are_compared_as_sacrebleu_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    run, other = evaluated(tmp_path / "ours", SAID), evaluated(tmp_path / "theirs", OTHERS)
+    found = significance.compare(run, other, "test")["tasks"]["en_de"]
+    assert list(found) == [
+        "codexglue_bleu", "codexglue_exact_match", "exact_match", "bleu", "chrf", "token_bleu",
+    ]  # fmt: skip
+    for name, metric in (("bleu", BLEU(tokenize="intl", force=True)), ("chrf", CHRF())):
+        named = [("theirs", OTHERS), ("ours", SAID)]
+        _, results = PairedTest(named, {name: metric}, [TARGETS], "bs", significance.SAMPLES)()
+        (theirs, ours) = next(values for key, values in results.items() if key != "System")
+        one = found[name]
+        assert [one["score"], one["other_score"]] == pytest.approx([ours.score, theirs.score])
+        assert [one["mean"][0], one["other_mean"][0]] == pytest.approx([ours.mean, theirs.mean])
+        assert (one["mean"][2] - one["mean"][1]) / 2 == pytest.approx(ours.ci)
+        assert one["p"] == pytest.approx(ours.p_value)
+    exact = found["exact_match"]
+    assert exact["difference"][0] == pytest.approx(exact["mean"][0] - exact["other_mean"][0])
+    assert exact["mean"][0] == pytest.approx(exact["score"], abs=1.0)
+    assert exact["p"] < 0.05
+    printed = capsys.readouterr().out
+    assert "test, 1,000 samples, seed 12345: mean [95%]  ours" in printed
+    shown = f"| en_de / exact_match | {exact['mean'][0]:.2f} [{exact['mean'][1]:.2f}, {exact['mean'][2]:.2f}] |"
+    assert shown in PAGE.block(collect(run))
+
+
+def test_runs_that_cannot_be_compared(tmp_path: Path) -> None:
+    run = evaluated(tmp_path / "ours", SAID)
+    with pytest.raises(UserError, match=r"dev/evaluation\.json is missing: make eval EXP=… RUN=… SPLIT=dev writes it"):
+        significance.compare(run, run, "dev")
+    with pytest.raises(UserError, match=r"en_de\.jsonl is missing: evaluate both runs"):
+        significance.compare(run, make_run(tmp_path / "untold"), "test")
+    other = evaluated(tmp_path / "theirs", OTHERS, [*TARGETS[1:], TARGETS[0]])
+    with pytest.raises(UserError, match="are of other inputs or targets of en_de"):
+        significance.compare(run, other, "test")
