@@ -12,43 +12,16 @@ Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 docs/metrics.md has a table of them. Importing this module loads no library: that is done when a metric is computed.
 """
 
-import importlib
-import inspect
 import itertools
 import math
 import re
 import string
-import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from t5xpg.base.errors import UserError, nearest
-
 # One text, or several that are equally right.
 Target = str | Sequence[str]
-
-
-def named(name: str) -> Callable[..., Mapping[str, Any]]:
-    """The metric function of this module, or of another as "module.function". UserError where there is none."""
-    check_name(name)
-    module, _, function = name.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module) if module else sys.modules[__name__], function)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise UserError(f"METRICS names {name}, which Python does not find: {error}.") from error
-
-
-def check_name(name: str) -> None:
-    """Raise UserError, with the nearest names, for a name without a module that is none of a metric here."""
-    measures = {one for one, kind in globals().items() if inspect.isfunction(kind) and _is_metric(kind)}
-    if "." not in name and name not in measures:
-        raise UserError(f"METRICS names {name}, which is no function of {__name__}.{nearest(name, measures)}")
-
-
-def _is_metric(function: Callable[..., Any]) -> bool:
-    parameters = tuple(inspect.signature(function).parameters)[:2]
-    return parameters in (("targets", "predictions"), ("targets", "scores")) and not function.__name__.startswith("_")
 
 
 def check_pairs(targets: Sequence[Any], outputs: Sequence[Any]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.seeds import check_seed
-from t5xpg.data import metrics, objectives
+from t5xpg.data import objectives
 from t5xpg.data.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of, longest_array
+from t5xpg.data.metric_names import check_metric_name
 from t5xpg.data.objectives import Objective, SpanCorruption
 
 # SpanCorruption: gin files know it as `spec.SpanCorruption`
@@ -72,7 +73,7 @@ class DatasetConfig:
         object.__setattr__(self, "module_import", _names("MODULE_IMPORT", self.module_import))
         object.__setattr__(self, "metrics", _names("METRICS", self.metrics))
         for name in self.metrics:
-            metrics.check_name(name)
+            check_metric_name(name)
         for feature, length in self.task_feature_lengths.items():
             _at_least_one(f"task_feature_lengths[{feature!r}]", length)
         for name in ("batch_size", "num_virtual_shards", "num_epochs", "max_batches"):

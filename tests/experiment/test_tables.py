@@ -19,7 +19,7 @@ SMALL = [
 ]  # fmt: skip
 METRICS = {
     "java_csharp": {"codexglue_bleu", "codexglue_exact_match"},
-    "multi30k_bpe": {"token_bleu", "token_bleu_parts"},
+    "multi30k_bpe": {"token_bleu", "token_bleu_parts", "token_bleu_signature"},
     "nb_nn": {"bleu", "bleu_signature", "exact_match"},
     "scan_length": {"exact_match"},
 }

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.paths import data_directory
-from t5xpg.data import metrics
 from t5xpg.data.batch import layout_of
+from t5xpg.data.metric_names import metric_of
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import sources
@@ -61,7 +61,7 @@ def find_provider(config: DatasetConfig) -> Provider:
     provider = seqio.get_mixture_or_task(name)
     if (objective := config.objective) is not None:
         provider = map_tasks(provider, lambda task: with_objective(task, objective))
-    if functions := [metrics.named(each) for each in config.metrics]:
+    if functions := [metric_of(each) for each in config.metrics]:
         provider = map_tasks(provider, lambda task: task.replace(metric_fns=functions, metric_objs=[]))
     return provider
 

@@ -221,6 +221,19 @@ def test_translations_and_classes() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_an_experiment_chooses_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_metrics.py").write_text("def length(targets, predictions):\n    return {'length': len(targets)}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    answers = {f"is {n}?": f"It is {n}." for n in range(5)}
+    found = measured("quiz_text_to_text", answers, metrics=("bleu_13a", "own_metrics.length"))
+    assert "tok:13a" in found.pop("bleu_signature")
+    assert found == pytest.approx({"bleu": 100.0, "length": 5})
+    for name in ("no_such_module.metric", "own_metrics.width"):
+        with pytest.raises(UserError, match=f"METRICS names {name}, which Python does not find"):
+            providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
+
+
+@pytest.mark.usefixtures("folder")
 def test_answers_without_a_model() -> None:
     """The inputs without their prompt, and the most frequent target, measured as predictions are."""
     found = {}
@@ -237,19 +250,6 @@ def test_answers_without_a_model() -> None:
     }  # fmt: skip
     assert found["quiz_text_to_text"]["majority"]["exact_match"] == pytest.approx(20.0)
     assert found["trivia_qa_open"]["majority"] == {"em": 100.0, "f1": 100.0}  # all have the same answers
-
-
-@pytest.mark.usefixtures("folder")
-def test_an_experiment_chooses_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_metrics.py").write_text("def length(targets, predictions):\n    return {'length': len(targets)}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    answers = {f"is {n}?": f"It is {n}." for n in range(5)}
-    found = measured("quiz_text_to_text", answers, metrics=("bleu_13a", "own_metrics.length"))
-    assert "tok:13a" in found.pop("bleu_signature")
-    assert found == pytest.approx({"bleu": 100.0, "length": 5})
-    for name in ("no_such_module.metric", "own_metrics.width"):
-        with pytest.raises(UserError, match=f"METRICS names {name}, which Python does not find"):
-            providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
 
 
 def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,30 @@
+"""Metrics by the names of METRICS: functions of `t5xpg.data.metrics`, or "module.function" of others."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.data import metrics
+
+_ARGUMENTS = (["targets", "predictions"], ["targets", "scores"])
+
+
+def metric_of(name: str) -> Callable[..., Any]:
+    """The metric function of a name, in SeqIO's signature. Raises UserError where there is none."""
+    check_metric_name(name)
+    module, _, function = name.rpartition(".")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module) if module else metrics, function)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise UserError(f"METRICS names {name}, which Python does not find: {error}.") from error
+    return found
+
+
+def check_metric_name(name: str) -> None:
+    """Raise UserError, with the nearest names, for a name without a module that is none of a metric."""
+    functions = inspect.getmembers(metrics, inspect.isfunction)
+    known = {one for one, function in functions if list(inspect.signature(function).parameters)[:2] in _ARGUMENTS}
+    if "." not in name and name not in known:
+        raise UserError(f"METRICS names {name}, which is no function of {metrics.__name__}.{nearest(name, known)}")
