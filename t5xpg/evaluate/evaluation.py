@@ -37,7 +37,7 @@ from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
-from t5xpg.run.results import PREDICTED, TRIVIAL, replaced_metrics, settings_text
+from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
 _WHILE_TRAINING = (
@@ -100,9 +100,9 @@ def evaluate(
         trivial: Mapping[str, Trivial] = {}
         if description.has_metrics:
             evaluator = service.evaluator(config)
-            measured = InferEval(lambda: evaluator, model_outputs(built, vocabulary)).measure(
-                params, at, folder / "predictions"
-            )
+            infer_eval = InferEval(lambda: evaluator, model_outputs(built, vocabulary))
+            measured = infer_eval.measure(params, at, folder / "predictions")
+            (folder / SIGNIFICANCE).unlink(missing_ok=True)  # of other predictions
             trivial = evaluator.trivial()
     samples = []
     if own and predicts(experiment):

@@ -43,9 +43,7 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
     for task, values in evaluated.get("metrics", {}).items():
         own, others = (_lines(folder / "predictions" / f"{task.replace(':', '_')}.jsonl") for folder in folders)
         if [(one["inputs"], one["target"]) for one in own] != [(one["inputs"], one["target"]) for one in others]:
-            raise UserError(
-                f"{folders[0]} and {folders[1]} are of other inputs or targets of {task}: evaluate them anew."
-            )
+            raise UserError(f"{folders[0]} and {folders[1]} are of other inputs or targets of {task}: evaluate anew.")
         said = [[line.get("prediction") for line in lines] for lines in (own, others)]
         for name, value in values.items() if "prediction" in own[0] else ():
             found = paired(name, values.get(f"{name}_signature"), [line["target"] for line in own], *said)
@@ -55,9 +53,8 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
         raise UserError(f"{file} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
     result = {**facts, "samples": SAMPLES, "seed": SEED, "tasks": tasks}
     write_json(folders[0] / SIGNIFICANCE, result)
-    print(
-        "\n".join([*aligned(*significance_rows(result)), f"written to {shown(folders[0] / SIGNIFICANCE)}"]), flush=True
-    )
+    print("\n".join(aligned(*significance_rows(result))))
+    print(f"written to {shown(folders[0] / SIGNIFICANCE)}", flush=True)
     return result
 
 
@@ -70,9 +67,8 @@ def paired(
     are those of the draws, each [mean, lower, upper end of 95% of them].
     """
     if (mean := _MEANS.get(name)) is not None:
-        stats = [
-            [[mean([one], [its])[name]] for one, its in zip(targets, made, strict=True)] for made in (said, others)
-        ]
+        pairs = [zip(targets, made, strict=True) for made in (said, others)]
+        stats = [[[mean([target], [answer])[name]] for target, answer in of_run] for of_run in pairs]
 
         def score(total: np.ndarray) -> float:
             return float(total[0]) / len(targets)
@@ -93,14 +89,10 @@ def paired(
     own, other = (score(one.sum(0)) for one in sums)
     distances = np.abs(drawn[0] - drawn[1])
     beyond = int((distances - distances.mean() > abs(own - other)).sum())
-    means = dict(zip(("mean", "other_mean", "difference"), map(_interval, [*drawn, drawn[0] - drawn[1]]), strict=True))
+    ends = [SAMPLES // 40, -SAMPLES // 40 - 1]  # as sacrebleu takes them
+    of_draws = zip(("mean", "other_mean", "difference"), [*drawn, drawn[0] - drawn[1]], strict=True)
+    means = {part: [float(scores.mean()), *np.sort(scores)[ends].tolist()] for part, scores in of_draws}
     return {"score": own, "other_score": other, **means, "p": (beyond + 1) / (SAMPLES + 1)}
-
-
-def _interval(scores: np.ndarray) -> list[float]:
-    ends = len(scores) // 40
-    ordered = np.sort(scores)
-    return [float(scores.mean()), float(ordered[ends]), float(ordered[-ends - 1])]
 
 
 def _of_signature(signature: str) -> Any:

@@ -30,7 +30,6 @@ _TUNED = ("num_decodes", "alpha")
 def tune(
     loaded: LoadedConfig,
     path: Path,
-    *,
     alphas: Sequence[float],
     beams: Sequence[int] | None,
     split: str | None,
@@ -71,15 +70,9 @@ def tune(
         for one_way in decodings:
             with_it = dataclasses.replace(built, experiment=dataclasses.replace(experiment, decoding=one_way))
             measured = InferEval(lambda: evaluator, model_outputs(with_it, vocabulary)).measure(params, at)
-            values = {
-                f"{one.task} / {name}": value for one in measured if one.decoding for name, value in one.metrics.items()
-            }
-            tried.append(
-                {
-                    "decoding": one_way.settings(),
-                    "metrics": {name: value for name, value in values.items() if is_number(value)},
-                }
-            )
+            decoded = [(one.task, *pair) for one in measured if one.decoding for pair in one.metrics.items()]
+            numbers = {f"{task} / {name}": value for task, name, value in decoded if is_number(value)}
+            tried.append({"decoding": one_way.settings(), "metrics": numbers})
     by = next(iter(tried[0]["metrics"]))
     best = max(tried, key=lambda one: one["metrics"][by])["decoding"]
     options = " ".join(f"--gin.decoding.DecodingConfig.{name}={best[name]}" for name in _TUNED)
