@@ -31,6 +31,11 @@ def test_git_state(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert state is not None
     assert len(state["commit"]) == 40
     assert state["clean"] is True
+    published = checkout / "experiments" / "mine"
+    published.mkdir(parents=True)
+    for name in ("README.md", "results.json", "curve.svg"):  # pages are no code
+        (published / name).touch()
+    assert environment.git_state(checkout) == state
     (checkout / "t5xpg" / "new.py").touch()
     monkeypatch.setenv("GIT_DIR", "/nowhere")  # as inside a hook of another repository
     assert environment.git_state(checkout) == {"commit": state["commit"], "clean": False}

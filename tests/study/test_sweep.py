@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.files import read_json
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
 from t5xpg.study import judging, runs
 from t5xpg.study.sweep import Sweep
 from tests.workplace import EXPERIMENT, Workplace, make_workplace, wait_until
@@ -142,6 +143,17 @@ def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> 
     assert sweep.page.differences(place.folder) == [
         f"{readme} is not as it is made from {place.folder / 'leaderboard.json'}"
     ]
+
+
+def test_runs_of_changed_code_are_not_published(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
+    shutil.copytree(done[1].folder, tmp_path / "runs")
+    sweep = Sweep(done[1].experiment, tmp_path / "runs")
+    directory = sweep.runs()[0].directory
+    record = directory.read()
+    record["starts"][-1]["git"]["clean"] = False
+    write_json(directory.run_json, record)
+    with pytest.raises(UserError, match="is not published: it was trained with changes that are not in commit"):
+        sweep.publish()
 
 
 def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
