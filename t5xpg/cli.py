@@ -426,13 +426,21 @@ _FIXED_IN_STUDY = "What is trained stands in sweep.toml or matrix.toml: change i
 def _sweep(options: Namespace) -> int:
     from t5xpg.experiment import config
     from t5xpg.study import kinds
+    from t5xpg.study.engine import Study
 
     _without_overrides(options, _FIXED_IN_STUDY)
     name, _ = config.find_experiment(options.experiment)
     study = kinds.study_of(options.experiment, _run_directory(options, name))
-    if study is None:
+    if not isinstance(study, Study):
         raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): train it with make train EXP={name}")
     return study.time_steps() if options.times else study.train(jobs=options.jobs, cells=options.cells)
+
+
+def _speedrun_check(options: Namespace) -> int:
+    from t5xpg.study.speedrun import EXPERIMENT, Speedrun
+
+    speedrun = Speedrun(EXPERIMENT, _run_directory(options, EXPERIMENT))
+    return speedrun.check(options.entry, options.seeds, record=options.record)
 
 
 def _prove_resume(options: Namespace) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5xpg.base.errors import nearest
-from t5xpg.base.option_values import alphas, count, counts, megabytes, number, price, step
+from t5xpg.base.option_values import alphas, count, counts, megabytes, number, price, seeds, step
 
 OFF = ("", "0", "no", "false")  # values of a switch in Make
 
@@ -308,6 +308,13 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("JOBS", "--jobs", "N", "runs at a time, sharing the cores", count, default=1),
             Option("CELLS", "--cells", "PATTERN", "only these cells of a matrix: 'encoder_decoder,*,bytes'"),
             Option("TIMES", "--times", "1", "only measure what a step of each recipe takes", bool),
+            one_process=True, computes=True,
+        ),
+        _command(
+            "speedrun-check", "train an entry of the speedrun anew, and accept or refuse it",
+            Option("ENTRY", "entry", "NAME", "a folder of experiments/speedrun/records"), _RUN,
+            Option("SEEDS", "--seeds", "NUMBERS", "of the runs: 0,1,2,3 (default: 0,1,2)", seeds),
+            Option("RECORD", "--record", "1", "write its record.json, of the code of a commit", bool),
             one_process=True, computes=True,
         ),
         _command(

@@ -54,7 +54,8 @@ def places(text: str, words: int) -> list[tuple[int, int]]:
     may have cut a word."""
     found = [match.span() for match in _WORD.finditer(text)][1:-1]
     rows = [(first[0], last[1]) for first, last in zip(found, found[words - 1 :], strict=False)]
-    return [(start, end) for start, end in rows if all(map(str.isalpha, text[start:end].split(" ")))]
+    parts = {row: text[slice(*row)].split(" ") for row in rows}
+    return [row for row, part in parts.items() if len(part) == words and all(map(str.isalpha, part))]
 
 
 def made_of(texts: Iterable[str], words: Sequence[int]) -> list[Blank]:

@@ -19,8 +19,8 @@ from t5xpg.study import runs
 from t5xpg.study.runs import Run
 
 
-class Study(ABC):
-    """A plan with its runs in the folder `folder`."""
+class Planned(ABC):
+    """An experiment with a plan beside its gin file, its runs in the folder `folder`, and a page of its own."""
 
     plan_file: ClassVar[str]
     page: ClassVar[Page]
@@ -35,6 +35,14 @@ class Study(ABC):
     def is_planned(cls, experiment: str) -> bool:
         """Whether an experiment has a plan of this kind."""
         return (config.find_experiment(experiment)[1].parent / cls.plan_file).exists()
+
+    @abstractmethod
+    def publish(self, *, allow_changed: bool = False) -> Path:
+        """Write the board and the page into the experiment's folder; the README's path."""
+
+
+class Study(Planned):
+    """A plan whose runs `make sweep` trains, all or those that are left."""
 
     @abstractmethod
     def runs(self) -> list[Run]:
