@@ -111,6 +111,8 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
         yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
     if experiment.skip_nonfinite:
         yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
+    if experiment.ema_decay is not None:
+        yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
     train = experiment.train_dataset
     if train.feature_converter not in (None, "EncDecFeatureConverter"):
         yield f"FEATURE_CONVERTER={train.feature_converter}: T5X's encoder-decoders take EncDecFeatureConverter."
