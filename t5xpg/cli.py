@@ -437,12 +437,10 @@ def _sweep(options: Namespace) -> int:
 
 
 def _speedrun_check(options: Namespace) -> int:
-    from t5xpg.experiment import config
-    from t5xpg.study.speedrun import Speedrun
+    from t5xpg.study.speedrun import EXPERIMENT, Speedrun
 
-    name, _ = config.find_experiment(options.experiment)
-    study = Speedrun(options.experiment, _run_directory(options, name))
-    return study.check(options.entry, options.seeds, record=options.record)
+    speedrun = Speedrun(EXPERIMENT, _run_directory(options, EXPERIMENT))
+    return speedrun.check(options.entry, options.seeds, record=options.record)
 
 
 def _prove_resume(options: Namespace) -> int:

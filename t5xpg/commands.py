@@ -311,11 +311,10 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             one_process=True, computes=True,
         ),
         _command(
-            "speedrun-check", "train an entry of the speedrun anew; accept or refuse it", Option(
-                "ENTRY", "entry", "NAME", "a folder of experiments/speedrun/records"), _RUN,
+            "speedrun-check", "train an entry of the speedrun anew, and accept or refuse it",
+            Option("ENTRY", "entry", "NAME", "a folder of experiments/speedrun/records"), _RUN,
             Option("SEEDS", "--seeds", "NUMBERS", "of the runs: 0,1,2,3 (default: 0,1,2)", seeds),
             Option("RECORD", "--record", "1", "write its record.json, of the code of a commit", bool),
-            Option("EXP", "--experiment", "NAME", "another one with a speedrun.toml", default="speedrun"),
             one_process=True, computes=True,
         ),
         _command(

@@ -36,10 +36,7 @@ number = _reader("not a number", lambda text: _whole(text, digits=12))
 megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
 alphas = _reader("no list of numbers (0.2,0.6,1.0)", lambda text: [float(one) for one in text.split(",")])
 counts = _reader("no list of positive numbers (4,5)", lambda text: [count(one) for one in text.split(",")])
-seeds = _reader(
-    "no list of different seeds (0,1,2)",
-    lambda text: found if len(set(found := [number(one) for one in text.split(",")])) == len(found) else None,
-)
+seeds = _reader("no list of seeds (0,1,2)", lambda text: [number(one) for one in dict.fromkeys(text.split(","))])
 step = _reader(
     "neither a step nor best nor mean:N",
     lambda text: text if text == "best" or (text.startswith("mean:") and _whole(text[5:])) else _whole(text),

@@ -6,7 +6,6 @@ mean loss over seeds is then at the target. Its record.json, beside it, is what 
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,29 +24,24 @@ from t5xpg.study import runs, speedrun_page
 from t5xpg.study.engine import Planned
 from t5xpg.study.page import FORMAT, rounded
 from t5xpg.study.plan import read
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.runs import Run
 from t5xpg.study.speedrun_rules import SpeedrunPlan, forbidden, margin, objections
 
-RECORD_FILE = "record.json"
+EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
 _SLOWER = 1.1  # a recorded time is confirmed up to this factor
 _SHOWN = ("seed", "steps", "target_tokens", "seconds", "used_by_others", "nats_per_byte", "encoder_use")
 Record = Mapping[str, Any]
 
 
 class Speedrun(Planned):
-    """The entries of a speedrun with their runs."""
+    """The entries of a speedrun, their gin files by their names, and their runs."""
 
     plan_file: ClassVar[str] = "speedrun.toml"
     page: ClassVar[Page] = speedrun_page.PAGE
 
-    @cached_property
-    def plan(self) -> SpeedrunPlan:
-        return read(self.plan_path, SpeedrunPlan)
-
-    @property
-    def entries(self) -> dict[str, Path]:
-        """The gin files of the entries by their names, those of their folders."""
-        return {file.parent.name: file for file in sorted(self.home.glob("records/*/*.gin"))}
+    def __init__(self, experiment: str, folder: Path) -> None:
+        super().__init__(experiment, folder)
+        self.entries = {file.parent.name: file for file in sorted(self.home.glob("records/*/*.gin"))}
 
     def runs_of(self, entry: str, seeds: Sequence[int]) -> list[Run]:
         """The runs of an entry. Raises UserError where there is none, or one that breaks the rules."""
@@ -66,28 +60,27 @@ class Speedrun(Planned):
         finished check has left, too. Returns 0 if the entry is accepted, else 1. Raises UserError for an entry that
         breaks the rules, another number of cores, and a record of runs that are not of the code of one commit.
         """
-        wanted, file = self.runs_of(entry, seeds or range(self.plan.seeds)), self.entries[entry].parent / RECORD_FILE
-        if (cores := environment.usable_cores()) != self.plan.cores:
-            wish = f"taskset --cpu-list 0-{self.plan.cores - 1} make speedrun-check ENTRY={entry}"
-            raise UserError(f"A speedrun is run on {self.plan.cores} cores, and {cores} are used here. Type: {wish}")
+        plan = read(self.plan_path, SpeedrunPlan)
+        wanted, file = self.runs_of(entry, seeds or range(plan.seeds)), self.home / "records" / entry / RECORD_FILE
+        if (cores := environment.usable_cores()) != plan.cores:
+            wish = f"taskset --cpu-list 0-{plan.cores - 1} make speedrun-check ENTRY={entry}"
+            raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. Type: {wish}")
         finished, instead = self.folder / f"{entry}.check.json", "Wait for it, or name another with RUN=…"
         with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
-            if finished.exists() and not record:
-                for path in [*self.folder.glob(f"{entry},seed=*"), finished]:
-                    remove(path)
+            for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():
+                remove(path)
             for run in wanted:
                 run.check()
             runs.train(wanted, jobs=1, label=entry)
             write_json(finished, now := self._record(entry, wanted))
         claim = read_json(file) if file.exists() and not record else None
-        for name, found in (("here", now), *([(RECORD_FILE, claim)] if claim else [])):
+        for name, found in (("here", now), ("recorded", claim)) if claim else (("here", now),):
             rows = [[name, *(str(one[each]) for each in _SHOWN)] for one in found["seeds"]]
             print("\n".join(aligned(["", *_SHOWN], rows, numbers_from=1)))
-        losses = _values(now, "nats_per_byte")
-        if None not in losses and len(losses) > 1:
-            clears = f"(target - mean) * sqrt(n) is {margin(losses, self.plan.target):+.4f}"
+        if None not in (losses := _values(now, "nats_per_byte")) and len(losses) > 1:
+            clears = f"(target - mean) * sqrt(n) is {margin(losses, plan.target):+.4f}"
             print(f"{clears}, the standard deviation over {len(losses)} seeds {statistics.stdev(losses):.4f}")
-        reasons = [*objections(self.plan, losses), *_unconfirmed(claim, now)]
+        reasons = [*objections(plan, losses), *(_unconfirmed(claim, now) if claim else ())]
         print(f"{entry} is {'refused: ' + '; '.join(reasons) if reasons else 'accepted'}", flush=True)
         if record and not reasons:
             sources.require_commit(entry, now["sources"]["training"], now["sources"]["evaluation"])
@@ -100,66 +93,62 @@ class Speedrun(Planned):
         from t5xpg.evaluate import evaluation
 
         for run in wanted:
-            if outcome(run).last is not None and not evaluation.is_up_to_date(run.directory, run.steps):
+            if runs.outcome(run).last is not None and not evaluation.is_up_to_date(run.directory, run.steps):
                 evaluation.evaluate(run.loaded, run.path)
         found = [collect(run.directory) for run in wanted]
-        states = {kind: [git for one in found for git in one["sources"][kind]] for kind in found[0]["sources"]}
         files = (self.home / f"{self.name}.gin", self.entries[entry])
         return {
             "format": FORMAT,
             "gin": {str(one.relative_to(self.home)): sha256_of_file(one) for one in files},
-            "sources": states,
+            "sources": {kind: [git for one in found for git in one["sources"][kind]] for kind in found[0]["sources"]},
             **{name: found[-1][name] for name in ("versions", "hardware")},
             "seeds": [_of_seed(run, one) for run, one in zip(wanted, found, strict=True)],
         }
 
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board and the README's block, from the records alone; the README's path."""
+        plan = read(self.plan_path, SpeedrunPlan)
         files = {name: file.with_name(RECORD_FILE) for name, file in self.entries.items()}
-        board = {
+        board: dict[str, Any] = {
             "format": FORMAT,
             "experiment": self.name,
-            **self.plan.model_dump(),
-            "noise": rounded(self.plan.noise),
+            **plan.model_dump(),
+            "noise": rounded(plan.noise),
             "toolchain": _toolchain(environment.versions()),
-            "entries": [self._entry(name, read_json(file)) for name, file in files.items() if file.exists()],
+            "entries": [],
             "not_run": [name for name, file in files.items() if not file.exists()],
         }
+        for name, record in ((name, read_json(file)) for name, file in files.items() if file.exists()):
+            reasons = list(objections(plan, _values(record, "nats_per_byte")))
+            if any(sha256_of_file(self.home / file) != digest for file, digest in record["gin"].items()):
+                reasons.append("its gin file or that of the rules has changed: to be run again")
+            again = "to be timed again" if _toolchain(record["versions"]) != board["toolchain"] else ""
+            board["entries"] += [{
+                "name": name,
+                "file": str(self.entries[name].relative_to(self.home)),
+                "commit": sources.shown(record["sources"]["training"][-1]),
+                "cpu": record["hardware"]["cpu"],
+                "seeds": [{each: one[each] for each in _SHOWN} for one in record["seeds"]],
+                "time_left_out": again or ("" if _alone(record) else "other programs were running"),
+                "objections": reasons,
+            }]  # fmt: skip
         return self.page.write(self.home, board)
-
-    def _entry(self, name: str, record: Record) -> dict[str, Any]:
-        reasons = list(objections(self.plan, _values(record, "nats_per_byte")))
-        if any(sha256_of_file(self.home / file) != digest for file, digest in record["gin"].items()):
-            reasons.append("its gin file or that of the rules has changed: to be run again")
-        again = _toolchain(record["versions"]) != _toolchain(environment.versions())
-        busy = "" if _alone(record) else "other programs were running"
-        return {
-            "name": name,
-            "file": str(self.entries[name].relative_to(self.home)),
-            "commit": sources.shown(record["sources"]["training"][-1]),
-            "cpu": record["hardware"]["cpu"],
-            "seeds": [{name: one[name] for name in _SHOWN} for one in record["seeds"]],
-            "time_left_out": "to be timed again" if again else busy,
-            "objections": reasons,
-        }
 
 
 def _of_seed(run: Run, results: Record) -> dict[str, Any]:
     """A run's end, and its curve: of each validation the step, and the target tokens and seconds of training so far."""
     train = whole_split(read_jsonl(run.directory.metrics_jsonl), "train")
     timing, curve = read_jsonl(run.directory.timing_jsonl), results["curves"]["validation"]
-    tokens = [sum(one["target_tokens"] for one in train if one["step"] <= step) for step in curve["step"]]
     seconds = [training_seconds([one for one in timing if one["step"] <= step]) or 0.0 for step in curve["step"]]
-    losses = [rounded(loss) for loss in curve["nats_per_byte"]]
+    tokens = [sum(one["target_tokens"] for one in train if one["step"] <= step) for step in curve["step"]]
     return {
         "seed": run.labels["seed"],
-        "steps": results["steps"],
-        "target_tokens": results["target_tokens"],
-        "seconds": rounded(results["timing"]["training_seconds"], 3),
-        "used_by_others": rounded(results["timing"]["used_by_others"], 4),
-        "nats_per_byte": losses[-1] if curve["step"][-1] == run.steps else None,
-        "encoder_use": rounded((results["evaluation"] or {}).get("encoder_use"), 4),
-        "curve": {**curve, "target_tokens": tokens, "seconds": [rounded(one, 3) for one in seconds]},
+        **{name: results[name] for name in ("steps", "target_tokens")},
+        "seconds": seconds[-1],
+        "used_by_others": results["timing"]["used_by_others"],
+        "nats_per_byte": curve["nats_per_byte"][-1] if curve["step"][-1] == run.steps else None,
+        "encoder_use": (results["evaluation"] or {}).get("encoder_use"),
+        "curve": {**curve, "target_tokens": tokens, "seconds": seconds},
     }
 
 
@@ -176,11 +165,9 @@ def _alone(record: Record) -> bool:
     return all((load or 0.0) <= OTHERS_ALLOWED for load in _values(record, "used_by_others"))
 
 
-def _unconfirmed(claim: Record | None, now: Record) -> Iterator[str]:
-    """What a record claims and a check of it did not find. Times compare on one kind of processor, with the same
-    packages, and nothing else running."""
-    if claim is None:
-        return
+def _unconfirmed(claim: Record, now: Record) -> Iterator[str]:
+    """What a record claims and a check did not find. Times compare on one kind of processor, alone, with the same
+    packages."""
     if claim["gin"] != now["gin"]:
         yield "its gin file or that of the rules is not the recorded one: record it anew with RECORD=1"
     kinds = [(one["hardware"]["cpu"], _toolchain(one["versions"]), _alone(one)) for one in (claim, now)]

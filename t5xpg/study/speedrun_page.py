@@ -30,29 +30,20 @@ def sections(board: Board) -> Iterator[str]:
     noise = "not measured yet, and no entry counts before it is"
     if board["noise"] is not None:
         noise = f"{board['noise']:.4f} nats; one standard deviation over seeds is {board['deviation']} (p < 0.01)"
-    toolchain = ", ".join(f"{name} {version}" for name, version in board["toolchain"].items() if version)
-    facts = [
-        ["target", f"{board['target']} nats per target byte of the whole validation split"],
-        ["noise that (target - mean) · √n has to clear", noise],
-        ["rules", f"at least {board['seeds']} seeds, {board['cores']} cores"],
-        ["times are of", escape(toolchain)],
-    ]
-    yield table(["", ""], facts)
+    versions = ", ".join(f"{name} {version}" for name, version in board["toolchain"].items() if version)
+    target = f"{board['target']} nats per target byte of the whole validation split, {board['seeds']} seeds or more"
+    times = f"of {board['cores']} cores, {escape(versions)}"
+    yield table(["", ""], [["target", target], ["noise to be cleared", noise], ["times", times]])
 
 
 def _row(entry: Entry) -> list[str]:
-    losses, uses = ([one[name] for one in entry["seeds"]] for name in ("nats_per_byte", "encoder_use"))
-    return [
-        f"[{escape(entry['name'])}]({entry['file']})",
-        UNKNOWN if entry["time_left_out"] else duration(_mean(entry, "seconds")),
-        f"{_mean(entry, 'target_tokens'):,.0f}",
-        f"{entry['seeds'][0]['steps']:,}",
-        str(len(losses)),
-        f"{statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})",
-        UNKNOWN if None in uses else decimals(statistics.fmean(uses)),
-        escape(entry["cpu"] or UNKNOWN),
-        escape(entry["commit"]),
-    ]
+    seeds, losses = entry["seeds"], [one["nats_per_byte"] for one in entry["seeds"]]
+    name, loss = f"[{escape(entry['name'])}]({entry['file']})", f"{statistics.fmean(losses):.4f}"
+    time = UNKNOWN if entry["time_left_out"] else duration(_mean(entry, "seconds"))
+    cost = [time, f"{_mean(entry, 'target_tokens'):,.0f}", f"{seeds[0]['steps']:,}", str(len(seeds))]
+    use = UNKNOWN if seeds[0]["encoder_use"] is None else decimals(_mean(entry, "encoder_use"))
+    found = [f"{loss} ({min(losses):.4f} to {max(losses):.4f})", use]
+    return [name, *cost, *found, escape(entry["cpu"] or UNKNOWN), escape(entry["commit"])]
 
 
 def _mean(entry: Entry, name: str) -> float:

@@ -28,8 +28,8 @@ def test_an_entry_counts_where_a_z_test_rejects_a_mean_above_the_target(count: i
     for off, counts in ((-1e-6, True), (1e-6, False)):
         losses = [edge + off + one for one in spread]
         z = (PLAN.target - sum(losses) / count) / (PLAN.deviation / math.sqrt(count))
-        assert (stats.norm.sf(z) < P) is counts
-        assert margin(losses, PLAN.target) / PLAN.deviation == pytest.approx(z, rel=1e-12)
+        assert bool(stats.norm.sf(z) < P) is counts
+        assert margin(losses, PLAN.target) / PLAN.deviation == pytest.approx(z, rel=1e-9)
         assert (list(objections(PLAN, losses)) == []) is counts
 
 
@@ -63,7 +63,7 @@ def test_the_entries_keep_to_the_rules(file: Path) -> None:
     [
         (["MIXTURE_OR_TASK_NAME=pydocs_prefix_lm", "NOISE_DENSITY=0.5", "MEAN_NOISE_SPAN_LENGTH=3.0", "BATCH_SIZE=4",
           "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 64}", "EMA_DECAY=0.9", "LABEL_SMOOTHING=0.1"], ""),
-        (["train_eval/spec.DatasetConfig.max_batches=1"], "eval_dataset.max_batches is 1, and validation is fixed: None"),
+        (["train_eval/spec.DatasetConfig.max_batches=1"], "eval_dataset.max_batches is 1, and validation is fixed"),
         (["train_eval/spec.DatasetConfig.split='train'"], "eval_dataset.split is 'train'"),
         (["validation/spec.SpanCorruption.noise_density=0.1"], "eval_dataset.objective.noise_density is 0.1"),
         (["train/spec.DatasetConfig.split='validation'"], "it trains on validation of pydocs_span_corruption"),
@@ -77,22 +77,22 @@ def test_what_an_entry_may_change(changed: list[str], said: str) -> None:
 
 
 def test_pretrained_weights_and_an_early_end_are_refused() -> None:
-    early = config.load(RULES, ["EARLY_STOP_PATIENCE=2"], ["gin/runs/select_best.gin"]).experiment
-    tuned = config.load(RULES, ["INITIAL_CHECKPOINT=small"], ["gin/runs/finetune.gin"]).experiment
     rules = config.load(RULES).experiment
+    early = config.load(RULES, ["EARLY_STOP_PATIENCE=2"], ["gin/runs/select_best.gin"]).experiment
+    tuned = config.load(RULES, ["INITIAL_CHECKPOINT=small"], ["gin/runs/initial_checkpoint.gin"]).experiment
     assert "it ends early" in "".join(forbidden(early, rules))
     assert "pretrained weights are not allowed" in "".join(forbidden(tuned, rules))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("command", "said"),
     [
-        (["2026-11-22_moun"], "There is no entry '2026-11-22_moun' in experiments/speedrun/records. Did you mean"),
-        (["2026-11-22_muon", "--experiment=byt5_tiny_demo"], "byt5_tiny_demo is no speedrun (speedrun.toml)"),
+        (["speedrun-check", "2026-11-22_moun"], "There is no entry '2026-11-22_moun' in experiments/speedrun/records."),
+        (["sweep", "speedrun"], "speedrun is no sweep and no matrix (sweep.toml or matrix.toml)"),
     ],
 )
-def test_what_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["speedrun-check", *arguments]) == 1
+def test_what_is_refused(command: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 1
     assert said in capsys.readouterr().err
 
 
@@ -150,7 +150,7 @@ def test_the_page_ranks_entries_by_time_and_by_tokens(tmp_path: Path) -> None:
     assert "`above` does not count: (target - mean) * sqrt(n) is" in text.replace("&#42;", "*")
     assert "`changed` does not count: its gin file or that of the rules has changed: to be run again." in text
     assert "Not run yet: `later`." in text
-    assert "| 0.0233 nats; one standard deviation over seeds is 0.01 (p &lt; 0.01) |".replace("&lt;", "<") in text
+    assert "| noise to be cleared | 0.0233 nats; one standard deviation over seeds is 0.01 (p < 0.01) |" in text
     assert Speedrun.page.differences(home) == []
 
 
@@ -160,6 +160,6 @@ def test_a_time_is_confirmed_on_the_same_machine_alone(tmp_path: Path) -> None:
     slower["gin"] = claim["gin"]
     said = list(speedrun._unconfirmed(claim, slower))
     assert said == ["it takes 121 s, and 101 s are recorded"]
-    assert list(speedrun._unconfirmed(slower, claim)) == list(speedrun._unconfirmed(None, claim)) == []
+    assert list(speedrun._unconfirmed(slower, claim)) == []
     assert list(speedrun._unconfirmed(claim, slower | {"hardware": {"cpu": "Another"}})) == []
     assert "is not the recorded one" in "".join(speedrun._unconfirmed(claim | {"gin": {}}, claim))
