@@ -47,7 +47,7 @@ def test_windows_are_the_text_that_rows_were_made_of(vocabulary: Vocabulary) -> 
     assert list(windows([(inputs, targets)], vocabulary, 100)) == ["the café is closed"]
     assert list(windows([(inputs, targets)], vocabulary, 11)) == ["the caf"]  # four tokens are spared
     supervised = np.array([*vocabulary.encode("ja"), 1], np.int32)
-    assert list(windows([(inputs, supervised), (supervised, targets)], vocabulary, 100)) == []
+    assert list(windows([(inputs, supervised), (supervised, supervised)], vocabulary, 100)) == []
 
 
 def test_what_is_filled_in_exactly() -> None:
