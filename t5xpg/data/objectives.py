@@ -12,13 +12,20 @@ from t5xpg.base.errors import UserError
 
 @dataclass(frozen=True)
 class SpanCorruption:
-    """The span corruption objective (Raffel et al. 2020, section 3.1.4), as `t5.data.preprocessors` takes it."""
+    """The span corruption objective (Raffel et al. 2020, section 3.1.4), as `t5.data.preprocessors` takes it.
+
+    whole_words: spans begin and end where words do, as SpanBERT's (Joshi et al. 2020, section 3.1); shares and lengths
+    are those of words then.
+    """
 
     noise_density: float = 0.15  # share of the tokens that is masked
     mean_noise_span_length: float = 3.0  # tokens in a masked span: 3 for T5, 20 for ByT5
+    whole_words: bool = False
 
     def __post_init__(self) -> None:
         _check_density(self)
+        if not isinstance(self.whole_words, bool):
+            raise UserError(f"SpanCorruption.whole_words is {self.whole_words!r}: it must be True or False.")
         if not _is_number(self.mean_noise_span_length) or not 1.0 <= self.mean_noise_span_length < math.inf:
             raise UserError(
                 f"SpanCorruption.mean_noise_span_length is {self.mean_noise_span_length!r}: it must be a number of at "
@@ -110,8 +117,10 @@ def to_json(objective: Objective | None) -> dict[str, Any] | None:
     """The JSON for `from_json`; of span corruption its numbers alone, as in positions of earlier versions."""
     if objective is None:
         return None
-    kind = {} if isinstance(objective, SpanCorruption) else {"kind": name_of(objective)}
-    return {**kind, **dataclasses.asdict(objective)}
+    numbers = dataclasses.asdict(objective)
+    if not isinstance(objective, SpanCorruption):
+        return {"kind": name_of(objective), **numbers}
+    return numbers if objective.whole_words else {name: numbers[name] for name in numbers if name != "whole_words"}
 
 
 def from_json(value: Mapping[str, Any] | None) -> Objective | None:

@@ -61,13 +61,17 @@ class Unigram:
         }
 
 
+def training_sample(held_out: DatasetConfig) -> DatasetConfig:
+    """Batches from all over the training split that are enough for frequencies."""
+    return dataclasses.replace(held_out, split="train", shuffle=True, num_epochs=1, max_batches=_COUNTED)
+
+
 def unigram_of_training(
     service: DataService, held_out: DatasetConfig, vocabulary: Vocabulary
 ) -> dict[str, float | int | None]:
     """`Unigram.measure` on a held-out split, by the frequencies in batches from all over the training split."""
-    training = dataclasses.replace(held_out, split="train", shuffle=True, num_epochs=1, max_batches=_COUNTED)
     layout = held_out.batch_spec().layout
-    with contextlib.closing(service.open(training)) as stream:
+    with contextlib.closing(service.open(training_sample(held_out))) as stream:
         unigram = Unigram.of(stream, layout, vocabulary.size)
     with contextlib.closing(service.open(held_out)) as stream:
         return unigram.measure(stream, layout, vocabulary.token_bytes())

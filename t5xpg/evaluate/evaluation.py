@@ -1,5 +1,6 @@
 """What a run has learned: the loss of a whole held-out split, the metrics of its tasks, sample predictions."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,14 @@ from t5xpg.base import environment, metric_values
 from t5xpg.base.files import read_json, write_atomically, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
-from t5xpg.data.batch import inputs_and_targets
+from t5xpg.data.batch import ENC_DEC, Batch, inputs_and_targets
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.stream.remote_evaluator import Trivial
 from t5xpg.data.vocab.sentinels import blanks_of, fill
-from t5xpg.evaluate.baselines import unigram_of_training
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate import blanks
+from t5xpg.evaluate.baselines import training_sample, unigram_of_training
 from t5xpg.evaluate.encoder_use import EncoderUse
 from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.infer_sources import changed
@@ -37,7 +40,7 @@ from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
-from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, replaced_metrics, settings_text
+from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, filled_rows, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
 _WHILE_TRAINING = (
@@ -55,10 +58,11 @@ def evaluate(
     evaluation/[<task>/][<split>/], and no samples are made.
 
     Beside the loss stand that of the frequencies of tokens in training ("unigram"), and of an encoder-decoder what it
-    rises by where inputs are exchanged ("encoder_use", see `EncoderUse`); of a mixture the loss of every task. The
-    metrics of the tasks (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's method of
-    decoding, and on scores; beside them those of answers without a model ("trivial", see `RemoteEvaluator`). What does
-    not fit into evaluation.json goes into the folder evaluation/: predictions/<task>.jsonl, and metrics.jsonl, a
+    rises by where inputs are exchanged ("encoder_use", see `EncoderUse`), and of span corruption how many blanks it
+    fills in exactly ("blanks", see `blanks.scored`); of a mixture the loss of every task. The metrics of the tasks
+    (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's method of decoding, and on
+    scores; beside them those of answers without a model ("trivial", see `RemoteEvaluator`). What does not fit into
+    evaluation.json goes into the folder evaluation/: predictions/<task>.jsonl, blanks.json, and metrics.jsonl, a
     history; pictures and histograms into TensorBoard's folder.
     Raises UserError, before anything is made or measured, where the run is not of this experiment and settings.
     """
@@ -88,8 +92,8 @@ def evaluate(
 
         uses = EncoderUse(lambda params, batch: measure(params, built.on_devices(batch)))
         summary = Validation(stream, uses, on_devices=lambda batch: batch).measure(params)
-        stream.rewind()
-        rows = _spread_rows(stream, int(summary["batches"]))
+        rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
+        held_out, training = _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
         stream.close()
         tasks = task_configs(config, description)
         by_task = TaskValidation(
@@ -107,6 +111,7 @@ def evaluate(
     samples = []
     if own and predicts(experiment):
         samples = _samples(Predictor(experiment, params, vocabulary), *inputs_and_targets(rows, stream.spec))
+    filled, examples = blanks.measure(experiment, params, vocabulary, held_out, training) if held_out else ({}, [])
     result: dict[str, Any] = {
         "step": at,
         **({"mean_of_checkpoints": count} if (count := checkpoints_in_mean(step)) else {}),
@@ -118,6 +123,8 @@ def evaluate(
     }
     if uses.nats is not None:
         result["encoder_use"] = uses.nats
+    if filled:
+        result["blanks"] = filled
     if unigram is not None:
         result["unigram"] = {name: unigram[name] for name in ("loss", "accuracy", "nats_per_byte")}
     if by_task:
@@ -131,6 +138,8 @@ def evaluate(
     _write_history(directory, folder, "validation" if own else config.split, at, summary, by_task, measured)
     written = directory.evaluation_json if own else folder / directory.evaluation_json.name
     replaced = replaced_metrics(read_json(written), result) if written.exists() else []
+    if filled:
+        write_json(folder / blanks.FILE, examples)
     if own:
         # evaluation.json names the step: it comes last, so that the samples beside it are of the same
         write_json(directory.samples_json, samples)
@@ -146,7 +155,12 @@ def evaluate(
         )
     if uses.nats is not None:
         print(f"  with other examples' inputs (use of its encoder): {uses.nats:+.3f} nats per target token")
-    for line in [*_losses_table(by_task), *_metrics_table(measured, trivial), *replaced]:
+    for line in [
+        *aligned(*filled_rows(result), numbers_from=1),
+        *_losses_table(by_task),
+        *_metrics_table(measured, trivial),
+        *replaced,
+    ]:
         print(f"  {line}")
     print(f"written to {shown(written)}", flush=True)
     return result
@@ -241,18 +255,35 @@ def is_up_to_date(directory: RunDirectory, step: int) -> bool:
     return bool(read_json(directory.evaluation_json).get("step") == step)
 
 
-def _spread_rows(stream: Stream, batches: int) -> dict[str, np.ndarray]:
+def _spread_rows(stream: Stream, batches: int, count: int) -> dict[str, np.ndarray]:
     """Rows from all over a split, so that they are not of one document: the first of every so many batches."""
-    period = max(1, batches // NUM_SAMPLES)
-    per_batch = -(-NUM_SAMPLES // batches)
+    stream.rewind()
+    period = max(1, batches // count)
+    per_batch = -(-count // batches)
     found = [
         {name: array[:per_batch] for name, array in batch.items()}
         for number, batch in enumerate(stream)
         if number % period == 0
     ]
-    rows = {name: np.concatenate([part[name] for part in found])[:NUM_SAMPLES] for name in found[0]}
+    rows = {name: np.concatenate([part[name] for part in found])[:count] for name in found[0]}
     filled = (rows[stream.spec.layout.targets] != 0).any(axis=1)
     return {name: array[filled] for name, array in rows.items()}
+
+
+def _windows(
+    service: DataService, stream: Stream, batches: int, some: Batch, experiment: Experiment, vocabulary: Vocabulary
+) -> tuple[list[str], list[str]]:
+    """`blanks.windows` of the split and of training; none where some rows of the split give none."""
+
+    def of(rows: Batch) -> list[str]:
+        pairs = zip(*inputs_and_targets(rows, stream.spec), strict=True)
+        return list(blanks.windows(pairs, vocabulary, experiment.lengths["inputs"]))
+
+    if stream.config.converter != ENC_DEC or not predicts(experiment) or not of(some):
+        return [], []
+    with contextlib.closing(service.open(training_sample(stream.config))) as training:
+        counted = [text for batch in training for text in of({name: rows[:16] for name, rows in batch.items()})]
+    return of(_spread_rows(stream, batches, blanks.NUM_WINDOWS)), counted
 
 
 def _samples(predictor: Predictor, inputs: np.ndarray, targets: np.ndarray) -> list[dict[str, str]]:

@@ -26,6 +26,8 @@ FREE_SETTINGS = (
 WITHOUT_EFFECT = {
     "skip_nonfinite": 0,
     "ema_decay": None,
+    "train_dataset.objective.whole_words": False,
+    "eval_dataset.objective.whole_words": False,
     "infer_eval_period": None,
     "infer_eval_steps": None,
     "initial": None,

@@ -82,6 +82,14 @@ def significance_rows(compared: Record) -> tuple[list[str], list[list[str]]]:
     return [what, compared["run"], compared["other"], "difference", "p"], rows
 
 
+def filled_rows(evaluation: Record) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the blanks of an evaluation: how many answers are exactly what stood there, in %."""
+    names = ("exact_match", "exchanged", "unigram", "examples")
+    rows = [[kind, *(cell(one[name]) for name in names)] for kind, one in evaluation.get("blanks", {}).items()]
+    what = f"blanks of {evaluation.get('split')}, exact match in %"
+    return [what, "model", "model, shown another text", "most frequent in training", "examples"], rows
+
+
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Settings of decoding as a person reads them: "beam, num_decodes 4, …, inputs 128, targets 80"."""
     rest = {name: value for name, value in settings.items() if name not in ("method", "task_feature_lengths")}

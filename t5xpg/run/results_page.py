@@ -8,7 +8,7 @@ from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
 from t5xpg.run import sources
 from t5xpg.run.comparisons import MEASURES, references, seeds
-from t5xpg.run.results import TRIVIAL, settings_text, significance_rows
+from t5xpg.run.results import TRIVIAL, filled_rows, settings_text, significance_rows
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
@@ -29,6 +29,7 @@ def sections(results: Results) -> list[str]:
         seeds(results),
         metric,
         _metrics(results),
+        *(table(*filled_rows(one), numbers_from=1) for one in _evaluations(results) if one.get("blanks")),
         *(table(*significance_rows(one), numbers_from=1) for one in results.get("significance", ())),
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
@@ -80,8 +81,7 @@ def pictures(results: Results) -> dict[str, str]:
 def _metrics(results: Results) -> str:
     """What the run is judged by, where it predicts: the metrics of its tasks on every split, beside those of answers
     without a model, and how they were made."""
-    found = [results["evaluation"], *results.get("other_splits", {}).values()]
-    splits = [one for one in found if isinstance(one, Mapping)]
+    splits = _evaluations(results)
     ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
     rows = [
         [escape(f"{task} / {name}"), escape(str(one.get("split", "validation"))), cell(value)]
@@ -95,6 +95,11 @@ def _metrics(results: Results) -> str:
     ]
     header = ["metric", "split", "", *(TRIVIAL[way] for way in ways), "examples", "decoding"]
     return table(header, rows, numbers_from=2) if rows else ""
+
+
+def _evaluations(results: Results) -> list[Results]:
+    found = [results["evaluation"], *results.get("other_splits", {}).values()]
+    return [one for one in found if isinstance(one, Mapping)]
 
 
 def _how(predicted: Mapping[str, Any] | None) -> list[str]:
@@ -298,7 +303,7 @@ def _splits(results: Results) -> str:
 def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
-    elsewhere = ("data", "tasks", "metrics", "predicted", "trivial")
+    elsewhere = ("data", "tasks", "metrics", "predicted", "trivial", "blanks")
     numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
         [escape(_NAMED.get(name, name)), decimals(value) if name in _NAMED else cell(value)]

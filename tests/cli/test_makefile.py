@@ -108,7 +108,7 @@ def test_help_needs_no_environment(tmp_path: Path) -> None:
     for name in ("__init__.py", "commands.py", "base/__init__.py", "base/errors.py", "base/option_values.py"):
         (tmp_path / "t5xpg" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / "t5xpg" / name, tmp_path / "t5xpg" / name)
-    assert "  make train       train an experiment" in make(tmp_path)
+    assert "  make train          train an experiment" in make(tmp_path)
     said = make(tmp_path, "help", "train", "data")
     assert said.startswith("make train: ")
     assert "\n  FILES=TEXT " in said

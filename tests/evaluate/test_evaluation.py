@@ -244,7 +244,7 @@ def test_a_cache_that_others_made_is_left_as_it_is(
 def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
     missing = prepare.caching.MissingTextError("The text is not there.", ["pydocs", "wikitext"])
-    export = Mock()
+    export = Mock(return_value=Mock(identity={}))
     monkeypatch.setattr(prepare.caching, "cache_task", Mock(side_effect=[missing, {"task": "blend"}, missing, missing]))
     monkeypatch.setattr(prepare.export, "export_dataset", export)
     assert prepare.cache("blend", log=lambda line: None) == {"task": "blend"}

@@ -5,6 +5,7 @@ text. Of tokens that are masked by chance, the numbers are those that one exampl
 """
 
 import functools
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -74,9 +75,14 @@ def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved
     if isinstance(objective, LanguageModel):
         return ObjectiveLengths(lengths["targets"], lengths["targets"])
     inputs = lengths["inputs"] - reserved
+    if isinstance(objective, SpanCorruption) and objective.whole_words:
+        # a word of one token becomes one sentinel; examples with longer targets are left out, here half of them
+        text, density = inputs - 1, objective.noise_density
+        spans = math.ceil((text + 1) / 2 * density / objective.mean_noise_span_length)
+        return ObjectiveLengths(text, math.ceil(density * text) + 2, spans + 1)
     if isinstance(objective, SpanCorruption):
-        spans = span_lengths(inputs, objective)
-        return ObjectiveLengths(spans.text_tokens, spans.target_tokens, spans.spans)
+        found = span_lengths(inputs, objective)
+        return ObjectiveLengths(found.text_tokens, found.target_tokens, found.spans)
     if isinstance(objective, MaskedLM):
         return ObjectiveLengths(inputs - 2, inputs)  # [CLS] and the end
     text = inputs - 1  # the end
@@ -132,7 +138,7 @@ def problems(
 def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> SpanLengths | None:
     """The lengths of span corruption in a stream, where all of its tasks have the same; else None."""
     first = next(iter(objectives), None)
-    if not isinstance(first, SpanCorruption) or any(one != first for one in objectives):
+    if not isinstance(first, SpanCorruption) or first.whole_words or any(one != first for one in objectives):
         return None
     return span_lengths(lengths["inputs"], first)
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import seqio
 import tensorflow as tf
 from t5.data import preprocessors as t5
@@ -15,6 +16,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM, SpanCorruption
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.vocab.sentinels import CLS, MASK
+from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _BLANK = " \t\r\f\v"
 
@@ -76,6 +78,66 @@ NOT_CHOSEN_VALUE, CHOSEN_VALUE = 1, 2
 _LONGEST_DOCUMENT = 65536  # tokens that t5's objectives take of one document
 _DOCUMENTS = 128  # so many documents t5 puts behind each other before it cuts them into examples
 _FIRST_TOKEN = 3  # ids below it are padding, end and unknown
+
+
+def span_corruption(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features, whole_words: bool = False,
+    **numbers: Any,
+) -> tf.data.Dataset:  # fmt: skip
+    """`t5.span_corruption`, or the same with spans of whole words."""
+    step = whole_word_spans if whole_words else t5.span_corruption
+    return step(dataset, sequence_length=sequence_length, output_features=output_features, **numbers)
+
+
+def whole_word_spans(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int],
+    output_features: Features,
+    noise_density: float = 0.15,
+    mean_noise_span_length: float = 1.0,
+    reserved_for_packing: int = 0,
+) -> tf.data.Dataset:
+    """Span corruption whose spans are words, with what stands between them (SpanBERT, Joshi et al. 2020, section 3.1).
+
+    `t5.random_spans_noise_mask` over the words of an example, of which the first is never masked. Words are letters,
+    digits and underscores in a row; of pieces, what has such characters, from one that begins with a space on. Examples
+    without a masked word, and those whose targets are too long with their end, are left out.
+    """
+    vocabulary = output_features["targets"].vocabulary
+    of_word, begins = (tf.constant(flags) for flags in _word_flags(from_seqio(vocabulary)))
+
+    @seqio.map_over_dataset(num_seeds=2)
+    def corrupt(example: Mapping[str, tf.Tensor], seeds: Sequence[Any]) -> dict[str, tf.Tensor]:
+        tokens = tf.cast(example["targets"], tf.int32)
+        in_word = tf.gather(of_word, tokens)
+        first = in_word & (~tf.concat([[False], in_word[:-1]], 0) | tf.gather(begins, tokens))
+        number = tf.cumsum(tf.cast(first, tf.int32))  # of the word of a token, or before it, from 1 on
+        count = tf.reduce_sum(tf.cast(first, tf.int32))
+        masked = t5.random_spans_noise_mask(count, noise_density, seeds, mean_noise_span_length, random_roll=True)
+        masked = tf.concat([[False, False], masked[1:], [False]], 0)  # by number; the first word is not
+        noise = tf.gather(masked, number) & (in_word | tf.gather(masked, number + 1))
+        end = tf.reduce_max(tf.where(noise, tf.range(1, tf.size(tokens) + 1), 0))
+        return {
+            "inputs": t5.noise_span_to_unique_sentinel(tokens, noise, vocabulary, seeds=None),
+            "targets": t5.nonnoise_span_to_unique_sentinel(tokens[:end], noise[:end], vocabulary, seeds=None),
+        }
+
+    dataset = _text(dataset, output_features)
+    longest = sequence_length["inputs"] - reserved_for_packing - 1
+    dataset = corrupt(t5.split_tokens(dataset, max_tokens_per_segment=longest))
+    return dataset.filter(
+        lambda example: (tf.size(example["targets"]) > 0) & (tf.size(example["targets"]) < sequence_length["targets"])
+    )
+
+
+def _word_flags(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """Of every id, whether it is of a word, and whether a word begins with it, whatever stands before it; bool [V]."""
+    # a single byte of a longer character is no text by itself, and of a word like a letter
+    text_of = vocabulary.piece if vocabulary.kind != "bytes" else lambda token: vocabulary.decode([token])
+    texts = [text_of(token) if count else "" for token, count in enumerate(vocabulary.token_bytes())]
+    of_word = [any(character.isalnum() or character in "_\ufffd" for character in text) for text in texts]
+    begins = [text.startswith(("▁", "Ġ", " ")) for text in texts]
+    return np.array(of_word), np.array(begins)
 
 
 def iid_denoising(
@@ -172,6 +234,7 @@ def _text(dataset: tf.data.Dataset, output_features: Features) -> tf.data.Datase
 # The class of each step that makes inputs and targets, and the step that stands for a class.
 _CLASSES: Mapping[Step, type[Objective]] = {
     t5.span_corruption: SpanCorruption,
+    span_corruption: SpanCorruption,
     t5.iid_denoising: IidDenoising,
     t5.prefix_lm: PrefixLM,
     t5.full_lm: LanguageModel,
@@ -182,7 +245,9 @@ _CLASSES: Mapping[Step, type[Objective]] = {
 }
 _STEPS: Mapping[type[Objective], Step] = {kind: step for step, kind in _CLASSES.items()}
 # What a step calls the number of tokens that it leaves room for in front of the inputs.
-_RESERVED: Mapping[Step, str] = {t5.span_corruption: "reserved_for_packing", prefix_lm: "reserved"}
+_RESERVED: Mapping[Step, str] = {
+    t5.span_corruption: "reserved_for_packing", span_corruption: "reserved_for_packing", prefix_lm: "reserved"
+}  # fmt: skip
 
 
 def steps(objective: Objective, mode: str | None = None) -> list[Step]:
@@ -233,7 +298,8 @@ def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
     for place, (function, arguments) in enumerate(map(_unwrap, task.preprocessors)):
         # t5's own i.i.d. denoising takes no numbers
         if _kind_of(function) is _class_of(objective) and function is not t5.iid_denoising:
-            steps[place] = functools.partial(function, **{**arguments, **_numbers(objective)})
+            own = span_corruption if function is t5.span_corruption else function  # which knows of words
+            steps[place] = functools.partial(own, **{**arguments, **_numbers(objective)})
     if steps == list(task.preprocessors):
         wanted = _STEPS[_class_of(objective)]
         raise UserError(

@@ -1,0 +1,86 @@
+"""Span corruption of whole words: what is masked are words of the text, and inputs and targets make it again."""
+
+import re
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.objectives import SpanCorruption, from_json, to_json
+from t5xpg.data.tasks import steps
+from t5xpg.data.tasks.seqio_vocabularies import to_seqio
+from t5xpg.data.vocab.sentinels import fill
+from t5xpg.data.vocab.vocabulary import Vocabulary
+
+BYTES = Vocabulary("bytes", extra_ids=125)
+TEXT = "The café_2 of Ålesund isn't far: (walk 300 m, then turn).\n\n  `list.sort()` sorts in place, a[0] first. "
+WORD = re.compile(r"\w+")
+
+
+def examples(objective: SpanCorruption, lengths: dict[str, int], count: int = 300) -> list[tuple[str, str]]:
+    """Inputs and targets as texts."""
+    feature = seqio.Feature(to_seqio(BYTES), add_eos=True)
+    dataset = tf.data.Dataset.from_tensors({"targets": tf.constant(BYTES.encode(TEXT * 4), tf.int32)}).repeat(count)
+    with seqio.utils.map_seed_manager(7):
+        for step in steps.steps(objective)[:1]:
+            dataset = step(dataset, sequence_length=lengths, output_features={"inputs": feature, "targets": feature})
+    rows = [{name: BYTES.decode(ids) for name, ids in row.items()} for row in dataset.as_numpy_iterator()]
+    return [(row["inputs"], row["targets"]) for row in rows]
+
+
+def test_single_words_are_masked_and_can_be_put_back() -> None:
+    found = examples(SpanCorruption(0.2, 1.0, whole_words=True), {"inputs": 97, "targets": 60})
+    assert len(found) > 200
+    words = 0
+    for inputs, targets in found:
+        text = fill(inputs, targets)
+        assert text in TEXT * 400
+        answers = re.split(r"<extra_id_\d+>", targets)[1:]
+        assert [WORD.fullmatch(answer) is not None for answer in answers] == [True] * len(answers)
+        assert re.findall(r"<extra_id_(\d+)>", inputs) == [str(index) for index in range(len(answers))]
+        # a blank does not stand beside a letter of its own word
+        assert re.search(r"\w<extra_id|extra_id_\d+>\w", inputs) is None
+        words += len(WORD.findall(text))
+    masked = sum(targets.count("<extra_id_") for _, targets in found)
+    assert masked / words == pytest.approx(0.2, abs=0.03)
+
+
+def test_longer_spans_hold_what_stands_between_their_words() -> None:
+    found = examples(SpanCorruption(0.4, 2.0, whole_words=True), {"inputs": 97, "targets": 90})
+    answers = [answer for _, targets in found for answer in re.split(r"<extra_id_\d+>", targets)[1:]]
+    lengths = [len(WORD.findall(answer)) for answer in answers]
+    assert np.mean(lengths) == pytest.approx(2.0, abs=0.3)
+    assert any(" " in answer for answer in answers)
+    assert all(WORD.match(answer) and re.search(r"\w$", answer) for answer in answers)
+
+
+def test_examples_with_longer_targets_are_left_out() -> None:
+    objective = SpanCorruption(0.2, 1.0, whole_words=True)
+    kept = examples(objective, {"inputs": 97, "targets": 24})
+    assert 0 < len(kept) < len(examples(objective, {"inputs": 97, "targets": 60}))
+    assert all(len(BYTES.encode(targets)) < 24 for _, targets in kept)
+
+
+def test_pieces_of_words_belong_together() -> None:
+    class Pieces:
+        kind = "sentencepiece"
+
+        def token_bytes(self) -> np.ndarray:
+            return np.array([0, 0, 4, 2, 1, 1])
+
+        def piece(self, token: int) -> str:
+            return ["<pad>", "</s>", "▁cor", "rup", "▁", "."][token]
+
+    of_word, begins = steps._word_flags(Pieces())  # type: ignore[arg-type]
+    assert of_word.tolist() == [False, False, True, True, False, False]
+    assert begins.tolist() == [False, False, True, False, True, False]
+
+
+def test_settings() -> None:
+    assert to_json(SpanCorruption(0.2, 1.0)) == {"noise_density": 0.2, "mean_noise_span_length": 1.0}
+    words = SpanCorruption(0.2, 1.0, whole_words=True)
+    assert from_json(to_json(words)) == words
+    with pytest.raises(UserError, match=r"SpanCorruption\.whole_words is 1"):
+        SpanCorruption(whole_words=1)  # type: ignore[arg-type]
