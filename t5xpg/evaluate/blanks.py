@@ -28,25 +28,21 @@ Blank = tuple[str, str]  # a text with <extra_id_0>, and what that stands for
 
 def windows(rows: Iterable[tuple[np.ndarray, np.ndarray]], vocabulary: Vocabulary, room: int) -> Iterator[str]:
     """The text that span corruption made rows of, inputs [S] and targets [T]: as much as inputs of `room` tokens hold.
-    Rows that are not made so give none, packed ones that of their first example."""
+    Rows whose targets do not begin with a sentinel give none, packed ones that of their first example."""
     for inputs, targets in rows:
-        text = vocabulary.decode(_restored(inputs.tolist(), targets.tolist(), vocabulary)[: room - _SPARED])
-        if text and not blanks_of(text):
+        spans: dict[int, list[int]] = {}
+        span: list[int] | None = None
+        for token in itertools.takewhile(lambda token: token != vocabulary.eos_id, targets.tolist()):
+            if vocabulary.sentinel_index(token) is not None:
+                span = spans.setdefault(token, [])
+            elif span is None:
+                break
+            else:
+                span.append(token)
+        ids = [one for token in inputs.tolist() for one in spans.get(token, [token])]
+        text = vocabulary.decode(ids[: room - _SPARED])
+        if spans and text and not blanks_of(text):
             yield text
-
-
-def _restored(inputs: Sequence[int], targets: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """The ids of the text; [] where the targets do not begin with a sentinel of the inputs."""
-    spans: dict[int, list[int]] = {}
-    span: list[int] | None = None
-    for token in itertools.takewhile(lambda token: token != vocabulary.eos_id, targets):
-        if vocabulary.sentinel_index(token) is not None:
-            span = spans.setdefault(token, [])
-        elif span is None:
-            return []
-        else:
-            span.append(token)
-    return [one for token in inputs for one in spans.get(token, [token])] if spans.keys() & set(inputs) else []
 
 
 def places(text: str, words: int) -> list[tuple[int, int]]:
@@ -54,7 +50,8 @@ def places(text: str, words: int) -> list[tuple[int, int]]:
     may have cut a word."""
     found = [match.span() for match in _WORD.finditer(text)][1:-1]
     rows = [(first[0], last[1]) for first, last in zip(found, found[words - 1 :], strict=False)]
-    return [(start, end) for start, end in rows if all(map(str.isalpha, text[start:end].split(" ")))]
+    parts = {row: text[slice(*row)].split(" ") for row in rows}
+    return [row for row, part in parts.items() if len(part) == words and all(map(str.isalpha, part))]
 
 
 def made_of(texts: Iterable[str], words: Sequence[int]) -> list[Blank]:
@@ -97,20 +94,18 @@ def scored(
     """
     numbers: dict[str, Any] = {}
     records: list[dict[str, str]] = []
-    for kind, blanks in ((kind, blanks) for kind, blanks in asked.items() if blanks):
-        said = [predicted_spans(text).get(0, "").strip() for text in say([text for text, _ in blanks])]
+    for kind, blanks in asked.items():
+        if not blanks:
+            continue
+        texts, right = zip(*blanks, strict=True)
+        said = [predicted_spans(text).get(0, "").strip() for text in say(texts)]
         counts = Counter(text[start:end] for text in training for start, end in places(text, NUM_WORDS[kind][0]))
         always = max(counts, key=lambda answer: counts[answer], default="")
-
-        def exact_match(answers: Iterable[str], blanks: Sequence[Blank] = blanks) -> float:
-            return 100 * sum(answer == right for answer, (_, right) in zip(answers, blanks, strict=True)) / len(blanks)
-
-        numbers[kind] = {
-            "exact_match": exact_match(said),
-            "exchanged": exact_match([said[-1], *said[:-1]]),  # what is said depends on nothing but the text
-            "unigram": exact_match([always] * len(blanks)),
-            "examples": len(blanks),
-        }
-        pairs = [(text, right, answer) for (text, right), answer in zip(blanks, said, strict=True)]
-        records += [{"kind": kind, "input": a, "target": _BLANK + b, "prediction": _BLANK + c} for a, b, c in pairs]
+        # what is said depends on nothing but the text
+        answers = {"exact_match": said, "exchanged": [said[-1], *said[:-1]], "unigram": [always] * len(right)}
+        hits = {name: sum(map(str.__eq__, right, given)) for name, given in answers.items()}
+        numbers[kind] = {name: 100 * count / len(right) for name, count in hits.items()} | {"examples": len(right)}
+        for text, target, prediction in zip(texts, right, said, strict=True):
+            filled = {"target": _BLANK + target, "prediction": _BLANK + prediction}
+            records.append({"kind": kind, "input": text, **filled})
     return numbers, records

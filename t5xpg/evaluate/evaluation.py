@@ -261,7 +261,7 @@ def _spread_rows(stream: Stream, batches: int, count: int) -> dict[str, np.ndarr
     period = max(1, batches // count)
     per_batch = -(-count // batches)
     found = [
-        {name: array[:per_batch] for name, array in batch.items()}
+        {name: array[:: max(1, len(array) // per_batch)][:per_batch] for name, array in batch.items()}
         for number, batch in enumerate(stream)
         if number % period == 0
     ]

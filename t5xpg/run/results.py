@@ -86,7 +86,7 @@ def filled_rows(evaluation: Record) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the blanks of an evaluation: how many answers are exactly what stood there, in %."""
     names = ("exact_match", "exchanged", "unigram", "examples")
     rows = [[kind, *(cell(one[name]) for name in names)] for kind, one in evaluation.get("blanks", {}).items()]
-    what = f"blanks of {evaluation.get('split')}, exact match in %"
+    what = f"blanks of {evaluation.get('split', 'validation')}, exact match in %"
     return [what, "model", "model, shown another text", "most frequent in training", "examples"], rows
 
 

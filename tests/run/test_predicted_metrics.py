@@ -45,12 +45,16 @@ def test_a_figure_is_not_replaced_by_one_made_otherwise_without_a_word(
 def test_what_needs_no_model_stands_beside_it(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     trivial = {"trivial": {"en_de": {"copy": {"bleu": 3.25}, "majority": {"bleu": 0.5}}}, "encoder_use": 1.25}
+    trivial["blanks"] = {"word": {"exact_match": 12.5, "exchanged": 0.0, "unigram": 3.125, "examples": 256}}
     write_json(run.evaluation_json, evaluation(GREEDY, 38.44) | trivial)
     write_json(run.evaluation / "test" / "evaluation.json", evaluation(GREEDY, 39.5, 1000) | {"split": "test"})
     page = PAGE.block(collect(run))
     assert "| metric | split |  | copying the input | most frequent target | examples | decoding |" in page
     assert "| en_de / bleu | validation | 38.44 | 3.25 | 0.5 | 1,014 | greedy" in page
     assert "| en_de / bleu | test | 39.5 | - | - | 1,000 | greedy" in page
+    assert "| blanks of validation, exact match in % | model | model, shown another text | most" in page
+    assert "| word | 12.5 | 0 | 3.125 | 256 |" in page
+    assert "blanks /" not in page
     assert "another example's inputs (use of the encoder) | 1.250 |" in page
 
 

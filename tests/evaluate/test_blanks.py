@@ -1,0 +1,88 @@
+"""Blanks of words: where they are cut out, the text that rows were made of, and what counts as filled in."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5xpg.base.files import read_json
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.blanks import NUM_WORDS, made_of, places, scored, windows
+from t5xpg.run.directory import RunDirectory
+from tests.workplace import Workplace
+
+TEXT = "ragment of a text: the café (closed) has 3 x_y tables, und läuft noch ab"
+BYTES = Vocabulary("bytes", extra_ids=125)
+GOOGLE = Vocabulary("bytes", extra_ids=0, sentinels="byt5_google")
+
+
+def test_words_and_spans_stand_inside_of_the_text() -> None:
+    words = [TEXT[start:end] for start, end in places(TEXT, 1)]
+    assert words == ["of", "text", "the", "café", "closed", "has", "tables", "und", "läuft", "noch"]
+    assert [TEXT[start:end] for start, end in places(TEXT, 2)] == ["the café", "und läuft", "läuft noch"]
+    assert [TEXT[start:end] for start, end in places(TEXT, 3)] == ["und läuft noch"]
+    assert places("one two", 1) == places("incomprehensibilities are not", 2) == []
+
+
+def test_blanks_are_drawn_uniformly_and_always_the_same() -> None:
+    made = made_of([TEXT] * 2000 + ["none here"], NUM_WORDS["word"])
+    assert made == made_of([TEXT] * 2000, NUM_WORDS["word"])
+    assert all(text.replace("<extra_id_0>", answer) == TEXT for text, answer in made)
+    counts = {word: sum(answer == word for _, answer in made) for word in ("of", "closed", "noch")}
+    assert all(150 < count < 250 for count in counts.values())
+    assert {answer for _, answer in made_of([TEXT] * 50, NUM_WORDS["span"])} == {
+        "the café", "und läuft", "läuft noch", "und läuft noch",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("vocabulary", [BYTES, GOOGLE])
+def test_windows_are_the_text_that_rows_were_made_of(vocabulary: Vocabulary) -> None:
+    text = vocabulary.encode("the café is closed")
+    first, second = vocabulary.sentinel_id(0), vocabulary.sentinel_id(1)
+    assert text[:8] == vocabulary.encode("the café")[:8]  # 7 and 8 are the bytes of one letter
+    inputs = np.array([*text[:2], first, *text[3:8], second, 1, 0], np.int32)
+    targets = np.array([first, text[2], second, *text[8:], 1, 0], np.int32)
+    assert list(windows([(inputs, targets)], vocabulary, 100)) == ["the café is closed"]
+    assert list(windows([(inputs, targets)], vocabulary, 11)) == ["the caf"]  # four tokens are spared
+    supervised = np.array([*vocabulary.encode("ja"), 1], np.int32)
+    assert list(windows([(inputs, supervised), (supervised, supervised)], vocabulary, 100)) == []
+
+
+def test_what_is_filled_in_exactly() -> None:
+    right = ["noch", "und", "the", "of"]
+    asked = {"word": [(f"{answer} is <extra_id_0>", answer) for answer in right], "span": []}
+
+    def say(texts: Sequence[str]) -> list[str]:
+        said = [text.split()[0] for text in texts]
+        return [f"<extra_id_0> {said[0]} <extra_id_1>of", f"<extra_id_0>{said[1]}er", "the", f"<extra_id_0>{said[3]}"]
+
+    numbers, examples = scored(asked, say, ["a few of the few of them", "to the top of it"])
+    assert numbers == {"word": {"exact_match": 50.0, "exchanged": 0.0, "unigram": 25.0, "examples": 4}}
+    assert examples[0] == {
+        "kind": "word", "input": "noch is <extra_id_0>", "target": "<extra_id_0>noch", "prediction": "<extra_id_0>noch",
+    }  # fmt: skip
+
+    def say_the_one_behind(texts: Sequence[str]) -> list[str]:
+        return [f"<extra_id_0>{answer}" for answer in [*right[1:], right[0]]]
+
+    assert scored(asked, say_the_one_behind, [])[0]["word"]["exchanged"] == 100.0
+
+
+@pytest.mark.process
+def test_eval_measures_them_and_always_the_same(workplace: Workplace) -> None:
+    options = [str(workplace.experiment), "--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--run=filled"]
+    workplace.run("train", *options)
+    run, found = RunDirectory(workplace.folder / "runs" / "filled"), []
+    for _ in range(2):
+        printed = workplace.run("eval", *options)
+        found.append((read_json(run.evaluation_json)["blanks"], read_json(run.evaluation / "blanks.json")))
+        assert re.search(r"^  word +\S+ +\S+ +\d\S* +\d+$", printed, re.M)
+    assert found[0] == found[1]
+    numbers, examples = found[0]
+    assert len(examples) == sum(one["examples"] for one in numbers.values())
+    assert numbers["word"]["unigram"] > 20  # "the" is two words of five, and the first word of a text is none of them
+    held_out = " ".join(Path(workplace.folder / "validation.txt").read_text().split())
+    filled = [one["input"].replace("<extra_id_0>", one["target"].removeprefix("<extra_id_0>")) for one in examples]
+    assert sum(" ".join(text.split()) in held_out for text in filled) > len(filled) / 3  # others are of two lines
