@@ -11,18 +11,30 @@ from tests.workplace import EXPERIMENT, make_workplace
 
 pytestmark = pytest.mark.process
 
+VALIDATION = """
+from t5xpg.data import spec
+
+train_eval/spec.DatasetConfig:
+  objective = @validation/spec.SpanCorruption()
+  max_batches = None
+
+validation/spec.SpanCorruption.noise_density = 0.15
+"""
+
 
 def test_an_entry_is_recorded_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = make_workplace(tmp_path)
     place.enter(monkeypatch)
-    place.experiment.write_text(EXPERIMENT + "EVAL_STEPS = None\n")
+    place.experiment.write_text(EXPERIMENT + VALIDATION)
     plan = f"seeds = 2\ncores = {environment.usable_cores()}\ntarget = "
     (place.folder / "speedrun.toml").write_text(f"{plan}9.0\n", encoding="utf-8")
     file = place.folder / "records" / "one" / "quick.gin"
     file.parent.mkdir(parents=True)
-    file.write_text(f"include '{place.experiment}'\nTRAIN_STEPS = 6\nEVAL_PERIOD = 3\nSTATS_PERIOD = 3\n")
+    file.write_text(
+        f"include '{place.experiment}'\nTRAIN_STEPS = 6\nNOISE_DENSITY = 0.1\nEVAL_PERIOD = 3\nSTATS_PERIOD = 3\n"
+    )
 
     def speedrun() -> Speedrun:
         return Speedrun(str(place.experiment), place.folder / "runs" / "speedrun")
@@ -34,6 +46,9 @@ def test_an_entry_is_recorded_and_checked(
     runs = sorted((place.folder / "runs" / "speedrun").glob("one,seed=*/run.json"))
     assert [run.parent.name for run in runs] == ["one,seed=3", "one,seed=4"]
     written = runs[0].stat().st_mtime_ns
+    settings = read_json(runs[0])["identity"]["settings"]
+    densities = [settings[f"{one}_dataset.objective.noise_density"] for one in ("train", "eval")]
+    assert densities == [0.1, 0.15], "training is masked as the entry likes"
 
     (place.folder / "speedrun.toml").write_text(f"{plan}9.0\ndeviation = {deviation}\n", encoding="utf-8")
     assert speedrun().check("one", [3, 4], record=True) == 0

@@ -63,6 +63,7 @@ def test_the_entries_keep_to_the_rules(file: Path) -> None:
     [
         (["MIXTURE_OR_TASK_NAME=pydocs_prefix_lm", "NOISE_DENSITY=0.5", "MEAN_NOISE_SPAN_LENGTH=3.0", "BATCH_SIZE=4",
           "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 64}", "EMA_DECAY=0.9", "LABEL_SMOOTHING=0.1"], ""),
+        (["WHOLE_WORDS=True", "NOISE_DENSITY=0.5", "MEAN_NOISE_SPAN_LENGTH=3.0"], ""),
         (["train_eval/spec.DatasetConfig.max_batches=1"], "eval_dataset.max_batches is 1, and validation is fixed"),
         (["train_eval/spec.DatasetConfig.split='train'"], "eval_dataset.split is 'train'"),
         (["validation/spec.SpanCorruption.noise_density=0.1"], "eval_dataset.objective.noise_density is 0.1"),

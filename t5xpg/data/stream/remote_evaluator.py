@@ -85,6 +85,7 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
 
         "copy" is the inputs without the task's prompt (of a task of the user's own: all of the inputs), and where the
         next line of code is asked for, the line before it. "majority" is always the most frequent target of the split.
+        Tasks of the user's own whose functions do not take such answers, as those of ids, are left out.
         """
         reply, _ = self._process.request({"call": "trivial", "opened": self._number})
         return dict(reply["trivial"])
