@@ -196,6 +196,7 @@ Need = Data | Vocabulary
 
 def _typed(program: str, options: Mapping[str, Any]) -> str:
     """A command of Make with its options; those that are None or False are left out."""
-    given = {name: 1 if value is True else value for name, value in options.items() if value not in (None, False)}
+    said = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is said
+    given = {name: 1 if value is True else value for name, value in said.items()}
     words = [f'"{value}"' if " " in str(value) else shlex.quote(str(value)) for value in given.values()]
     return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(given, words, strict=True))])

@@ -142,6 +142,8 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
     stream = DatasetConfig("mine_lm_mine_theirs", {"targets": 64}, use_cached=False)
     state = data_state.state_of(stream, (data, vocabulary))
     assert state.missing == (data.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
+    words = needs.Vocabulary("mine", size=60, extra_ids=0, byte_fallback=True)
+    assert words.command == "make vocab DATASET=mine SIZE=60 EXTRA_IDS=0 BYTE_FALLBACK=1"
     assert state.problems == ("The vocabulary mine_theirs is copied from a file: there is no file their.model.",)
     prepare.prepare(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (data,))
     prepare.train_vocabulary("mine", needs.Vocabulary("mine", 60).settings)

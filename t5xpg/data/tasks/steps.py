@@ -301,7 +301,8 @@ def with_objective(task: seqio.Task, objective: Objective) -> seqio.Task:
             own = span_corruption if function is t5.span_corruption else function  # which knows of words
             steps[place] = functools.partial(own, **{**arguments, **_numbers(objective)})
     if steps == list(task.preprocessors):
-        wanted = _STEPS[_class_of(objective)]
+        kind = _class_of(objective)
+        wanted = next(step for step, known in _CLASSES.items() if known is kind)  # t5's own, where it has one
         raise UserError(
             f"The experiment sets the objective {_class_of(objective).__name__}, and {task.name} has no step "
             f"{wanted.__module__}.{wanted.__name__}: leave the objective out (include 'gin/objectives/none.gin' behind "
