@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from t5xpg import commands
 from t5xpg.base import paths
 from t5xpg.base.digests import VERIFY_VARIABLE
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import is_disk_full, write_text
+from t5xpg.base.files import is_disk_full
 from t5xpg.base.requested_hosts import requested_hosts, require_alone
 
 if TYPE_CHECKING:
@@ -360,30 +359,9 @@ def _import(options: Namespace) -> None:
 
 def _convert_gin(options: Namespace) -> None:
     from t5xpg.exchange.t5x import convert_gin
-    from t5xpg.experiment import config
 
-    output = _path(options.output)
-    if output is not None and output.exists() and not options.force:
-        raise UserError(f"{output} is there. Name another file, or replace it with --force.")
-    converted = convert_gin.convert(Path(options.file), [Path(folder) for folder in options.search])
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "converted.gin"
-        write_text(file, converted.text)
-        problems = config.examine(str(file))[1]
-    if output is None:
-        print(converted.text, end="")
-    else:
-        write_text(output, converted.text)
-        print(f"written to {output}")
-    name = str(output or "the experiment")
-    remarks = {
-        "needed here no more": converted.unneeded,
-        "not carried over": converted.unsupported,
-        "to be mended before it can be trained": [one.replace(str(file), name) for one in problems],
-    }
-    for what, lines in remarks.items():
-        if lines:
-            print("\n".join([f"{what}:", *(f"  {line}" for line in lines)]), file=sys.stderr)
+    search = [Path(folder) for folder in options.search]
+    convert_gin.write(Path(options.file), search, _path(options.output), force=options.force)
 
 
 def _report(options: Namespace) -> None:

@@ -123,6 +123,10 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
         return
     needed = objective_lengths.objective_lengths(objective, lengths, part.reserved)
     spans = f"{needed.sentinels} span{'s' if needed.sentinels > 1 else ''} and " if needed.sentinels else ""
+    if isinstance(objective, objectives.SpanCorruption) and objective.whole_words:
+        text = f"at most {spans[:-5]} of whole words in {before}{needed.text} tokens of text; examples with more than"
+        yield Finding("spans", f"{text} {lengths['targets']} target tokens are left out")
+        return
     at_most = "" if isinstance(objective, objectives.SpanCorruption) else "at most "
     text = f"{before}{needed.text} tokens of text give {at_most}{spans}{needed.targets} target tokens of"
     yield Finding("spans", f"{text} {lengths['targets']}")

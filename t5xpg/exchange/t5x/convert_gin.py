@@ -5,6 +5,8 @@ the file is carried over, or listed as not needed here, or listed as not carried
 """
 
 import re
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_text
 from t5xpg.exchange.import_folders import run_name
 from t5xpg.exchange.t5x import convert_gin_tables as tables
+from t5xpg.experiment import config
 from t5xpg.experiment.gin_statements import Bound, Import, Include, Reference, statements
 
 _MODEL_FILE = re.compile(r"(?:^|/)(t5_1_1|byt5)/(\w+)\.gin$")
@@ -294,3 +298,30 @@ def _key(bound: Bound) -> str:
     first = next((place for place, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
     name = ".".join([*filter(None, parts[first:]), bound.parameter])
     return f"{bound.scope}/{name}" if bound.scope else name
+
+
+def write(file: Path, search: Sequence[Path], output: Path | None, *, force: bool = False) -> None:
+    """Convert a file into `output`, or print it (None), and say on stderr what it needs no more, what is not carried
+    over, and what is left to mend. Raises UserError where `output` is there, unless `force` is given."""
+    if output is not None and output.exists() and not force:
+        raise UserError(f"{output} is there. Name another file, or replace it with --force.")
+    converted = convert(file, search)
+    with tempfile.TemporaryDirectory() as folder:
+        tried = Path(folder) / "converted.gin"
+        write_text(tried, converted.text)
+        problems = config.examine(str(tried))[1]
+    if output is None:
+        print(converted.text, end="")
+    else:
+        write_text(output, converted.text)
+        print(f"written to {output}")
+    remarks = {
+        "needed here no more": converted.unneeded,
+        "not carried over": converted.unsupported,
+        "to be mended before it can be trained": [
+            one.replace(str(tried), str(output or "the experiment")) for one in problems
+        ],
+    }
+    for what, lines in remarks.items():
+        if lines:
+            print("\n".join([f"{what}:", *(f"  {line}" for line in lines)]), file=sys.stderr)
