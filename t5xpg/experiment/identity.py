@@ -32,6 +32,7 @@ WITHOUT_EFFECT = {
     "infer_eval_steps": None,
     "initial": None,
     "optimizer.relpos_bias_factor": 1.0,
+    "optimizer.embedding_factor": 1.0,
     "model.config.attention_chunk_size": None,
     "model.config.relpos_bias_in_every_layer": False,
     "train_dataset.feature_converter": ENC_DEC,

@@ -7,6 +7,8 @@ schedule; a number stands for a constant rate.
 `relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the learning
 rate a step, whatever its size. These entries start near 0 and are added to the logits of the attention as they are: it
 takes several units until a head looks at its neighbours, which at the rate that suits a matrix is hundreds of steps.
+`embedding_factor` does the same for the token embeddings, which T5 initialises with a standard deviation of 1, ten
+times that of a matrix. Adafactor needs neither: its updates are relative to the size of the array.
 """
 
 import abc
@@ -207,7 +209,7 @@ def _adam(
         *scaling,
         optax.add_decayed_weights(of.weight_decay, _by_axes(lambda axes: len(of_layer(axes)) > 1, params_axes)),
         optax.scale_by_learning_rate(of.learning_rate),
-        *_faster_position_biases(of.relpos_bias_factor, params_axes),
+        *_faster("relpos_buckets", of.relpos_bias_factor, params_axes),
     )
 
 
@@ -233,6 +235,7 @@ class Muon(Optimizer):
     epsilon: float = 1e-8
     max_gradient_norm: float | None = None
     relpos_bias_factor: float = 1.0
+    embedding_factor: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,7 +257,10 @@ class Muon(Optimizer):
             consistent_rms=self.consistent_rms,
         )
         return optax.chain(
-            *_clip(self.max_gradient_norm), muon, *_faster_position_biases(self.relpos_bias_factor, params_axes)
+            *_clip(self.max_gradient_norm),
+            muon,
+            *_faster("relpos_buckets", self.relpos_bias_factor, params_axes),
+            *_faster("vocab", self.embedding_factor, params_axes),
         )
 
 
@@ -275,12 +281,15 @@ def _clip(max_gradient_norm: float | None) -> list[optax.GradientTransformation]
     return [] if max_gradient_norm is None else [optax.clip_by_global_norm(max_gradient_norm)]
 
 
-def _faster_position_biases(factor: float, params_axes: AxesTree) -> list[optax.GradientTransformation]:
-    """Multiplies the updates of the relative position biases; nothing where the factor is 1."""
+def _faster(entries: str, factor: float, params_axes: AxesTree) -> list[optax.GradientTransformation]:
+    """Multiplies the updates of the tables whose rows or columns are `entries`; nothing where the factor is 1.
+
+    Such a table has no axis of the hidden units to sum over: the output head, [embed, vocab], is none.
+    """
     if factor == 1.0:
         return []
-    biases = _by_axes(lambda axes: "relpos_buckets" in axes, params_axes)
-    return [optax.masked(optax.scale(factor), biases)]
+    tables = _by_axes(lambda axes: entries in axes and axes[-1:] != ("vocab",), params_axes)
+    return [optax.masked(optax.scale(factor), tables)]
 
 
 def _by_axes(function: Callable[[Axes], Any], params_axes: AxesTree) -> Any:

@@ -222,12 +222,15 @@ def test_muon():
         (AdamW(Cosine(0.02, 10, 2), relpos_bias_factor=5.0), adamw_rule(rate=cosine)),
         (AdamWScale(Cosine(0.02, 10, 2), max_gradient_norm=None, relpos_bias_factor=5.0),
          adamw_rule(rate=cosine, epsilon=1e-6, scaled=True)),
-        (Muon(Cosine(0.02, 10, 2), relpos_bias_factor=5.0), muon_rule(rate=cosine, adam_rate=cosine)),
+        (Muon(Cosine(0.02, 10, 2), relpos_bias_factor=5.0, embedding_factor=3.0),
+         muon_rule(rate=cosine, adam_rate=cosine)),
     ],
 )  # fmt: skip
-def test_position_biases_can_move_faster(optimizer, rule):
+def test_position_biases_and_embeddings_can_move_faster(optimizer, rule):
     def faster(x, g, memory, t, axes):
         factor = 5.0 if "relpos_buckets" in axes else 1.0
+        if axes == ("vocab", "embed") and isinstance(optimizer, Muon):
+            factor = 3.0
         return x + factor * (rule(x, g, memory, t, axes) - x)
 
     assert_close(run(optimizer), transcribe(faster), 1e-3)
