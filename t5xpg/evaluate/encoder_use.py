@@ -1,6 +1,6 @@
 """Whether a model looks at its encoder: what the loss rises by where decoders are given other examples' inputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,36 +10,28 @@ _INPUTS, _TARGETS = "encoder_input_tokens", "decoder_target_tokens"
 
 
 class EncoderUse:
-    """Measures batches (as `Validation`'s eval_step), and beside each the same batch with its encoder rows exchanged.
+    """Sums of a model's measure of batches as they are, and with their encoder rows exchanged."""
 
-    measure: (params, batch) -> sums, of "cross_entropy" in nats and of "weights", among others.
-    """
-
-    def __init__(self, measure: Callable[[Any, Mapping[str, np.ndarray]], Mapping[str, Any]]) -> None:
-        self._measure = measure
+    def __init__(self) -> None:
         self._nats = self._tokens = 0.0
 
-    def __call__(self, params: Any, batch: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """The sums of the batch as it is."""
-        own = jax.device_get(self._measure(params, batch))
-        if (other := exchanged(batch)) is not None:
-            found = jax.device_get(self._measure(params, other))
-            self._nats += float(found["cross_entropy"]) - float(own["cross_entropy"])
-            self._tokens += float(own["weights"])
-        return own
+    def add(self, own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+        """A batch. own, other: its sums, "cross_entropy" in nats and "weights", and those of `exchanged`."""
+        self._nats += float(other["cross_entropy"]) - float(own["cross_entropy"])
+        self._tokens += float(own["weights"])
 
     @property
     def nats(self) -> float | None:
-        """The loss with exchanged rows less the loss, in nats per target token, of all batches so far that could be
-        exchanged; None where none could be. About 0: the decoder is a language model of the targets alone."""
+        """The loss with exchanged rows less the loss, in nats per target token; None without a target. About 0: the
+        decoder is a language model of the targets alone."""
         return self._nats / self._tokens if self._tokens else None
 
 
 def exchanged(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """The batch in which each example has the encoder's row [S] of the example before it, and the first that of the
-    last. Rows of padding, which have no targets, stay as they are. None where there are not two examples, and for
-    batches that are packed or not of an encoder and a decoder."""
-    if not {_INPUTS, _TARGETS} <= set(batch) or "encoder_segment_ids" in batch:
+    last. Rows of padding, which have no targets, stay as they are. None where there are not two examples, for batches
+    that are packed or not of an encoder and a decoder, and on several hosts, each of which holds a part of a batch."""
+    if not {_INPUTS, _TARGETS} <= set(batch) or "encoder_segment_ids" in batch or jax.process_count() > 1:
         return None
     rows = np.flatnonzero((batch[_TARGETS] != 0).any(axis=1))
     if len(rows) < 2:

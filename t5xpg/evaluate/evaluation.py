@@ -21,7 +21,6 @@ from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import blanks
 from t5xpg.evaluate.baselines import training_sample, unigram_of_training
-from t5xpg.evaluate.encoder_use import EncoderUse
 from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.infer_sources import changed
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
@@ -57,8 +56,8 @@ def evaluate(
     mixture with the ids that the run was trained on, and its own objective. What is found of these goes into the folder
     evaluation/[<task>/][<split>/], and no samples are made.
 
-    Beside the loss stand that of the frequencies of tokens in training ("unigram"), and of an encoder-decoder what it
-    rises by where inputs are exchanged ("encoder_use", see `EncoderUse`), and of span corruption how many blanks it
+    Beside the loss stand that of the frequencies of tokens in training ("unigram"), of an encoder-decoder what it rises
+    by where inputs are exchanged ("encoder_use", see `EncoderUse`), and of span corruption how many blanks it
     fills in exactly ("blanks", see `blanks.scored`); of a mixture the loss of every task. The metrics of the tasks
     (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's method of decoding, and on
     scores; beside them those of answers without a model ("trivial", see `RemoteEvaluator`). What does not fit into
@@ -90,8 +89,7 @@ def evaluate(
         def measure(params: Any, batch: Any) -> Any:
             return eval_step(params, batch, token_bytes)
 
-        uses = EncoderUse(lambda params, batch: measure(params, built.on_devices(batch)))
-        summary = Validation(stream, uses, on_devices=lambda batch: batch).measure(params)
+        summary = Validation(stream, measure, built.on_devices).measure(params)
         rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
         held_out, training = _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
         stream.close()
@@ -121,8 +119,6 @@ def evaluate(
         "git": environment.git_state(),
         **summary,
     }
-    if uses.nats is not None:
-        result["encoder_use"] = uses.nats
     if filled:
         result["blanks"] = filled
     if unigram is not None:
@@ -153,8 +149,6 @@ def evaluate(
             f"  the frequencies of tokens alone: loss {unigram['loss']:.3f} nats per target token, accuracy "
             f"{unigram['accuracy']:.3f}"
         )
-    if uses.nats is not None:
-        print(f"  with other examples' inputs (use of its encoder): {uses.nats:+.3f} nats per target token")
     for line in [
         *aligned(*filled_rows(result), numbers_from=1),
         *_losses_table(by_task),

@@ -13,9 +13,11 @@ from t5xpg.base.progress import Progress
 from t5xpg.data.recording.reader import RecordedStream
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import Stream, TaskDescription
+from t5xpg.evaluate.encoder_use import EncoderUse, exchanged
 from t5xpg.run.metrics import Window
 
 KEPT_BYTES = 64 * 2**20
+EXCHANGED_BATCHES = 8  # that are measured once more, with their encoder rows exchanged
 
 AnyStream = Stream | RecordedStream
 Summary = Mapping[str, float | int]
@@ -48,10 +50,16 @@ class Validation:
         self._kept: list[Mapping[str, np.ndarray]] | None = None
 
     def measure(self, params: Any) -> dict[str, float | int]:
-        """`metrics.Window.summary` over the split. Raises NothingToMeasureError where the split gives no target."""
-        window = Window()
+        """`metrics.Window.summary` over the split, and the "encoder_use" of its first EXCHANGED_BATCHES.
+
+        Raises NothingToMeasureError where the split gives no target.
+        """
+        window, uses = Window(), EncoderUse()
         for batch in self._batches():
-            window.add(jax.device_get(self._eval_step(params, self._on_devices(batch))))
+            own = jax.device_get(self._eval_step(params, self._on_devices(batch)))
+            window.add(own)
+            if window.steps <= EXCHANGED_BATCHES and (other := exchanged(batch)) is not None:
+                uses.add(own, jax.device_get(self._eval_step(params, self._on_devices(other))))
         if not window.values.get("weights"):
             config = self._stream.config
             raise NothingToMeasureError(
@@ -60,6 +68,8 @@ class Validation:
             )
         summary = window.summary()
         summary["batches"] = window.steps
+        if uses.nats is not None:
+            summary["encoder_use"] = uses.nats
         return summary
 
     @functools.cached_property

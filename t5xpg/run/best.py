@@ -15,7 +15,7 @@ from t5xpg.base.errors import UserError, nearest
 VALIDATION, INFER_EVAL = "validation", "infer_eval"  # splits of records
 MIN, MAX = "min", "max"
 # The measures of a validation that can be selected by, and which of their values are better.
-MEASURES = {"loss": MIN, "nats_per_byte": MIN, "bits_per_byte": MIN, "accuracy": MAX}
+MEASURES = {"loss": MIN, "nats_per_byte": MIN, "bits_per_byte": MIN, "accuracy": MAX, "encoder_use": MAX}
 
 Values = Mapping[str, float | None]  # None: not finite
 

@@ -60,10 +60,11 @@ class Window:
 
 
 def format_line(summary: Mapping[str, float | int]) -> str:
-    """A summary in a line: loss and accuracy, and of what the targets stand for, where that is text."""
+    """A summary in a line: loss, use of the encoder, nats and bits where targets stand for text, and accuracy."""
+    use = f", {summary['encoder_use']:+.3f} with other inputs" if "encoder_use" in summary else ""
     per_byte = f"{summary['nats_per_byte']:.3f} nats and {summary['bits_per_byte']:.3f} bits per target byte, "
     return (
-        f"loss {summary['loss']:.3f} nats per target token, {per_byte if summary['target_bytes'] else ''}"
+        f"loss {summary['loss']:.3f} nats per target token{use}, {per_byte if summary['target_bytes'] else ''}"
         f"accuracy {summary['accuracy']:.3f}"
     )
 

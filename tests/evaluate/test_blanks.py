@@ -1,6 +1,7 @@
 """Blanks of words: where they are cut out, the text that rows were made of, and what counts as filled in."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,11 +28,19 @@ def test_words_and_spans_stand_inside_of_the_text() -> None:
 
 
 def test_blanks_are_drawn_uniformly_and_always_the_same() -> None:
-    made = made_of([TEXT] * 2000 + ["none here"], NUM_WORDS["word"])
-    assert made == made_of([TEXT] * 2000, NUM_WORDS["word"])
-    assert all(text.replace("<extra_id_0>", answer) == TEXT for text, answer in made)
-    counts = {word: sum(answer == word for _, answer in made) for word in ("of", "closed", "noch")}
-    assert all(150 < count < 250 for count in counts.values())
+    words = [first + second for first in "abcdef" for second in "abcdefgh"]
+    text = f"an {' '.join(words)} edge"
+    made = made_of([text] * 4800 + ["none here"], NUM_WORDS["word"])
+    assert made[:100] == made_of([text] * 4800, NUM_WORDS["word"])[:100]
+    assert all(blank.replace("<extra_id_0>", answer) == text for blank, answer in made)
+    counts = Counter(answer for _, answer in made)
+    assert set(counts) == set(words)
+    assert all(50 < count < 150 for count in counts.values())
+
+
+def test_no_answer_is_that_of_more_than_one_blank_in_twenty() -> None:
+    made = made_of([TEXT] * 40, NUM_WORDS["word"])
+    assert Counter(answer for _, answer in made) == dict.fromkeys((TEXT[slice(*place)] for place in places(TEXT, 1)), 2)
     assert {answer for _, answer in made_of([TEXT] * 50, NUM_WORDS["span"])} == {
         "the café", "und läuft", "läuft noch", "und läuft noch",
     }  # fmt: skip

@@ -37,11 +37,13 @@ def test_examples_are_exchanged_and_padding_is_not() -> None:
 
 
 def test_the_rise_of_the_loss_in_nats_per_target_token() -> None:
-    use = EncoderUse(copying)
+    use = EncoderUse()
     assert use.nats is None
-    assert use(None, batch([5, 6, 9, 0], [5, 6, 9, 0])) == {"cross_entropy": 1.5, "weights": 3}
-    use(None, batch([3, 0], [3, 0]))  # has nothing to exchange, and does not count
-    assert use.nats == pytest.approx((4 + 1 + 3) / 3)
+    for one in (batch([5, 6, 9, 0], [5, 6, 9, 0]), batch([3, 1, 0], [3, 1, 0])):
+        other = exchanged(one)
+        assert other is not None
+        use.add(copying(None, one), copying(None, other))
+    assert use.nats == pytest.approx((4 + 1 + 3 + 2 + 2) / 5)
 
 
 def test_batches_without_it() -> None:

@@ -101,7 +101,8 @@ def whole_word_spans(
 
     `t5.random_spans_noise_mask` over the words of an example, of which the first is never masked. Words are letters,
     digits and underscores in a row; of pieces, what has such characters, from one that begins with a space on. Examples
-    without a masked word, and those whose targets are too long with their end, are left out.
+    without a masked word, and those whose targets are too long with their end, are left out. Each document is divided
+    into examples of its own length, from half the longest on: of one length, their inputs would say how much is masked.
     """
     vocabulary = output_features["targets"].vocabulary
     of_word, begins = (tf.constant(flags) for flags in _word_flags(from_seqio(vocabulary)))
@@ -122,9 +123,8 @@ def whole_word_spans(
             "targets": t5.nonnoise_span_to_unique_sentinel(tokens[:end], noise[:end], vocabulary, seeds=None),
         }
 
-    dataset = _text(dataset, output_features)
     longest = sequence_length["inputs"] - reserved_for_packing - 1
-    dataset = corrupt(t5.split_tokens(dataset, max_tokens_per_segment=longest))
+    dataset = corrupt(t5.split_tokens(_documents(dataset, output_features), max(1, longest // 2), longest))
     return dataset.filter(
         lambda example: (tf.size(example["targets"]) > 0) & (tf.size(example["targets"]) < sequence_length["targets"])
     )
@@ -223,12 +223,17 @@ def prepend_mode(dataset: tf.data.Dataset, output_features: Features, mode: str)
     return prepend(dataset)
 
 
-def _text(dataset: tf.data.Dataset, output_features: Features) -> tf.data.Dataset:
-    """Documents behind each other, as all of t5's denoising objectives begin."""
-    dataset = t5.select_random_chunk(
+def _documents(dataset: tf.data.Dataset, output_features: Features) -> tf.data.Dataset:
+    """Documents, of very long ones a part, as all of t5's denoising objectives begin."""
+    return t5.select_random_chunk(
         dataset, output_features=output_features, feature_key="targets", max_length=_LONGEST_DOCUMENT
     )
-    return t5.reduce_concat_tokens(dataset, feature_key="targets", batch_size=_DOCUMENTS)
+
+
+def _text(dataset: tf.data.Dataset, output_features: Features) -> tf.data.Dataset:
+    """Documents behind each other."""
+    documents = _documents(dataset, output_features)
+    return t5.reduce_concat_tokens(documents, feature_key="targets", batch_size=_DOCUMENTS)
 
 
 # The class of each step that makes inputs and targets, and the step that stands for a class.

@@ -47,6 +47,15 @@ def test_single_words_are_masked_and_can_be_put_back() -> None:
     assert masked / words == pytest.approx(0.2, abs=0.03)
 
 
+def test_a_short_input_does_not_say_that_much_is_masked() -> None:
+    found = examples(SpanCorruption(0.2, 1.0, whole_words=True), {"inputs": 97, "targets": 60})
+    lengths = np.array([len(BYTES.encode(fill(*one))) for one in found])
+    masked = lengths - np.array([len(BYTES.encode(re.sub(r"<extra_id_\d+>", "", inputs))) for inputs, _ in found])
+    assert np.percentile(lengths, 25) < 60 < np.percentile(lengths, 75) <= lengths.max() <= 96
+    # more is masked of longer texts, which have longer inputs
+    assert np.corrcoef(lengths - masked, masked)[0, 1] > 0.3
+
+
 def test_longer_spans_hold_what_stands_between_their_words() -> None:
     found = examples(SpanCorruption(0.4, 2.0, whole_words=True), {"inputs": 97, "targets": 90})
     answers = [answer for _, targets in found for answer in re.split(r"<extra_id_\d+>", targets)[1:]]
