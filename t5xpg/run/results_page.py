@@ -80,11 +80,12 @@ def pictures(results: Results) -> dict[str, str]:
 
 def _metrics(results: Results) -> str:
     """What the run is judged by, where it predicts: the metrics of its tasks on every split, beside those of answers
-    without a model, and how they were made."""
+    without a model, and how they were made. The name of a single task, and the same decoding, are not repeated."""
     splits = _evaluations(results)
+    several = len({task for one in splits for task in one.get("metrics", {})}) > 1
     ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
     rows = [
-        [escape(f"{task} / {name}"), escape(str(one.get("split", "validation"))), cell(value)]
+        [escape(f"{task} / {name}" if several else name), escape(str(one.get("split", "validation"))), cell(value)]
         + [cell(one.get("trivial", {}).get(task, {}).get(way, {}).get(name)) for way in ways]
         + how
         for one in splits
@@ -94,7 +95,9 @@ def _metrics(results: Results) -> str:
         if isinstance(value, str | int | float)
     ]
     header = ["metric", "split", "", *(TRIVIAL[way] for way in ways), "examples", "decoding"]
-    return table(header, rows, numbers_from=2) if rows else ""
+    if len(decodings := {row[-1] for row in rows}) != 1:
+        return table(header, rows, numbers_from=2) if rows else ""
+    return f"{table(header[:-1], [row[:-1] for row in rows], numbers_from=2)}\n\nDecoding: {decodings.pop()}."
 
 
 def _evaluations(results: Results) -> list[Results]:
