@@ -220,7 +220,7 @@ def test_the_evaluation_is_shown(tmp_path: Path) -> None:
     rows = text[text.index("| evaluation |") :].split("\n\n")[0].splitlines()[2:]
     shown = {"step": "100", "split": "validation", "nats per target byte": "2.500", "target_tokens": "12,345"}
     assert rows == [f"| {name} | {value} |" for name, value in shown.items()]
-    assert "| squad / f1 | validation | 0.5 | - | not recorded |" in text
+    assert "| f1 | validation | 0.5 | - |\n\nDecoding: not recorded.\n" in text
 
 
 def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
