@@ -178,7 +178,7 @@ def try_number(number: int, folder: Path) -> str:
             name, _, value = option.partition("=")
             assert found["decoding"][name] == json.loads(value)
         page = (folder / "odd" / "README.md").read_text(encoding="utf-8")
-        assert f" | {drawn.decoding}, " in page, page
+        assert f"\nDecoding: {drawn.decoding}, " in page, page
     return f"trained {task}, {drawn.decoding}{', continued' if drawn.stopped else ''}"
 
 
