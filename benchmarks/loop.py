@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.harness import Found, Goal, Row, alternate, in_process, output_of
 from t5xpg.run.records import read_jsonl
 
-EXPERIMENT = "byt5_tiny_demo"
+EXPERIMENT = "optimizers_tiny"
 FIRST, LAST = 20, 120  # the steps between which the loop is timed; two checkpoints are saved on the way
 BARE_STEPS = 40
 OVERRIDES = (

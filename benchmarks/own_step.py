@@ -47,20 +47,20 @@ class OwnStep:
 
 
 def experiment(job: Job, dtype: str = "float32", attention_chunk_size: int | None = None) -> Experiment:
-    """The published demo with the job's sizes, packed, and the job's optimiser."""
+    """optimizers_tiny with the job's sizes, packed, and the job's optimiser."""
     model = T5Config(
         vocab_size=job.vocabulary, emb_dim=job.emb, num_heads=job.heads, head_dim=job.head_dim, mlp_dim=job.mlp,
         num_encoder_layers=job.encoder_layers, num_decoder_layers=job.decoder_layers, dtype=dtype,
         attention_chunk_size=attention_chunk_size,
     )  # fmt: skip
-    demo = config.load("byt5_tiny_demo").experiment
+    tiny = config.load("optimizers_tiny").experiment
     lengths = {"inputs": job.inputs, "targets": job.targets}
     return dataclasses.replace(
-        demo,
+        tiny,
         model=EncoderDecoderModel(model),
         optimizer=AdamW(Constant(LEARNING_RATE), b1=B1, b2=B2, epsilon=EPSILON),
         loss=LossConfig(z_loss=Z_LOSS),
         train_dataset=dataclasses.replace(
-            demo.train_dataset, task_feature_lengths=lengths, batch_size=job.batch, pack=True
+            tiny.train_dataset, task_feature_lengths=lengths, batch_size=job.batch, pack=True
         ),
     )

@@ -16,7 +16,7 @@ from t5xpg.__main__ import TUNABLES
 from t5xpg.base.phases import VARIABLE as PHASES
 from t5xpg.train.compile_cache import VARIABLE as KEPT_PROGRAMS
 
-EXPERIMENT = "byt5_tiny_demo"
+EXPERIMENT = "optimizers_tiny"
 ADAMW = "--gin_file=gin/optimizers/adamw.gin"
 MEMORY_STEPS = 120  # more than the warmup of AdamW; with two evaluations behind the first, and two checkpoints
 REPEATS = 3

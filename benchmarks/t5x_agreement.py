@@ -2,7 +2,7 @@
 
     T5X_PYTHON=/path/to/python python -m benchmarks.t5x_agreement [EXPERIMENT] [--gin.NAME=VALUE …]
 
-The experiment (byt5_tiny_demo) is trained with Adafactor and without dropout. Its first batches are those that
+The experiment (optimizers_tiny) is trained with Adafactor and without dropout. Its first batches are those that
 `make train` reads; its first parameters go to T5X as `make export FORMAT=t5x` writes them, the settings as
 `make train ENGINE=t5x` does. Prints the rows of the table in docs/interop.md; more than 1e-4 apart is an error.
 """
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
     if not python:
         sys.exit(f"T5X is {T5X_MISSING}")
     overrides = [one.removeprefix("--gin.") for one in arguments if one.startswith("--gin.")]
-    experiment = next((one for one in arguments if not one.startswith("--")), "byt5_tiny_demo")
+    experiment = next((one for one in arguments if not one.startswith("--")), "optimizers_tiny")
     agree = True
     for case, more in CASES.items():
         with tempfile.TemporaryDirectory() as scratch:

@@ -1,10 +1,10 @@
-"""Blanks of held-out text that a model of span corruption is to fill in: single words, and spans of two or three."""
+"""Blanks of held-out text that a model of span corruption is to fill in: single words, frequent ones, short spans."""
 
 import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.decoding import DecodingConfig
 
 FILE = "blanks.json"
-NUM_WINDOWS = 256  # of held-out text
-NUM_WORDS: Mapping[str, tuple[int, ...]] = {"word": (1,), "span": (2, 3)}
+NUM_WINDOWS = 1024  # of held-out text
+NUM_WORDS: Mapping[str, tuple[int, ...]] = {"word": (1,), "frequent word": (1,), "span": (2, 3)}
+FREQUENT = 100  # so many words are the most frequent ones
 _BLANK = "<extra_id_0>"
 _WORD = re.compile(r"(?<!\w)\w{2,12}(?!\w)")
 _SPARED = 4  # tokens: a text may have more of them without a word than with it
@@ -54,14 +55,20 @@ def places(text: str, words: int) -> list[tuple[int, int]]:
     return [row for row, part in parts.items() if len(part) == words and all(map(str.isalpha, part))]
 
 
-def made_of(texts: Sequence[str], words: Sequence[int]) -> list[Blank]:
+def counts_of(texts: Iterable[str], words: int) -> Counter[str]:
+    """How often each answer of so many words stands in the texts."""
+    return Counter(text[start:end] for text in texts for start, end in places(text, words))
+
+
+def made_of(texts: Sequence[str], words: Sequence[int], among: Collection[str] | None = None) -> list[Blank]:
     """A blank of each text that has one, drawn uniformly among its places by a fixed seed; no answer is that of more
-    than one text in twenty, so that always saying the same is right as rarely."""
+    than one text in twenty, so that always saying the same is right as rarely. among: the only answers that count."""
     draw, blanks = np.random.default_rng(_SEED), []
     times: Counter[str] = Counter()
     for text in texts:
-        found = [place for count in words for place in places(text, count)]
-        if possible := [place for place in found if times[text[slice(*place)]] < max(1, len(texts) // 20)]:
+        found = {place: text[slice(*place)] for count in words for place in places(text, count)}
+        kept = [place for place, answer in found.items() if among is None or answer in among]
+        if possible := [place for place in kept if times[found[place]] < max(1, len(texts) // 20)]:
             start, end = possible[draw.integers(len(possible))]
             times[text[start:end]] += 1
             blanks.append((text[:start] + _BLANK + text[end:], text[start:end]))
@@ -72,7 +79,9 @@ def measure(
     experiment: Experiment, params: Any, vocabulary: Vocabulary, held_out: Sequence[str], training: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """`scored` of what a model predicts greedily. held_out, training: `windows` of those splits."""
-    asked = {kind: made_of(held_out, words) for kind, words in NUM_WORDS.items()}
+    frequent = {answer for answer, _ in counts_of(training, 1).most_common(FREQUENT)}
+    among = {"frequent word": frequent}
+    asked = {kind: made_of(held_out, words, among.get(kind)) for kind, words in NUM_WORDS.items()}
     longest = max((len(vocabulary.encode_plain(right)) for blanks in asked.values() for _, right in blanks), default=0)
     # room for a sentinel before the answer, one behind it, and white space: what is cut off is longer than any answer
     decoding = DecodingConfig(max_decode_length=longest + 4)
@@ -88,14 +97,16 @@ def measure(
 
 
 def scored(
-    asked: Mapping[str, Sequence[Blank]], say: Callable[[Sequence[str]], Sequence[str]], training: Iterable[str]
+    asked: Mapping[str, Sequence[Blank]], say: Callable[[Sequence[str]], Sequence[str]], training: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """{"word", "span": {"exact_match", "exchanged", "unigram", "examples"}}, in %; and every blank with what was said.
+    """{kind: {"exact_match", "exchanged", "unigram", "examples"}}, in %; and every blank with what was said.
 
     say: predictions for texts. An answer is what stands behind <extra_id_0>, up to the next sentinel, without white
     space around it. "exchanged": the model is asked with the text of the example before, of the first with that of the
     last. "unigram": the answer is always the most frequent word of `training`, of spans the most frequent two words.
     """
+    counts = {words: counts_of(training, words) for words in {words[0] for words in NUM_WORDS.values()}}
+    always = {words: max(found, key=lambda answer: found[answer], default="") for words, found in counts.items()}
     numbers: dict[str, Any] = {}
     records: list[dict[str, str]] = []
     for kind, blanks in asked.items():
@@ -103,10 +114,9 @@ def scored(
             continue
         texts, right = zip(*blanks, strict=True)
         said = [predicted_spans(text).get(0, "").strip() for text in say(texts)]
-        counts = Counter(text[start:end] for text in training for start, end in places(text, NUM_WORDS[kind][0]))
-        always = max(counts, key=lambda answer: counts[answer], default="")
         # what is said depends on nothing but the text
-        answers = {"exact_match": said, "exchanged": [said[-1], *said[:-1]], "unigram": [always] * len(right)}
+        constant = [always[NUM_WORDS[kind][0]]] * len(right)
+        answers = {"exact_match": said, "exchanged": [said[-1], *said[:-1]], "unigram": constant}
         hits = {name: sum(map(str.__eq__, right, given)) for name, given in answers.items()}
         numbers[kind] = {name: 100 * count / len(right) for name, count in hits.items()} | {"examples": len(right)}
         for text, target, prediction in zip(texts, right, said, strict=True):

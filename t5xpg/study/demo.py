@@ -1,12 +1,12 @@
 """`make demo`: the whole chain of one small experiment, each part done only where it is missing."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.files import read_json
+from t5xpg.base.page import aligned
 from t5xpg.base.progress import duration
 from t5xpg.check import checks
 from t5xpg.data.vocab.sentinels import excerpt
@@ -14,6 +14,7 @@ from t5xpg.evaluate import blanks, evaluation, infer
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run import report
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.results import Record, filled_rows
 from t5xpg.train import training
 
 EXPERIMENT = "byt5_tiny_demo"
@@ -34,24 +35,20 @@ def run(loaded: LoadedConfig, path: Path) -> int:
         print(f"evaluation: up to date, in {paths.shown(directory.evaluation_json)}")
     else:
         evaluation.evaluate(loaded, path)
-    _show(read_json(directory.evaluation_json)["blanks"]["word"], read_json(filled))
+    _show(read_json(directory.evaluation_json), read_json(filled))
     report.write_report(directory, directory.report, paths.EXPERIMENTS / loaded.name / report.RESULTS_FILE)
     print(f"done in {duration(time.perf_counter() - began)}", flush=True)
     return 0
 
 
-def _show(found: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> None:
-    """Some words that the model wrote, in the texts that are most like prose, and how many it wrote right."""
+def _show(evaluated: Record, records: Sequence[Record]) -> None:
+    """Some words that the model wrote, in the texts that are most like prose, and how many blanks it filled rightly."""
 
     def prose(text: str) -> float:
         return sum(one.isalpha() or one in " ,." for one in text) / len(text)
 
-    texts = {excerpt(one["input"], CONTEXT): one for one in records if one["kind"] == "word"}
-    print("\nwords cut out of text that it has not seen: what it wrote in [brackets], and what was there:")
+    texts = {excerpt(one["input"], CONTEXT): one for one in records if one["kind"] == "frequent word"}
+    print("\nfrequent words cut out of text that it has not seen: what it wrote in [brackets], and what was there:")
     for text in sorted(texts, key=prose, reverse=True)[:NUM_SHOWN]:
         infer.print_sample(text, texts[text]["prediction"], texts[text]["target"])
-    print(
-        f"\nOf {found['examples']:,} such words it wrote {found['exact_match']:.1f}% exactly as they were, and "
-        f"{found['exchanged']:.1f}% when it was shown another text; always writing the most frequent word gives "
-        f"{found['unigram']:.1f}%.\n"
-    )
+    print("", *aligned(*filled_rows(evaluated), numbers_from=1), "", sep="\n")

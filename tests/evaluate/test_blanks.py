@@ -46,6 +46,10 @@ def test_no_answer_is_that_of_more_than_one_blank_in_twenty() -> None:
     }  # fmt: skip
 
 
+def test_only_answers_that_count_are_asked_for() -> None:
+    assert {answer for _, answer in made_of([TEXT] * 50, (1,), {"the", "und", "a"})} == {"the", "und"}
+
+
 @pytest.mark.parametrize("vocabulary", [BYTES, GOOGLE])
 def test_windows_are_the_text_that_rows_were_made_of(vocabulary: Vocabulary) -> None:
     text = vocabulary.encode("the café is closed")
