@@ -29,7 +29,6 @@ NOT_RUN = {
     "byt5_small_wikitext_gpu",
     "t5_1_1_base_c4",
     "java_csharp",
-    "nb_nn",
     "scan_length",
 }
 
