@@ -35,6 +35,7 @@ WITHOUT_EFFECT = {
     "optimizer.embedding_factor": 1.0,
     "model.config.attention_chunk_size": None,
     "model.config.relpos_bias_in_every_layer": False,
+    "model.config.relative_attention_keys": False,
     "train_dataset.feature_converter": ENC_DEC,
     "train_dataset.loss_on_targets_only": True,
     "eval_dataset.feature_converter": ENC_DEC,

@@ -19,6 +19,7 @@ from jax.nn import initializers
 from t5xpg.models.biases import ChunkedBias, WholeBias, join_queries, split_queries
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import Dense, Dropout, Initializer, named_key
+from t5xpg.models.positions import skewed
 
 
 class _Chunk(NamedTuple):
@@ -209,6 +210,8 @@ def attend_whole(
     logits = logits.astype(jnp.float32)
     if bias.position is not None:
         logits = add_shared_bias(logits, bias.position)
+    if bias.keys is not None:
+        logits = logits + skewed(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
     if bias.mask is not None:
         logits = logits + bias.mask
     # the softmax's division comes after the mixing, where there are K numbers for each query instead of S: a pass less

@@ -49,10 +49,12 @@ def with_prefix(visible: jax.Array, prefix: jax.Array | None) -> jax.Array:
 
 @dataclass(frozen=True)
 class WholeBias:
-    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; both float32."""
+    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions,
+    [H, K, Q + S - 1] by distance, or None; all float32."""
 
     mask: jax.Array | None
     position: jax.Array | None = None
+    keys: jax.Array | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,10 @@ class Pairs:
 
     def _whole(self) -> WholeBias:
         keys = self.key_tokens.shape[1]
-        position = None if self.positions is None else self.positions(self.queries, keys)
-        return WholeBias(as_bias(self.visible), position)
+        if self.positions is None:
+            return WholeBias(as_bias(self.visible))
+        position = self.positions(self.queries, keys)
+        return WholeBias(as_bias(self.visible), position, self.positions.keys_by_distance(self.queries, keys))
 
     def _by_chunks(self, size: int) -> ChunkedBias:
         number = -(-self.queries // size)

@@ -29,6 +29,8 @@ class T5Config:
         None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench ROWS=growth`).
     relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);
         else the layers of a stack share one.
+    relative_attention_keys: each bucket of relative positions has a key of each head, too, by which queries are
+        multiplied (Shaw et al. 2018, equation 4): how far a head looks can depend on what it looks for. T5 has none.
     scan_layers, remat_policy: see `layer_stack`; the same but for rounding.
 
     Raises UserError for a value that no model can have.
@@ -50,6 +52,7 @@ class T5Config:
     relative_attention_max_distance: int = 128
     attention_chunk_size: int | None = None
     relpos_bias_in_every_layer: bool = False
+    relative_attention_keys: bool = False
     scan_layers: bool = False
     remat_policy: str = "none"
 
@@ -66,8 +69,9 @@ class T5Config:
             check(is_count(getattr(self, name)), name, "a whole number of at least 1")
             check("layers" not in name or getattr(self, name) <= MOST_LAYERS, name, f"at most {MOST_LAYERS:,}")
         check(chunk is None or is_count(chunk), "attention_chunk_size", "None or a whole number of at least 1")
-        for name in ("relpos_bias_in_every_layer", "scan_layers"):
+        for name in ("relpos_bias_in_every_layer", "relative_attention_keys", "scan_layers"):
             check(isinstance(getattr(self, name), bool), name, "True or False")
+        check(chunk is None or not self.relative_attention_keys, "attention_chunk_size", "None with relative keys")
         check(0.0 <= self.dropout_rate < 1.0, "dropout_rate", "at least 0 and below 1")
         check(buckets >= 4 and buckets % 4 == 0, "relative_attention_num_buckets", "a multiple of 4 (T5 has 32)")
         # half of the buckets of one direction stand for one distance each; the rest divides what lies beyond

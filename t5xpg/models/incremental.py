@@ -16,7 +16,7 @@ head_dim, V vocab.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,9 @@ from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyL
 # "self_values" [B, N, H, T, K]. Of beams that are reordered [B, H, K, T * N] and [B, H, T * N, K], beam n's position t
 # at t * N + n, and "ancestors" [B, N, T] int32: the beam that was at t what beam n now is, or -1.
 # "by_distance": [H, S + 2T - 1] or [H, 2T - 1] float32, the bias of every distance from a last query on (of each layer,
-# where every layer has its own). "source_bias": [B, 1, 1, S] float32 of an encoder's output, or "last" [B] int32, the
-# position of a prompt's last token.
+# where every layer has its own); "keys_by_distance": [H, K, as many], where distances have keys.
+# "source_bias": [B, 1, 1, S] float32 of an encoder's output, or "last" [B] int32, the position of a prompt's last
+# token.
 Cache = dict[str, Any]
 LayerCache = dict[str, jax.Array]
 
@@ -69,7 +70,11 @@ def init_cache(
         return {"self_keys": empty((*lead, K, places)), "self_values": empty((*lead, places, K))}
 
     def by_distance(table: RelativePositionBias | None) -> LayerCache:
-        return {} if table is None else {"by_distance": table.by_distance(before + length, length)}
+        if table is None:
+            return {}
+        keys = table.keys_by_distance(before + length, length)
+        biases = {"by_distance": table.by_distance(before + length, length)}
+        return biases if keys is None else biases | {"keys_by_distance": keys}
 
     return {
         "layers": {
@@ -97,15 +102,15 @@ def decode_step(
         B, N, _ = cache["ancestors"].shape
         themselves = jnp.broadcast_to(jnp.arange(N, dtype=jnp.int32)[:, None], (B, N, 1))
         cache = cache | {"ancestors": lax.dynamic_update_slice_in_dim(cache["ancestors"], themselves, step, axis=2)}
-    shared = _biases(cache, cache["by_distance"], step) if "by_distance" in cache else None
+    shared = _positions(cache, cache, step) if "by_distance" in cache else None
     # one query with a source of its own goes without an axis for it: with one XLA adds up in another order
     has_axis = several or isinstance(decoder, DecoderOnly)
     x = embed(tokens[:, None] if has_axis and not several else tokens, decoder.dtype)
     layers = {}
     for name, layer in decoder.named_layers():
         of_layer = cache["layers"][name]
-        biases = _biases(cache, of_layer["by_distance"], step) if shared is None else shared
-        x, layers[name] = _layer_step(layer, x, of_layer, step, *biases)
+        positions = _positions(cache, of_layer, step) if shared is None else shared
+        x, layers[name] = _layer_step(layer, x, of_layer, step, positions)
     logits = decoder.to_logits(embed, decoder.decoder_norm(x))
     return logits[:, 0] if has_axis and not several else logits, cache | {"layers": layers}
 
@@ -115,27 +120,40 @@ def reorder(cache: Cache, parents: jax.Array) -> Cache:
     return cache | {"ancestors": jnp.take_along_axis(cache["ancestors"], parents[..., None], axis=1, mode="clip")}
 
 
-def _biases(cache: Cache, by_distance: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of the query at `step` with the source's keys, [B, 1 or H, 1, S], and its own, [1 or B, H, 1 or N, T or T * N].
+class _Positions(NamedTuple):
+    """Of one query: its biases with the source's keys, [B, 1 or H, 1, S], and its own, [1 or B, H, 1 or N, T or T * N];
+    where positions have keys, what is added to the source's keys, [B, H, K, S], and its own, [H, K, T or T * N]."""
 
-    A prompt's last token is not of its source: it comes as step 0.
-    """
+    source_bias: jax.Array
+    own_bias: jax.Array
+    source_keys: jax.Array | None = None
+    own_keys: jax.Array | None = None
+
+
+def _positions(cache: Cache, tables: LayerCache, step: jax.Array) -> _Positions:
+    """Of the query at `step`. tables: those by distance. A prompt's last token is not of its source: it is step 0."""
     layer, ancestors = next(iter(cache["layers"].values())), cache.get("ancestors")
+    by_distance, keys = tables["by_distance"], tables.get("keys_by_distance")
     T = layer["self_keys"].shape[-1] if ancestors is None else ancestors.shape[-1]
     here = by_distance.shape[-1] - T  # of distance 0
     positions = jnp.arange(T, dtype=jnp.int32)
     own = lax.dynamic_slice_in_dim(by_distance, here - step, T, axis=1)[None, :, None]
+    own_keys = None if keys is None else lax.dynamic_slice_in_dim(keys, here - step, T, axis=-1)
     if ancestors is None:
         own = own + as_bias(positions <= step)
     else:
         B, N, _ = ancestors.shape
         visible = as_bias(ancestors[..., None] == jnp.arange(N, dtype=jnp.int32)).reshape(B, 1, N, T * N)
         own = jnp.repeat(own, N, axis=-1) + visible
+        own_keys = None if own_keys is None else jnp.repeat(own_keys, N, axis=-1)
     if "source_bias" in cache:
-        return cache["source_bias"], own
+        return _Positions(cache["source_bias"], own, None, own_keys)
     last, positions = cache["last"][:, None], jnp.arange(layer["source_keys"].shape[-1], dtype=jnp.int32)
-    near = jnp.take(by_distance, here - jnp.maximum(last + step - positions, 0), axis=1, mode="clip")
-    return (jnp.swapaxes(near, 0, 1) + as_bias(positions < last)[:, None])[:, :, None], own
+    places = here - jnp.maximum(last + step - positions, 0)
+    near = jnp.take(by_distance, places, axis=1, mode="clip")
+    source = (jnp.swapaxes(near, 0, 1) + as_bias(positions < last)[:, None])[:, :, None]
+    source_keys = None if keys is None else jnp.moveaxis(jnp.take(keys, places, axis=2, mode="clip"), 2, 0)
+    return _Positions(source, own, source_keys, own_keys)
 
 
 def _layer_step(
@@ -143,8 +161,7 @@ def _layer_step(
     x: jax.Array,
     cache: LayerCache,
     step: jax.Array,
-    source_bias: jax.Array,
-    own_bias: jax.Array,
+    positions: _Positions,
 ) -> tuple[jax.Array, LayerCache]:
     """x [B, N, D] or [B, D] -> the same, and the layer's cache with this position in it."""
     y = layer.pre_self_attention_layer_norm(x)
@@ -157,7 +174,8 @@ def _layer_step(
         key, value = key.reshape(shape)[..., None], value.reshape(shape)[..., None, :]
     keys = lax.dynamic_update_slice_in_dim(keys, key, place, axis=-1)
     values = lax.dynamic_update_slice_in_dim(values, value, place, axis=-2)
-    source, own = (cache["source_keys"], cache["source_values"], source_bias), (keys, values, own_bias)
+    source = _moved(cache["source_keys"], positions.source_keys), cache["source_values"], positions.source_bias
+    own = _moved(keys, positions.own_keys), values, positions.own_bias
     if isinstance(layer, DecoderLayer):
         x = x + _attend(layer.self_attention, y, own)
         x = x + _attend(layer.encoder_decoder_attention, layer.pre_cross_attention_layer_norm(x), source)
@@ -165,6 +183,11 @@ def _layer_step(
         x = x + _attend(layer.self_attention, y, source, own)
     x = feed_forward(x, layer.pre_mlp_layer_norm, layer.mlp, OFF)
     return x, cache | {"self_keys": keys, "self_values": values}
+
+
+def _moved(keys: jax.Array, by: jax.Array | None) -> jax.Array:
+    """Keys with those of their positions: a query's product with both is that with the sum."""
+    return keys if by is None else keys.astype(jnp.float32) + by
 
 
 def _attend(attention: Attention, x: jax.Array, *sources: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:

@@ -117,7 +117,8 @@ class LayerFlops:
     def self_attention_and_mlp(self, length: int) -> int:
         """Of a layer of an encoder, or of a decoder without cross attention."""
         mlp = 2 * self.config.emb_dim * self.config.mlp_dim * (len(self.config.mlp_activations) + 1)
-        return length * (4 * self.projection + mlp) + length * length * self.pair
+        distances = (2 * length - 1) * self.pair // 2 if self.config.relative_attention_keys else 0
+        return length * (4 * self.projection + mlp + distances) + length * length * self.pair
 
     def cross_attention(self, queries: int, keys: int) -> int:
         return (2 * queries + 2 * keys) * self.projection + queries * keys * self.pair

@@ -1,4 +1,4 @@
-"""T5's relative positions: a bias of attention logits for every bucket of distances."""
+"""T5's relative positions: a bias of attention logits for every bucket of distances; and Shaw's, keys of them."""
 
 import math
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.layers import Initializer, named_key, parameter
 
 _position_init: Initializer = initializers.variance_scaling(1.0, "fan_avg", "uniform")
+_key_init: Initializer = initializers.normal(1.0)
 
 
 def relative_position_bucket(
@@ -40,12 +41,13 @@ def relative_position_bucket(
 
 @dataclass(frozen=True)
 class PositionTable:
-    """The bias of every bucket, [H, buckets] float32, and how distances fall into buckets."""
+    """The bias of every bucket, [H, buckets] float32, its keys [H, K, buckets], and how distances fall into buckets."""
 
     table: jax.Array
     bidirectional: bool
     num_buckets: int
     max_distance: int
+    keys: jax.Array | None = None
 
     def __call__(self, queries: int, keys: int) -> jax.Array:
         """[1, H, queries, keys] float32."""
@@ -53,11 +55,20 @@ class PositionTable:
 
     def by_distance(self, queries: int, keys: int) -> jax.Array:
         """[H, queries + keys - 1] float32: the bias of every distance, from the last query to the first key on."""
+        return jnp.dot(self.table, self._one_hot(queries, keys), precision=lax.Precision.HIGHEST)
+
+    def keys_by_distance(self, queries: int, keys: int) -> jax.Array | None:
+        """[H, K, queries + keys - 1] float32: the key of every distance; None where there are none."""
+        if self.keys is None:
+            return None
+        return jnp.dot(self.keys, self._one_hot(queries, keys), precision=lax.Precision.HIGHEST)
+
+    def _one_hot(self, queries: int, keys: int) -> jax.Array:
+        """[buckets, queries + keys - 1] float32: which bucket a distance falls into."""
         # key - query in [-(queries-1), keys-1]
         distances = np.arange(-(queries - 1), keys, dtype=np.int32)
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
-        one_hot = jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
-        return jnp.dot(self.table, one_hot, precision=lax.Precision.HIGHEST)
+        return jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
 
 
 class RelativePositionBias(nnx.Module):
@@ -69,6 +80,9 @@ class RelativePositionBias(nnx.Module):
         self.max_distance = config.relative_attention_max_distance
         shape, axes = (config.num_heads, self.num_buckets), ("heads", "relpos_buckets")
         self.rel_embedding = parameter(named_key(key, "rel_embedding"), _position_init, shape, axes)
+        keys, key_axes = (config.num_heads, config.head_dim, self.num_buckets), ("heads", "kv", "relpos_buckets")
+        has_keys = config.relative_attention_keys
+        self.rel_keys = parameter(named_key(key, "rel_keys"), _key_init, keys, key_axes) if has_keys else None
 
     def __call__(self, queries: int, keys: int) -> jax.Array:
         return self._table(self.bidirectional)(queries, keys)
@@ -76,12 +90,16 @@ class RelativePositionBias(nnx.Module):
     def by_distance(self, queries: int, keys: int) -> jax.Array:
         return self._table(self.bidirectional).by_distance(queries, keys)
 
+    def keys_by_distance(self, queries: int, keys: int) -> jax.Array | None:
+        return self._table(self.bidirectional).keys_by_distance(queries, keys)
+
     def in_both_directions(self) -> PositionTable:
         """Its numbers, read as those of an encoder."""
         return self._table(bidirectional=True)
 
     def _table(self, bidirectional: bool) -> PositionTable:
-        return PositionTable(self.rel_embedding[...], bidirectional, self.num_buckets, self.max_distance)
+        keys = None if self.rel_keys is None else self.rel_keys[...]
+        return PositionTable(self.rel_embedding[...], bidirectional, self.num_buckets, self.max_distance, keys)
 
 
 def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
@@ -93,6 +111,19 @@ def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
     heads, count = by_distance.shape
     assert count == queries + keys - 1
     padded = jnp.pad(by_distance, ((0, 0), (0, 1)))
-    repeated = jnp.broadcast_to(padded[:, None, :], (heads, queries, count + 1)).reshape(heads, queries * (count + 1))
-    skewed = repeated[:, : queries * count].reshape(heads, queries, count)
-    return skewed[:, :, queries - 1 :]
+    return _shifted(jnp.broadcast_to(padded[:, None, :], (heads, queries, count + 1)))
+
+
+def skewed(by_distance: jax.Array) -> jax.Array:
+    """`toeplitz` of queries that have numbers of their own: [..., queries, queries + keys - 1] -> [..., queries, keys].
+
+    The shift of Transformer-XL (Dai et al. 2019, appendix B).
+    """
+    return _shifted(jnp.pad(by_distance, [(0, 0)] * (by_distance.ndim - 1) + [(0, 1)]))
+
+
+def _shifted(rows: jax.Array) -> jax.Array:
+    """[..., queries, count + 1], the last column unused -> [..., queries, keys], each row one further than the last."""
+    *lead, queries, wide = rows.shape
+    flat = rows.reshape(*lead, queries * wide)[..., : queries * (wide - 1)]
+    return flat.reshape(*lead, queries, wide - 1)[..., queries - 1 :]

@@ -20,9 +20,9 @@ LENGTHS = (9, 4, 1, 0)  # of the inputs
 
 
 @functools.cache
-def params(kind: type) -> Any:
+def params(kind: type, **more: Any) -> Any:
     """Parameters whose position biases matter."""
-    made = kind(T5Config(**SIZES)).init(jax.random.key(2))
+    made = kind(T5Config(**SIZES, **more)).init(jax.random.key(2))
     made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
     return made
 
@@ -51,22 +51,22 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance", "converter", "beams", "reordered"),
+    ("dtype", "tolerance", "converter", "beams", "reordered", "more"),
     [
-        ("float32", 2e-5, ENC_DEC, None, False),
-        ("float32", 2e-5, ENC_DEC, N, False),
-        ("float32", 2e-5, ENC_DEC, N, True),
-        ("bfloat16", 0.1, ENC_DEC, N, True),
-        ("float32", 2e-5, LM, None, False),
-        ("float32", 2e-5, PREFIX_LM, N, False),
-        ("float32", 2e-5, PREFIX_LM, N, True),
-        ("bfloat16", 0.1, LM, N, True),
+        ("float32", 2e-5, ENC_DEC, None, False, {}),
+        ("float32", 2e-5, ENC_DEC, N, False, {}),
+        ("float32", 2e-5, ENC_DEC, N, True, {"relative_attention_keys": True}),
+        ("bfloat16", 0.1, ENC_DEC, N, True, {}),
+        ("float32", 2e-5, LM, None, False, {}),
+        ("float32", 2e-5, PREFIX_LM, N, False, {"relative_attention_keys": True}),
+        ("float32", 2e-5, PREFIX_LM, N, True, {}),
+        ("bfloat16", 0.1, LM, N, True, {}),
     ],
 )
-def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered) -> None:
+def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered, more) -> None:
     """Where beams are reordered, each continues another one at random, several the same."""
     kind = EncoderDecoderModel if converter == ENC_DEC else DecoderOnlyModel
-    model = kind(T5Config(**SIZES, dtype=dtype))
+    model, parameters = kind(T5Config(**SIZES, dtype=dtype, **more)), params(kind, **more)
     decodable = model.for_decoding(converter)
     rng = np.random.default_rng(1)
     inputs = prompts()
@@ -75,13 +75,13 @@ def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, 
     full, decode_step = jax.jit(model.logits), jax.jit(decodable.decode_step)
     # rows: three at a time do not divide four, and the largest part that does is taken
     init = functools.partial(decodable.init_cache, max_decode_length=T, rows=3, beams=beams, reordered=reordered)
-    cache = jax.jit(init)(params(kind), jnp.asarray(inputs))
+    cache = jax.jit(init)(parameters, jnp.asarray(inputs))
     tokens = np.repeat(np.asarray(decodable.first_tokens(jnp.asarray(inputs)))[:, None], count, axis=1)
     for step in range(T):
         given = jnp.asarray(tokens if beams else tokens[:, 0])
-        logits, cache = decode_step(params(kind), cache, given, jnp.int32(step))
+        logits, cache = decode_step(parameters, cache, given, jnp.int32(step))
         batch = full_batch(np.repeat(inputs, count, 0), chosen.reshape(-1, T)[:, :step], converter)
-        expected = np.asarray(full(params(kind), batch))
+        expected = np.asarray(full(parameters, batch))
         expected = expected.reshape(B, count, *expected.shape[1:])
         for row, length in enumerate(LENGTHS):
             found = np.asarray(logits)[row].reshape(count, -1)

@@ -62,8 +62,8 @@ def converted(tree: Any, like: Any) -> Any:
 
 
 @functools.cache
-def plain(kind: type, packed: bool, own_tables: bool) -> tuple[Any, Any, Any]:
-    model = settings(kind, relpos_bias_in_every_layer=own_tables)
+def plain(kind: type, packed: bool, own_tables: bool, keys: bool) -> tuple[Any, Any, Any]:
+    model = settings(kind, relpos_bias_in_every_layer=own_tables, relative_attention_keys=keys)
     params = jax.jit(model.init)(jax.random.key(0))
     batch = packed_batch() if packed else unpacked(packed_batch())
     return params, batch, results(model, params, batch)
@@ -79,12 +79,14 @@ SCAN = {"scan_layers": True}
         (EncoderDecoderModel, True, True, SCAN | {"remat_policy": "full", "attention_chunk_size": 2}),
         (EncoderDecoderModel, True, True, {"remat_policy": "full"}),
         (EncoderDecoderModel, False, False, SCAN),
+        (SharedEncoderDecoderModel, True, True, SCAN | {"relative_attention_keys": True}),
     ],
     ids=str,
 )
 def test_the_numbers_are_those_of_plain_layers(kind, packed, own_tables, more) -> None:
     """Of logits and of every gradient; dropout has the same keys."""
-    params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables)
+    keys = more.get("relative_attention_keys", False)
+    params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables, keys)
     model = settings(kind, relpos_bias_in_every_layer=own_tables, **more)
     logits, gradients = results(model, converted(params, model.abstract_params()), batch)
     scale = float(jnp.max(jnp.abs(expected)))

@@ -1,5 +1,6 @@
 """Each layer against a small NumPy reference in float64."""
 
+import dataclasses
 import math
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.biases import WholeBias, as_bias, visible_keys
+from t5xpg.models.biases import Pairs, WholeBias, as_bias, visible_keys
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, Mlp, RMSNorm, named_key
 from t5xpg.models.positions import RelativePositionBias, relative_position_bucket
@@ -118,6 +119,24 @@ def test_attention_is_unscaled_and_masked():
     keys, values = layer.project_keys_values(jnp.asarray(memory))
     again = layer(jnp.asarray(x), keys, values, bias, OFF)
     np.testing.assert_allclose(again, got, atol=1e-6)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_keys_of_relative_positions_are_added_to_the_keys(bidirectional):
+    """Shaw et al. 2018, equation 4: a logit is the query's product with its key and with that of the distance."""
+    config = dataclasses.replace(
+        CONFIG, relative_attention_keys=True, relative_attention_num_buckets=8, relative_attention_max_distance=6
+    )
+    layer, positions = Attention(KEY, config), RelativePositionBias(KEY, config, bidirectional)
+    x, memory = normal(2, 9, 6), normal(2, 9, 6, seed=1)
+    pairs = Pairs(9, jnp.ones((2, 9), jnp.int32), None, None, is_causal=not bidirectional, positions=positions)
+    got = layer(jnp.asarray(x), *layer.project_keys_values(jnp.asarray(memory)), pairs.bias(None), OFF)
+    buckets = relative_position_bucket(np.arange(9)[None] - np.arange(9)[:, None], bidirectional, 8, 6)
+    queries = (x.astype(np.float64) @ np.asarray(layer.query.kernel[...])).reshape(2, 9, 2, 5)
+    keys = np.asarray(positions.rel_keys[...], np.float64)[..., buckets]  # [H, K, Q, S]
+    bias = np.einsum("bqhk,hkqs->bhqs", queries, keys) + np.asarray(positions.rel_embedding[...])[:, buckets]
+    hidden = 0.0 if bidirectional else np.where(np.tril(np.ones((9, 9))) > 0, 0.0, -1e10)
+    np.testing.assert_allclose(got, reference_attention(layer, x, memory, bias + hidden), atol=5e-5)
 
 
 def gelu(x: np.ndarray) -> np.ndarray:

@@ -46,6 +46,8 @@ def feed_forward_proj(config: T5Config) -> str:
 
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
     """The config.json of the same model for transformers (padding 0, with which decoding starts)."""
+    if config.relative_attention_keys:
+        raise UserError("transformers' T5 has no keys of relative positions (relative_attention_keys).")
     model_type = "umt5" if config.relpos_bias_in_every_layer else "t5"
     found = {
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
