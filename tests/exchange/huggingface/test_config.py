@@ -19,6 +19,11 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 SMALL: dict[str, Any] = {"d_model": 16, "d_kv": 4, "d_ff": 20, "num_heads": 4, "num_layers": 2, "vocab_size": 48}
 
 
+def test_keys_of_relative_positions_are_refused() -> None:
+    with pytest.raises(UserError, match="transformers' T5 has no keys of relative positions"):
+        config_to_transformers(T5Config(vocab_size=99, relative_attention_keys=True))
+
+
 @pytest.mark.parametrize(
     "settings",
     [
