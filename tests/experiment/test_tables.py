@@ -13,7 +13,8 @@ from tests.workplace import Workplace, program_of
 
 SMALL = [
     "TRAIN_STEPS=2", "WARMUP_STEPS=1", "EVAL_PERIOD=2", "EVAL_STEPS=1", "INFER_EVAL_PERIOD=2", "INFER_EVAL_STEPS=1",
-    "BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 48}", "needs.Data.sha256=None",
+    "BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 48}", "LENGTH_BUCKETS=(16, 64)",
+    "needs.Data.sha256=None",
     "decoding.DecodingConfig.max_decode_length=8", "encoder_decoder.T5Config.emb_dim=32",
     "encoder_decoder.T5Config.num_encoder_layers=1", "encoder_decoder.T5Config.num_decoder_layers=1",
 ]  # fmt: skip

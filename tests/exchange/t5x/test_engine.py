@@ -58,7 +58,7 @@ def test_t5x_is_given_the_experiment(t5x: Path, capsys: pytest.CaptureFixture[st
     assert engine.train(loaded("NOISE_DENSITY=0.3"), t5x) == 0
     called = json.loads((t5x / "called.json").read_text())
     assert called["flags"] == {"gin_search_paths": str(paths.REPOSITORY), "gin_file": "gin/engines/t5x.gin"}
-    objective = {"noise_density": 0.3, "mean_noise_span_length": 20.0}
+    objective = {"noise_density": 0.3, "mean_noise_span_length": 1.0, "whole_words": True}
     assert json.loads(called["environment"]["T5XPG_ENGINE_OBJECTIVE"]) == objective
     assert called["environment"]["T5XPG_DATA_DIR"] == str(paths.data_directory())
     said = capsys.readouterr().out.splitlines()
