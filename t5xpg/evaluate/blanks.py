@@ -62,13 +62,13 @@ def counts_of(texts: Iterable[str], words: int) -> Counter[str]:
 
 def made_of(texts: Sequence[str], words: Sequence[int], among: Collection[str] | None = None) -> list[Blank]:
     """A blank of each text that has one, drawn uniformly among its places by a fixed seed; no answer is that of more
-    than one text in twenty, so that always saying the same is right as rarely. among: the only answers that count."""
+    than one text in 25, so that always saying the same is right as rarely. among: the only answers that count."""
     draw, blanks = np.random.default_rng(_SEED), []
     times: Counter[str] = Counter()
     for text in texts:
         found = {place: text[slice(*place)] for count in words for place in places(text, count)}
         kept = [place for place, answer in found.items() if among is None or answer in among]
-        if possible := [place for place in kept if times[found[place]] < max(1, len(texts) // 20)]:
+        if possible := [place for place in kept if times[found[place]] < max(1, len(texts) // 25)]:
             start, end = possible[draw.integers(len(possible))]
             times[text[start:end]] += 1
             blanks.append((text[:start] + _BLANK + text[end:], text[start:end]))
