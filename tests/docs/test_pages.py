@@ -28,7 +28,6 @@ NOT_RUN = {
     "norwegian_t5",
     "byt5_small_wikitext_gpu",
     "t5_1_1_base_c4",
-    "scan_length",
 }
 
 
