@@ -22,6 +22,7 @@ def test_parameters_made_one_by_one_are_those_of_one_program(tied: bool) -> None
         "encoder_decoder.T5Config.num_decoder_layers=2",
         f"encoder_decoder.T5Config.logits_via_embedding={tied}",
         "RANDOM_SEED=3",
+        "EMA_DECAY=None",
     ]
     experiment = config.load(str(Path(EXPERIMENTS) / "byt5_tiny_demo" / "byt5_tiny_demo.gin"), overrides).experiment
     built = assembly.assemble(experiment)

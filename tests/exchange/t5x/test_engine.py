@@ -50,7 +50,7 @@ def t5x(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def loaded(*overrides: str) -> config.LoadedConfig:
-    return config.load("byt5_tiny_demo", overrides, ["gin/optimizers/adafactor.gin"])
+    return config.load("byt5_tiny_demo", ["EMA_DECAY=None", *overrides], ["gin/optimizers/adafactor.gin"])
 
 
 @pytest.mark.process

@@ -16,7 +16,7 @@ ADAFACTOR = ["gin/optimizers/adafactor.gin"]
 
 
 def experiment(*overrides: str, name: str = "byt5_tiny_demo", adafactor: bool = True) -> Experiment:
-    return config.load(name, overrides, ADAFACTOR if adafactor else []).experiment
+    return config.load(name, ["EMA_DECAY=None", *overrides], ADAFACTOR if adafactor else []).experiment
 
 
 def test_every_macro_of_the_fragment_is_said_and_no_other() -> None:
