@@ -1,0 +1,199 @@
+"""`make site`: a static site of the experiments, their runs and the documentation, made of records alone.
+
+It opens from file://, fetches nothing, and can be read without JavaScript, which adds charts to look into (uPlot, in
+`static/` with its licence; 50 kB without dependencies, where the others bring D3 with them) and comparisons.
+"""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from t5xpg.base import environment, paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import directory_atomically, read_json, write_text
+from t5xpg.base.page import cell, decimals
+from t5xpg.run.report import README_FILE, RESULTS_FILE
+from t5xpg.site import lineage
+from t5xpg.site.markup import differences, html_of
+from t5xpg.site.records import Shown, Trained, experiments
+from t5xpg.study.kinds import KINDS
+
+PARTS = Path(__file__).parent
+MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
+_DOCUMENTS = (README_FILE, "docs/*.md", "experiments/*/README.md")
+_SPARK = (120, 28)
+
+
+def build(folder: Path) -> Path:
+    """Write the site into a folder, aside and then in place of what was there; returns its first page.
+
+    Raises UserError for a folder that holds other things than a site.
+    """
+    if folder.exists() and not (folder / MARK).exists():
+        if not folder.is_dir() or any(folder.iterdir()):
+            raise UserError(f"{folder} holds other things than a site. Name another folder with OUTPUT=…")
+        folder.rmdir()
+    shown = experiments()
+    with directory_atomically(folder) as new:
+        (new / MARK).touch()
+        shutil.copytree(PARTS / "static", new / "static")
+        Site(new, shown).write()
+    return folder / "index.html"
+
+
+class Site:
+    """The pages of some experiments, below the folder `folder`."""
+
+    def __init__(self, folder: Path, shown: Sequence[Shown]) -> None:
+        self.folder, self.shown = folder, shown
+        self.documents = sorted(
+            path.relative_to(paths.REPOSITORY) for pattern in _DOCUMENTS for path in paths.REPOSITORY.glob(pattern)
+        )
+        self.environment = Environment(
+            loader=FileSystemLoader(PARTS / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self.environment.globals.update(
+            cell=cell, decimals=decimals, differences=differences, spark=spark, git=environment.git_state()
+        )
+
+    def write(self) -> None:
+        """Write all pages and the data of the runs."""
+        self._page("index.html", "index.html", shown=self.shown)
+        self._page("compare.html", "compare.html", runs=list(self.compared()))
+        self._page("lineage.html", "lineage.html", chains=[lineage.of(one) for one in self.shown if one.published])
+        self._page("benchmarks.html", "benchmarks.html", history=lineage.benchmarks())
+        for one in self.shown:
+            self._experiment(one)
+        for run in self.compared():
+            self._data(run)
+        for document in self.documents:
+            if document.parts[0] != "experiments":
+                text = (paths.REPOSITORY / document).read_text(encoding="utf-8")
+                self._page("document.html", address(document), title=document.name, text=self._html(text, document))
+
+    def compared(self) -> Iterator[Mapping[str, Any]]:
+        """All that one chart can show: runs, and the recipes of sweeps, whose seeds are a band."""
+        for one in self.shown:
+            for run in one.runs:
+                yield run.shown()
+            for entry in (one.board or {}).get("final", ()):
+                yield recipe(one.name, entry)
+
+    def _experiment(self, shown: Shown) -> None:
+        document = Path("experiments") / shown.name / README_FILE
+        before, _, after = shown.text.partition("\n## ")
+        prose = "\n\n".join(part for part in before.split("\n\n")[1:] if not part.startswith("**"))
+        text = f"{prose}\n\n## {after}" if after else prose
+        page = PurePosixPath(address(document))
+        for picture in shown.folder.glob("*.svg"):
+            self._copy(picture, page.parent / picture.name)
+        for run in shown.runs:
+            self._text(f"data/{run.id}.json", json.dumps(run.results, ensure_ascii=False, indent=1))
+        ids = [run["id"] for run in self.compared() if run["experiment"] == shown.name]
+        values = {"text": self._html(text, document), "ids": ids}
+        self._page("experiment.html", str(page), title=shown.name, shown=shown, **values)
+
+    def _data(self, run: Mapping[str, Any]) -> None:
+        text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
+        self._text(f"data/{run['id']}.csv", table(run["curves"]))
+
+    def _html(self, text: str, document: Path) -> Markup:
+        return html_of(text, lambda target: self._link(target, document))
+
+    def _link(self, target: str, document: Path) -> str:
+        """Where a link of a document leads on the site: to a page, a copy of a file of the repository, or as it was."""
+        if "://" in target or target.startswith(("#", "mailto:")):
+            return target
+        place, hash_, anchor = target.partition("#")
+        try:
+            file = (paths.REPOSITORY / document.parent / place).resolve().relative_to(paths.REPOSITORY)
+        except ValueError:
+            return target
+        if file.suffix == ".svg" or not (paths.REPOSITORY / file).is_file():
+            if (paths.REPOSITORY / file).is_file() and file.parts[0] != "experiments":
+                self._copy(paths.REPOSITORY / file, PurePosixPath(file.as_posix()))
+            return target
+        if file not in self.documents:
+            self._source(file)
+        up = "../" * (len(PurePosixPath(address(document)).parts) - 1)
+        return f"{up}{address(file)}{hash_}{anchor}"
+
+    def _source(self, file: Path) -> None:
+        """A file of the repository, as text."""
+        if not (self.folder / address(file)).exists():
+            text = (paths.REPOSITORY / file).read_text(encoding="utf-8", errors="replace")
+            self._page("source.html", address(file), title=str(file), source=text)
+
+    def _page(self, template: str, place: str, **values: Any) -> None:
+        root = "../" * (len(PurePosixPath(place).parts) - 1)
+        html = self.environment.get_template(template).render(root=root, **values)
+        self._text(place, html)
+
+    def _text(self, place: str, text: str) -> None:
+        (self.folder / place).parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / place, text)
+
+    def _copy(self, file: Path, place: PurePosixPath) -> None:
+        (self.folder / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, self.folder / place)
+
+
+def address(file: Path) -> str:
+    """Where a file of the repository stands on the site, from its root."""
+    if file.name == README_FILE and len(file.parts) > 1:
+        return (file.parent / "index.html").as_posix()
+    return (file.with_suffix(".html") if file.suffix == ".md" else Path("source") / f"{file}.html").as_posix()
+
+
+def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe of a sweep as one run: at each step the mean over its seeds, and their band."""
+    curves = {}
+    for measure in dict.fromkeys(name for seed in entry["curves"].values() for name in seed if name != "step"):
+        columns = [dict(zip(seed["step"], seed[measure], strict=True)) for seed in entry["curves"].values()]
+        steps = sorted(set.intersection(*(set(column) for column in columns)))
+        rows = [[column[step] for column in columns] for step in steps]
+        means = [None if None in row else sum(row) / len(row) for row in rows]
+        low, high = ([None if None in row else end(row) for row in rows] for end in (min, max))
+        curves[f"validation: {measure.replace('_', ' ').replace('per byte', 'per target byte')}"] = [
+            steps, means, low, high,
+        ]  # fmt: skip
+    tokens = entry.get("target_tokens_per_step")
+    totals = {"steps": entry["steps"], "tokens": tokens and tokens * entry["steps"], "flops": None, "seconds": None}
+    settings = {"gin_file": entry.get("gin_file"), "candidate": entry.get("candidate"), "seeds": len(entry["seeds"])}
+    facts = {"experiment": experiment, "parameters": None, "published": True}
+    name = f"{experiment}-{entry['recipe']}"
+    return {"id": name, **facts, "totals": totals, "curves": curves, "circumstances": {"gin": settings}}
+
+
+def table(curves: Mapping[str, Sequence[Sequence[float | None]]]) -> str:
+    """Curves as CSV: a line for each point, "curve,step,value"."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["curve", "step", "value"])
+    for name, (steps, values, *_) in curves.items():
+        writer.writerows([name, step, value] for step, value in zip(steps, values, strict=True))
+    return text.getvalue()
+
+
+def spark(run: Trained | None) -> Markup:
+    """A small curve of the validation loss, without its first value; "" without a run."""
+    if run is None:
+        return Markup("")
+    steps, losses = next(iter(run.curves.values()))
+    points = [(x, y) for x, y in zip(steps, losses, strict=True) if x and y is not None]
+    if len(points) < 2:  # noqa: PLR2004
+        return Markup("")
+    width, height = _SPARK
+    last, low, high = points[-1][0], min(y for _, y in points), max(y for _, y in points)
+    scaled = " ".join(f"{width * x / last:.1f},{2 + (height - 4) * (high - y) / (high - low or 1):.1f}" for x, y in points)
+    return Markup('<svg class="spark" viewBox="0 0 {} {}" aria-hidden="true"><polyline points="{}"/></svg>').format(
+        width, height, scaled
+    )

@@ -1,0 +1,113 @@
+"""Where numbers come from: text, vocabulary, cache, run, checkpoint, export, each with its digest; and of `make bench`
+what was measured before."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t5xpg.base import paths
+from t5xpg.base.environment import output_of
+from t5xpg.base.files import json_object_if_any, sha256_of_file
+from t5xpg.run.directory import RunDirectory
+from t5xpg.site.records import Shown
+
+SAME, STALE, ABSENT = "same here", "changed here", "not here"
+_BENCH = "bench/results.json"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One thing that a number rests on. digest: hex, or "" where none is recorded. state: beside what this machine has;
+    "" where that is not asked. A link is stale where it changed, or one before it."""
+
+    what: str
+    name: str
+    digest: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """From the text to the export of an experiment's published run."""
+
+    experiment: str
+    links: Sequence[Link]
+
+    @property
+    def stale_from(self) -> str | None:
+        """What changed first on this machine since publication; None where nothing did."""
+        return next((link.what for link in self.links if link.state == STALE), None)
+
+
+def of(shown: Shown) -> Chain:
+    """The chain of an experiment that has published a run."""
+    assert shown.published is not None
+    results = shown.published.results
+    links = [*_text(results), *_vocabulary(results), *_cache(results)]
+    git, run = results.get("git") or {}, RunDirectory(paths.runs_directory() / shown.name)
+    batches = (results.get("batches") or {}).get("sha256") or [""]
+    links.append(Link("run", f"{results['steps']:,} updates of commit {str(git.get('commit'))[:12]}", batches[-1]))
+    return Chain(shown.name, [*links, *_checkpoints(run, batches[-1]), *_exports(run)])
+
+
+def _text(results: Mapping[str, Any]) -> Iterator[Link]:
+    data = results["identity"].get("data") or {}
+    name = data.get("dataset")
+    found = json_object_if_any(paths.data_directory() / str(name) / "manifest.json").get("splits", {})
+    for split, digest in (data.get("sha256") or {}).items():
+        here = found.get(split, {}).get("sha256")
+        state = ABSENT if here is None else SAME if here == digest else STALE
+        yield Link("text", f"{name}, {split}", digest, state)
+
+
+def _vocabulary(results: Mapping[str, Any]) -> Iterator[Link]:
+    vocabulary = results["identity"].get("vocabulary") or {}
+    digest = vocabulary.get("model_sha256", "")
+    name = f"{vocabulary.get('kind')}, {vocabulary.get('size')} pieces"
+    folder = paths.data_directory() / str((results["identity"].get("data") or {}).get("dataset")) / "vocabularies"
+    here = {sha256_of_file(path) for path in folder.glob("**/*.model")} if digest else set()
+    yield Link("vocabulary", name, digest, "" if not digest else SAME if digest in here else STALE if here else ABSENT)
+
+
+def _cache(results: Mapping[str, Any]) -> Iterator[Link]:
+    if cache := results["identity"].get("cache"):
+        text = json.dumps(cache, sort_keys=True)
+        yield Link("cache", str(cache.get("task", "of several tasks")), hashlib.sha256(text.encode()).hexdigest())
+
+
+def _checkpoints(run: RunDirectory, batches: str) -> Iterator[Link]:
+    """Those of this machine's run of the same name."""
+    for folder in sorted(run.checkpoints.glob("[0-9]*"), key=lambda path: int(path.name) if path.name.isdigit() else 0):
+        if (sums := folder / "SHA256SUMS").exists():
+            yield Link("checkpoint", f"after {int(folder.name):,} updates, runs/{run.path.name}", sha256_of_file(sums))
+
+
+def _exports(run: RunDirectory) -> Iterator[Link]:
+    for name in ("huggingface", "t5x"):
+        for file in sorted((run.path / name).glob("*.safetensors")):
+            yield Link("export", f"{name}/{file.name}, runs/{run.path.name}", sha256_of_file(file))
+
+
+def benchmarks() -> list[tuple[str, str, Mapping[str, float]]]:
+    """What `make bench` measured, oldest first: (time, commit, {row: median of ours}); of git's history and of now."""
+    found = []
+    commits = (output_of(["git", "-C", str(paths.REPOSITORY), "log", "--format=%H", "--", _BENCH]) or "").split()
+    texts = [output_of(["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{_BENCH}"]) for commit in commits]
+    now = paths.REPOSITORY / _BENCH
+    for text in dict.fromkeys([now.read_text(encoding="utf-8") if now.exists() else None, *texts]):
+        if text:
+            record = json.loads(text)
+            rows = {f"{row['what']} ({row['unit']})": _own(row) for row in record["rows"]}
+            commit = (record.get("git") or {}).get("commit", "")
+            found.append((record["time"], commit[:12], {what: value for what, value in rows.items() if value is not None}))
+    return sorted(found, key=lambda one: one[0])
+
+
+def _own(row: Mapping[str, Any]) -> float | None:
+    """The median of the first contestant, which is ours."""
+    first: Mapping[str, Any] = next(iter(row["contestants"].values()), {})
+    return first.get("median")
+
+

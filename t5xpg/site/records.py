@@ -1,0 +1,198 @@
+"""What the site shows, read from records alone: published experiments, and the runs of this machine."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import json_object_if_any, read_json
+from t5xpg.run.comparisons import MEASURES
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.report import README_FILE, RESULTS_FILE
+from t5xpg.run.results import Results, collect, read_results
+from t5xpg.run.seeds import values
+from t5xpg.study.kinds import KINDS
+from t5xpg.study.reproduce import OUTCOME_FILE
+
+_SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run: results as `run.results.collect` makes them. id: its name on the site. published: not of this machine."""
+
+    id: str
+    results: Results
+    published: bool
+
+    @property
+    def curves(self) -> dict[str, list[list[float | None]]]:
+        """{"validation: nats per target byte": [steps, values]}, of tasks' metrics too: "task: bleu"."""
+        found = {}
+        for split, columns in self.results["curves"].items():
+            for name, title in MEASURES.items():
+                if name in columns:
+                    found[f"{split}: {title}"] = [columns["step"], columns[name]]
+        for task, columns in self.results.get("tasks", {}).get("infer_eval", {}).items():
+            for name, column in columns["metrics"].items():
+                if not isinstance(column, str):
+                    found[f"{task}: {name}"] = [columns["step"], column]
+        return found
+
+    @property
+    def totals(self) -> dict[str, float | None]:
+        """What all updates took: of each the part up to a step is taken to be in proportion to the steps."""
+        results = self.results
+        return {
+            "steps": results["steps"],
+            "tokens": results.get("target_tokens"),
+            "flops": results.get("training_flops"),
+            "seconds": results["timing"].get("training_seconds"),
+        }
+
+    def shown(self) -> dict[str, Any]:
+        """What a browser needs to draw and to compare the run."""
+        results = self.results
+        circumstances = {
+            "code": {"commit": results["git"]["commit"] if results.get("git") else None},
+            "gin": {**results["identity"].get("settings", {}), "seed": results["identity"].get("seed")},
+            "data": {**_flat(results["identity"].get("data")), **_flat(results["identity"].get("vocabulary"))},
+            "versions": results["versions"],
+            "hardware": _flat(results["hardware"]),
+        }
+        facts = {"experiment": results["experiment"], "parameters": results["num_params"], "published": self.published}
+        return {"id": self.id, **facts, "totals": self.totals, "curves": self.curves, "circumstances": circumstances}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The number that an experiment is judged by, with those that stand beside it, best first: (name, value)."""
+
+    measure: str
+    split: str
+    value: float
+    others: Sequence[tuple[str, float]] = ()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One experiment. text: its README. runs: the published one first, then those of this machine."""
+
+    name: str
+    folder: Path
+    text: str
+    question: str
+    answer: str
+    runs: Sequence[Trained] = ()
+    board: Mapping[str, Any] | None = None
+    state: Sequence[tuple[str, str]] = field(default_factory=tuple)  # (kind, text)
+
+    @property
+    def published(self) -> Trained | None:
+        return next((run for run in self.runs if run.published), None)
+
+    @property
+    def headline(self) -> Headline | None:
+        """None where nothing is published, or the experiment is many runs."""
+        return headline(self.published.results) if self.published else None
+
+
+def experiments() -> list[Shown]:
+    """All experiments of the checkout, by name, with the runs of `runs_directory`. Unreadable runs are left out."""
+    runs = list(local_runs())
+    found = []
+    for readme in sorted(paths.EXPERIMENTS.glob(f"*/{README_FILE}")):
+        folder, text = readme.parent, readme.read_text(encoding="utf-8")
+        own = [run for run in runs if run.results["experiment"] == folder.name]
+        published = folder / RESULTS_FILE
+        if published.exists():
+            own.insert(0, Trained(folder.name, read_results(published), published=True))
+        boards = (folder / kind.page.board_file for kind in KINDS)
+        board = next((read_json(path) for path in boards if path.exists()), None)
+        asked, answered = (_sentence(text, name) for name in ("Question", "Answer"))
+        state = list(_state(folder, own))
+        found.append(Shown(folder.name, folder, text, asked, answered, own, board, state))
+    return found
+
+
+def local_runs() -> Iterator[Trained]:
+    """The runs of this machine that have a validation."""
+    for path in sorted(paths.runs_directory().glob("*")):
+        run = RunDirectory(path)
+        if run.exists():
+            try:
+                results = collect(run)
+            except (UserError, KeyError, OSError):  # only just begun, or of another format
+                continue
+            yield Trained(f"runs-{path.name}", results, published=False)
+
+
+def headline(results: Results) -> Headline:
+    """The measure of the first published figure, else the metric of the task, else the loss; beside other answers."""
+    own = values(results)
+    references = results.get("references", ())
+    wanted = [(one["metric"], one["split"]) for one in references]
+    keys = [key for metric, split in wanted for key in own if key[2] == split and key[1] == metric]
+    keys += [key for key in own if key[0] and "signature" not in key[1]] + list(own)
+    task, measure, split = keys[0]
+    others = [(one["name"], one["value"]) for one in references if (one["metric"], one["split"]) == (measure, split)]
+    for evaluation in (results["evaluation"], *results.get("other_splits", {}).values()):
+        if evaluation and evaluation.get("split", "validation") == split:
+            for name, answer in evaluation.get("trivial", {}).get(task, {}).items():
+                if measure in answer:
+                    others.append(({"copy": "copying the input"}.get(name, "most frequent answer"), answer[measure]))
+            if not task and measure in (evaluation.get("unigram") or {}):
+                others.append(("frequencies of tokens", evaluation["unigram"][measure]))
+    mean = sum(own[keys[0]]) / len(own[keys[0]])
+    return Headline(MEASURES.get(measure, measure), split, mean, others)
+
+
+def _sentence(text: str, name: str) -> str:
+    """The paragraph of a README that begins so, on one line."""
+    found = re.search(_SENTENCE.format(name), text, re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
+def _state(folder: Path, runs: Sequence[Trained]) -> Iterator[tuple[str, str]]:
+    """How far the published numbers can be relied on, as (kind, text)."""
+    published = next((run for run in runs if run.published), None)
+    outcomes = [
+        outcome
+        for path in sorted(paths.runs_directory().glob(f"*/{OUTCOME_FILE}"))
+        if (outcome := json_object_if_any(path)) and outcome.get("experiment") == folder.name
+    ]
+    same = sum(bool(outcome.get("same")) for outcome in outcomes)
+    if same:
+        yield "good", f"reproduced {same} x here"
+    if same < len(outcomes):
+        yield "bad", f"disputed: {len(outcomes) - same} of {len(outcomes)} reproductions here differ"
+    if published is None:
+        return
+    commit = (published.results.get("git") or {}).get("commit")
+    changes = changes_since(commit, folder) if commit else None
+    if changes:
+        yield "old", f"{changes} change{'s' if changes > 1 else ''} to its code since"
+
+
+def changes_since(commit: str, folder: Path) -> int | None:
+    """How many commits changed the program, the shared gin files or the experiment's; None without git or the commit."""
+    command = ["git", "-C", str(paths.REPOSITORY), "rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin"]
+    gin_files = [str(path) for path in folder.glob("*.gin")]
+    try:
+        done = subprocess.run([*command, *gin_files], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return int(done.stdout)
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """A JSON value as one mapping of the values in it by their places."""
+    if isinstance(value, Mapping):
+        parts = [_flat(one, f"{name}.{key}" if name else str(key)) for key, one in value.items()]
+        return {key: one for part in parts for key, one in part.items()}
+    return {name: value if isinstance(value, str | int | float | bool | None) else json.dumps(value)} if name else {}
