@@ -19,6 +19,7 @@ from t5xpg.run.seeds import values
 from t5xpg.study.kinds import KINDS
 from t5xpg.study.reproduce import OUTCOME_FILE
 
+LOCAL = "runs-"  # before the names of runs of this machine
 _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 
 
@@ -129,16 +130,19 @@ def local_runs() -> Iterator[Trained]:
                 results = collect(run)
             except (UserError, KeyError, OSError):  # only just begun, or of another format
                 continue
-            yield Trained(f"runs-{path.name}", results, published=False)
+            yield Trained(LOCAL + path.name, results, published=False)
 
 
 def headline(results: Results) -> Headline:
-    """The measure of the first published figure, else the metric of the task, else the loss; beside other answers."""
+    """Of the first published figure, else words filled in, else the task's metric, else the loss; and other answers."""
     own = values(results)
     references = results.get("references", ())
     wanted = [(one["metric"], one["split"]) for one in references]
     keys = [key for metric, split in wanted for key in own if key[2] == split and key[1] == metric]
-    keys += [key for key in own if key[0] and "signature" not in key[1]] + list(own)
+    if not keys and (blanks := (results["evaluation"] or {}).get("blanks", {}).get("word")):
+        beside = [("another text shown", blanks["exchanged"]), ("most frequent word", blanks["unigram"])]
+        return Headline("% of words filled in", results["evaluation"]["split"], blanks["exact_match"], beside)
+    keys += [key for key in own if key[0]] + list(own)
     task, measure, split = keys[0]
     others = [(one["name"], one["value"]) for one in references if (one["metric"], one["split"]) == (measure, split)]
     for evaluation in (results["evaluation"], *results.get("other_splits", {}).values()):

@@ -6,7 +6,24 @@ const t5xpg = (() => {
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"];
   const AXES = { steps: "training step", tokens: "target tokens", flops: "FLOPs of training", seconds: "seconds of updates" };
 
-  const add = (run) => runs.set(run.id, run);
+  let redraw = null; // what shows the runs again, once they are drawn
+  const add = (run) => {
+    runs.set(run.id, run);
+    redraw?.();
+  };
+
+  // Served by `make site SERVE=1` or `make watch`, the data of local runs is what they have recorded by now.
+  const follow = (shown) => {
+    if (location.protocol === "file:") return;
+    setInterval(() => {
+      if (document.hidden) return;
+      for (const run of shown().filter((one) => !one.published)) {
+        const script = element("script", { src: `${root}data/${run.id}.js?${Date.now()}` });
+        script.onload = script.onerror = () => script.remove();
+        document.head.append(script);
+      }
+    }, 3000);
+  };
 
   const load = (id) => new Promise((resolve) => {
     if (runs.has(id)) return resolve();
@@ -88,18 +105,24 @@ const t5xpg = (() => {
   const experiment = () => {
     const place = document.querySelector(".chart");
     if (!place || !runs.size) return;
-    const shown = [...runs.values()];
+    const shown = () => [...runs.values()];
     const select = element("select"), log = element("input", { type: "checkbox" }), first = element("input", { type: "checkbox" });
-    options(select, curvesOf(shown));
     const plot = element("div");
-    const show = () => draw(plot, shown.map((run) => lineOf(run, select.value, "steps", 0, first.checked)).filter(Boolean), AXES.steps, log.checked);
-    const compared = element("a", { href: `${root}compare.html#run=${shown.map((run) => run.id).join("&run=")}` }, "compare with others");
+    const show = () => {
+      options(select, curvesOf(shown()));
+      draw(plot, shown().map((run) => lineOf(run, select.value, "steps", 0, first.checked)).filter(Boolean), AXES.steps, log.checked);
+    };
+    const compared = element("a", { href: `${root}compare.html#run=${shown().map((run) => run.id).join("&run=")}` }, "compare with others");
     place.replaceChildren(element("p", { className: "tools" }, element("label", {}, "curve ", select), element("label", {}, log, " log axis"),
       element("label", {}, first, " first value, too"), compared), plot);
     for (const input of [select, log, first]) input.addEventListener("change", show);
     document.body.classList.add("drawn");
     show();
+    redraw = show;
+    follow(shown);
   };
+
+  const text = (value) => typeof value !== "string" ? JSON.stringify(value) : /^[0-9a-f]{40,64}$/.test(value) ? `${value.slice(0, 12)}…` : value;
 
   // What differs between runs, and what does not, of all that their numbers rest on.
   const why = (place, shown) => {
@@ -113,7 +136,7 @@ const t5xpg = (() => {
         new Set(values.map((value) => JSON.stringify(value[name] ?? null))).size > 1);
       if (!names.length) same.push(part);
       for (const name of names) {
-        const cells = values.map((value) => element("td", {}, name in value ? String(typeof value[name] === "string" ? value[name].slice(0, 60) : JSON.stringify(value[name])) : "–"));
+        const cells = values.map((value) => element("td", {}, name in value ? text(value[name]) : "–"));
         rows.push(element("tr", {}, element("th", { scope: "row" }, `${part}: ${name}`), ...cells));
       }
     }
@@ -150,7 +173,8 @@ const t5xpg = (() => {
     };
     form.addEventListener("input", show);
     for (const box of boxes) box.addEventListener("change", show);
-    show();
+    show().then(() => { redraw = show; });
+    follow(() => boxes.filter((box) => box.checked).map((box) => runs.get(box.value)).filter(Boolean));
   };
 
   return { add, experiment, compare };

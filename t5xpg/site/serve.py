@@ -1,0 +1,67 @@
+"""`make site SERVE=1` and `make watch`: the site on this machine's own address, with runs as they are now."""
+
+import functools
+import json
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.results import collect
+from t5xpg.site.records import LOCAL, Trained
+
+ADDRESS = "127.0.0.1"  # nobody else's
+PORT = 8765
+
+
+def serve(folder: Path, page: str = "index.html", port: int = PORT) -> int:
+    """Serve a site until Ctrl-C; returns 0. page: the one to be named first. Another port where `port` is taken."""
+    handler = functools.partial(Pages, directory=str(folder))
+    try:
+        server = ThreadingHTTPServer((ADDRESS, port), handler)
+    except OSError:
+        server = ThreadingHTTPServer((ADDRESS, 0), handler)
+    with server:
+        print(f"http://{ADDRESS}:{server.server_port}/{page}  (Ctrl-C ends)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    return 0
+
+
+class Pages(SimpleHTTPRequestHandler):
+    """The files of a site; the data of a local run is read from its records each time that it is asked for."""
+
+    def do_GET(self) -> None:
+        """A file, or the data of a run."""
+        name = Path(urlsplit(self.path).path)
+        if name.parent.name == "data" and name.suffix == ".js" and name.name.startswith(LOCAL):
+            self._run(paths.runs_directory() / name.stem.removeprefix(LOCAL))
+        else:
+            super().do_GET()
+
+    def _run(self, path: Path) -> None:
+        run = RunDirectory(path)
+        try:
+            shown = Trained(LOCAL + path.name, collect(run), published=False).shown()
+        except (UserError, OSError):  # gone, or being written
+            self.send_error(404)
+            return
+        text = f"t5xpg.add({json.dumps(shown)});\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/javascript; charset=utf-8")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def end_headers(self) -> None:
+        """No page is kept: all may have changed."""
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing is printed for each request."""
