@@ -58,7 +58,7 @@ $(HELP_ON): help
 else
 
 COMMANDS := demo data vocab tokens cache check examples estimate plan train record eval infer tune-decoding significance clean-runs export import convert-gin \
-	report reproduce sweep speedrun-check prove-resume prove-hosts
+	report site watch reproduce sweep speedrun-check prove-resume prove-hosts
 .PHONY: $(COMMANDS) install docker-build docker-train test test-all prove lint format bench bench-peers fuzz goldens lock clean
 
 $(COMMANDS): $(INSTALLED)

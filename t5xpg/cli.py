@@ -390,6 +390,21 @@ def _report(options: Namespace) -> None:
     )
 
 
+def _site(options: Namespace) -> int:
+    from t5xpg.site import build, serve
+
+    page = build.build(_path(options.output) or paths.REPOSITORY / "site")
+    print(f"site: {paths.shown(page)}", flush=True)
+    return serve.serve(page.parent) if options.serve else 0
+
+
+def _watch(options: Namespace) -> int:
+    from t5xpg.site import serve
+
+    loaded, run = _load_with_run(options)
+    return serve.watch(loaded.name, run, paths.REPOSITORY / "site")
+
+
 def _reproduce(options: Namespace) -> int:
     from t5xpg.study import reproduce
 

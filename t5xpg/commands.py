@@ -299,6 +299,12 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("ALLOW_CHANGED", "--allow-changed", "1", "publish what is of no commit; the page says so", bool),
         ),
         _command(
+            "site", "write experiments, runs and documentation as a site, which opens from its files",
+            _output("FOLDER", "where it goes (default: site)"),
+            Option("SERVE", "--serve", "1", "show it at an address of this machine, with runs as they are", bool),
+        ),
+        _command("watch", "show the page of an experiment at an address of this machine while it trains", *_EXPERIMENT),
+        _command(
             "reproduce", "train again in a clean run directory and compare with the published results", *_EXPERIMENT,
             Option("STEPS", "--steps", "N", "only so many updates of it", count),
             one_process=True, computes=True,

@@ -26,6 +26,7 @@ FLOORS: list[set[str]] = [
     {"train", "exchange"},
     {"check"},
     {"study"},
+    {"site"},
     {"cli"},
     {"__main__"},
 ]

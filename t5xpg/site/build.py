@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,17 +17,16 @@ from markupsafe import Markup
 
 from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import directory_atomically, read_json, write_text
+from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.page import cell, decimals
-from t5xpg.run.report import README_FILE, RESULTS_FILE
+from t5xpg.run.report import README_FILE
 from t5xpg.site import lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.records import Shown, Trained, experiments
-from t5xpg.study.kinds import KINDS
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
-_DOCUMENTS = (README_FILE, "docs/*.md", "experiments/*/README.md")
+_DOCUMENTS = ("*.md", "docs/*.md", "experiments/*/README.md")
 _SPARK = (120, 28)
 
 
@@ -189,11 +188,13 @@ def spark(run: Trained | None) -> Markup:
         return Markup("")
     steps, losses = next(iter(run.curves.values()))
     points = [(x, y) for x, y in zip(steps, losses, strict=True) if x and y is not None]
-    if len(points) < 2:  # noqa: PLR2004
+    if len(points) < 2:
         return Markup("")
     width, height = _SPARK
     last, low, high = points[-1][0], min(y for _, y in points), max(y for _, y in points)
-    scaled = " ".join(f"{width * x / last:.1f},{2 + (height - 4) * (high - y) / (high - low or 1):.1f}" for x, y in points)
+    scaled = " ".join(
+        f"{width * x / last:.1f},{2 + (height - 4) * (high - y) / (high - low or 1):.1f}" for x, y in points
+    )
     return Markup('<svg class="spark" viewBox="0 0 {} {}" aria-hidden="true"><polyline points="{}"/></svg>').format(
         width, height, scaled
     )

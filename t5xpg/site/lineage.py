@@ -101,7 +101,9 @@ def benchmarks() -> list[tuple[str, str, Mapping[str, float]]]:
             record = json.loads(text)
             rows = {f"{row['what']} ({row['unit']})": _own(row) for row in record["rows"]}
             commit = (record.get("git") or {}).get("commit", "")
-            found.append((record["time"], commit[:12], {what: value for what, value in rows.items() if value is not None}))
+            found.append(
+                (record["time"], commit[:12], {what: value for what, value in rows.items() if value is not None})
+            )
     return sorted(found, key=lambda one: one[0])
 
 
@@ -109,5 +111,3 @@ def _own(row: Mapping[str, Any]) -> float | None:
     """The median of the first contestant, which is ours."""
     first: Mapping[str, Any] = next(iter(row["contestants"].values()), {})
     return first.get("median")
-
-

@@ -25,7 +25,7 @@ _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 
 @dataclass(frozen=True)
 class Trained:
-    """One run: results as `run.results.collect` makes them. id: its name on the site. published: not of this machine."""
+    """One run. results: as `run.results.collect` makes them. id: its name on the site. published: not a local one."""
 
     id: str
     results: Results
@@ -184,7 +184,7 @@ def _state(folder: Path, runs: Sequence[Trained]) -> Iterator[tuple[str, str]]:
 
 
 def changes_since(commit: str, folder: Path) -> int | None:
-    """How many commits changed the program, the shared gin files or the experiment's; None without git or the commit."""
+    """How many commits changed the program or the gin files of the experiment; None without git or the commit."""
     command = ["git", "-C", str(paths.REPOSITORY), "rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin"]
     gin_files = [str(path) for path in folder.glob("*.gin")]
     try:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import time
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from urllib.parse import urlsplit
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
+from t5xpg.base.paths import shown
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect
+from t5xpg.site.build import build
 from t5xpg.site.records import LOCAL, Trained
 
 ADDRESS = "127.0.0.1"  # nobody else's
 PORT = 8765
+_PATIENCE = 5.0  # seconds
 
 
 def serve(folder: Path, page: str = "index.html", port: int = PORT) -> int:
@@ -33,6 +37,31 @@ def serve(folder: Path, page: str = "index.html", port: int = PORT) -> int:
     return 0
 
 
+def watch(experiment: str, run: Path, folder: Path) -> int:
+    """Serve the page of an experiment in a site made anew, from the first validation of `run` on; returns 0.
+
+    Raises UserError for a run that the site would not show: one elsewhere than in the folder of runs.
+    """
+    if run.resolve().parent != paths.runs_directory().resolve():
+        raise UserError(f"The site shows the runs in {shown(paths.runs_directory())}, and {run} is elsewhere.")
+    try:
+        while not _begun(run):
+            print(f"waiting for the first validation of {shown(run)}", flush=True)
+            time.sleep(_PATIENCE)
+    except KeyboardInterrupt:
+        return 0
+    build(folder)
+    return serve(folder, f"experiments/{experiment}/index.html")
+
+
+def _begun(run: Path) -> bool:
+    try:
+        collect(RunDirectory(run))
+    except (UserError, OSError):
+        return False
+    return True
+
+
 class Pages(SimpleHTTPRequestHandler):
     """The files of a site; the data of a local run is read from its records each time that it is asked for."""
 
@@ -47,11 +76,11 @@ class Pages(SimpleHTTPRequestHandler):
     def _run(self, path: Path) -> None:
         run = RunDirectory(path)
         try:
-            shown = Trained(LOCAL + path.name, collect(run), published=False).shown()
+            data = Trained(LOCAL + path.name, collect(run), published=False).shown()
         except (UserError, OSError):  # gone, or being written
             self.send_error(404)
             return
-        text = f"t5xpg.add({json.dumps(shown)});\n".encode()
+        text = f"t5xpg.add({json.dumps(data)});\n".encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/javascript; charset=utf-8")
         self.send_header("Content-Length", str(len(text)))

@@ -1,0 +1,125 @@
+"""The site: its pages hang together, fetch nothing, and show the numbers of the records."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.page import cell
+from t5xpg.run.results import read_results
+from t5xpg.site.build import build, recipe, table
+from t5xpg.site.markup import anchor, differences, html_of
+from t5xpg.site.records import headline
+
+MEGABYTE = 2**20
+
+
+class Addresses(HTMLParser):
+    """What a page links to, what it loads, and its anchors."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.anchors |= {found["id"]} if "id" in found else set()
+        for name in ("href", "src"):
+            if name in found:
+                (self.links if tag == "a" else self.loaded).append(found[name])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("built") / "site").parent
+
+
+def test_links_lead_somewhere_and_nothing_is_fetched(site: Path) -> None:
+    pages = {path: Addresses(path.read_text()) for path in site.glob("**/*.html")}
+    assert site / "experiments" / "nb_nn" / "index.html" in pages
+    wrong = [f"{page}: {one}" for page, found in pages.items() for one in found.loaded if "//" in one]
+    for page, found in pages.items():
+        for link in (*found.links, *found.loaded):
+            parts = urlsplit(link)
+            if parts.scheme in ("", "file"):
+                target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+                known = not parts.fragment or target not in pages or parts.fragment in pages[target].anchors
+                if not target.is_file() or not known:
+                    wrong.append(f"{page.relative_to(site)}: {link}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_it_is_small(site: Path) -> None:
+    sizes = {path: path.stat().st_size for path in site.glob("**/*") if path.is_file()}
+    assert sum(size for path, size in sizes.items() if path.parent.name != "data") < 2 * MEGABYTE
+
+
+def test_numbers_are_those_of_the_records(site: Path) -> None:
+    results = read_results(paths.EXPERIMENTS / "nb_nn" / "results.json")
+    found = headline(results)
+    assert (found.measure, found.split) == ("bleu", "test")
+    (metrics,) = results["other_splits"]["test"]["metrics"].values()
+    assert found.value == metrics["bleu"]
+    assert ("NorT5-x-small, pretrained", 82.1) in found.others
+    assert f"<strong>{cell(metrics['bleu'])}</strong> bleu, test" in (site / "index.html").read_text()
+    script = (site / "data" / "nb_nn.js").read_text()
+    data = json.loads(script.removeprefix("t5xpg.add(").removesuffix(");\n"))
+    curve = results["curves"]["validation"]
+    assert data["curves"]["validation: nats per target byte"] == [curve["step"], curve["nats_per_byte"]]
+    assert json.loads((site / "data" / "nb_nn.json").read_text()) == results
+    last = (site / "data" / "nb_nn.csv").read_text().splitlines()[len(curve["step"])]
+    assert last == f"validation: nats per target byte,{curve['step'][-1]},{curve['nats_per_byte'][-1]}"
+
+
+def test_words_filled_in_are_the_number_where_nothing_is_published() -> None:
+    results = read_results(paths.EXPERIMENTS / "byt5_tiny_demo" / "results.json")
+    words = results["evaluation"]["blanks"]["word"]
+    found = headline(results)
+    assert (found.value, dict(found.others)["most frequent word"]) == (words["exact_match"], words["unigram"])
+
+
+def test_seeds_of_a_sweep_are_a_band() -> None:
+    curves = {
+        "0": {"step": [0, 1, 2], "nats_per_byte": [4.0, 2.0, 1.0]},
+        "1": {"step": [0, 2], "nats_per_byte": [6.0, None]},
+    }
+    entry = {"recipe": "muon", "steps": 2, "seeds": [0, 1], "curves": curves, "target_tokens_per_step": 10.5}
+    found = recipe("sweep", entry)
+    assert found["curves"] == {"validation: nats per target byte": [[0, 2], [5.0, None], [4.0, None], [6.0, None]]}
+    assert found["totals"]["tokens"] == 21.0
+    assert table(found["curves"]).splitlines()[1:] == [
+        "validation: nats per target byte,0,5.0",
+        "validation: nats per target byte,2,",
+    ]
+
+
+def test_other_folders_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    with pytest.raises(UserError, match="holds other things than a site"):
+        build(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
+
+
+def test_differences_are_marked_word_by_word() -> None:
+    assert differences("a red <b>", "a green <b> too") == (
+        "a <del>red</del><ins>green</ins> &lt;b&gt;<ins> too</ins>"
+    )
+    assert differences("same", "same") == "same"
+
+
+def test_markdown_becomes_html_with_links_of_the_site() -> None:
+    html = html_of("# A b\n<!-- no -->\n[x](y.md) <i>\n\n| a |\n|---|\n| ![p](c.svg) |", lambda link: f"../{link}")
+    assert '<h1 id="a-b">A b</h1>' in html
+    assert '<a href="../y.md">x</a> &lt;i&gt;' in html
+    assert re.search(r'<td><img src="../c.svg" alt="p" ?/?></td>', html)
+    assert "no" not in html
+    assert anchor("What it takes: `make x`") == "what-it-takes-make-x"
