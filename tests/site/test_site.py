@@ -110,9 +110,7 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_differences_are_marked_word_by_word() -> None:
-    assert differences("a red <b>", "a green <b> too") == (
-        "a <del>red</del><ins>green</ins> &lt;b&gt;<ins> too</ins>"
-    )
+    assert differences("a red <b>", "a green <b> too") == ("a <del>red</del><ins>green</ins> &lt;b&gt;<ins> too</ins>")
     assert differences("same", "same") == "same"
 
 

@@ -1,0 +1,100 @@
+"""The site in a browser (Debian's Chromium, driven by Playwright): from its files, at three widths, without scripts."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.page import cell
+from t5xpg.site.build import build
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDTHS = (390, 820, 1400)
+PAGES = ("index.html", "compare.html", "lineage.html", "benchmarks.html", "experiments/nb_nn/index.html",
+         "experiments/optimizers_tiny/index.html", "docs/index.html", "docs/tasks.html")  # fmt: skip
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (apt-get install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("built") / "site").parent
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser) -> Iterator:
+    """A page that fails the test for a message of an error, and for anything that is fetched from elsewhere."""
+    opened, said, asked = browser.new_page(), [], []
+    opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on(
+        "request", lambda request: None if request.url.startswith(("file:", "data:")) else asked.append(request.url)
+    )
+    yield opened
+    opened.close()
+    assert (said, asked) == ([], [])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_fit(page, site: Path, name: str) -> None:
+    """No page is wider than the screen, and each has its heading."""
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto((site / name).as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("h1").first.is_visible()
+
+
+def test_runs_are_compared(page, site: Path) -> None:
+    page.goto((site / "compare.html").as_uri() + "#run=optimizers_tiny-muon&run=optimizers_tiny-adamw&x=tokens")
+    page.locator("#plot canvas").wait_for()
+    assert page.locator("#plot .u-legend .u-label").all_inner_texts()[0] == "target tokens"
+    page.locator("#why table").wait_for()
+    assert "gin: candidate" in page.locator("#why").inner_text()
+    page.check('input[value="nb_nn"]')
+    page.get_by_text("Without this curve").wait_for(state="detached")
+    assert "run=nb_nn" in page.url
+    page.select_option('select[name="x"]', "flops")  # which recipes of a sweep do not have
+    assert "optimizers_tiny-muon" in page.get_by_text("Without this curve").inner_text()
+    row = page.locator("tr", has=page.locator('input[value="nb_nn"]')).inner_text()
+    script = (site / "data" / "nb_nn.js").read_text()
+    data = json.loads(script.removeprefix("t5xpg.add(").removesuffix(");\n"))
+    assert cell(data["parameters"]) in row
+    assert cell(data["curves"]["validation: nats per target byte"][1][-1]) in row
+
+
+def test_a_curve_is_drawn_in_dark_and_light(page, site: Path) -> None:
+    pictures = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto((site / "experiments/nb_nn/index.html").as_uri())
+        page.locator(".chart canvas").wait_for()
+        assert not page.locator('img[src="curve.svg"]').is_visible()
+        pictures.append(page.locator(".chart canvas").screenshot())
+    assert len(set(pictures)) == len(pictures)
+    assert all(len(picture) > 4_000 for picture in pictures)  # an empty canvas has less
+
+
+def test_pages_can_be_read_without_scripts(browser, site: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    opened = context.new_page()
+    opened.goto((site / "index.html").as_uri())
+    assert opened.locator(".card").count() > 10
+    opened.goto((site / "experiments/nb_nn/index.html").as_uri())
+    assert opened.locator('img[src="curve.svg"]').is_visible()
+    context.close()
