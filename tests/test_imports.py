@@ -27,7 +27,7 @@ FLOORS: list[set[str]] = [
     {"check"},
     {"study"},
     {"site"},
-    {"cli"},
+    {"api", "cli"},
     {"__main__"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

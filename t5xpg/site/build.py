@@ -20,7 +20,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.page import cell, decimals
 from t5xpg.run.report import README_FILE
-from t5xpg.site import lineage
+from t5xpg.site import docstrings, lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.records import Shown, Trained, experiments
 
@@ -67,6 +67,7 @@ class Site:
         self._page("index.html", "index.html", shown=self.shown)
         self._page("compare.html", "compare.html", runs=list(self.compared()))
         self._page("lineage.html", "lineage.html", chains=[lineage.of(one) for one in self.shown if one.published])
+        self._page("python.html", "python.html", public=docstrings.public(), markdown=lambda text: html_of(text, str))
         self._page("benchmarks.html", "benchmarks.html", history=lineage.benchmarks())
         for one in self.shown:
             self._experiment(one)

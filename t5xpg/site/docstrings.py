@@ -1,0 +1,51 @@
+"""The public interface of Python as pages have it: read from the source of `t5xpg.api`, which is not imported."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from t5xpg.base import paths
+
+SOURCE = paths.PACKAGE / "api.py"
+_PUBLIC = paths.PACKAGE / "__init__.py"
+
+
+@dataclass(frozen=True)
+class Documented:
+    """A function or class, and the methods of a class. signature: as it is called, "load(name: str) -> Model"."""
+
+    name: str
+    signature: str
+    text: str
+    methods: tuple["Documented", ...] = ()
+
+
+def public() -> list[Documented]:
+    """What `t5xpg.__all__` names, functions first."""
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(_PUBLIC.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    body = ast.parse(SOURCE.read_text(encoding="utf-8")).body
+    found = [
+        _documented(node) for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
+    ]
+    return sorted(found, key=lambda one: one.name[0].isupper())
+
+
+def _documented(node: ast.FunctionDef | ast.ClassDef) -> Documented:
+    text = inspect.cleandoc(ast.get_docstring(node) or "")
+    if isinstance(node, ast.ClassDef):
+        return Documented(node.name, f"class {node.name}", text, tuple(_methods(node)))
+    arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
+    is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
+    returns = f" -> {ast.unparse(node.returns)}".replace("'", "") if node.returns else ""
+    return Documented(node.name, f"{node.name}{'' if is_property else f'({arguments})'}{returns}", text)
+
+
+def _methods(node: ast.ClassDef) -> Iterator[Documented]:
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
+            yield _documented(one)

@@ -1,0 +1,79 @@
+"""`import t5xpg`: the documented lines, against the program's own numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import t5xpg
+from t5xpg.base.errors import UserError
+from t5xpg.base.page import one_line
+from tests.small_models import FAMILIES
+from tests.workplace import Workplace
+
+FOLDER = FAMILIES / "archive_bin"
+
+
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="lode"):
+        t5xpg.lode  # noqa: B018
+    with pytest.raises(UserError, match=r"byt5_tiny_demmo.*byt5_tiny_demo"):
+        t5xpg.experiment("byt5_tiny_demmo")
+    with pytest.raises(UserError, match="There is no run 'nothing'"):
+        t5xpg.load("nothing")
+
+
+def test_overrides_are_those_of_gin() -> None:
+    changed = t5xpg.experiment("byt5_tiny_demo").override(TRAIN_STEPS=7, LEARNING_RATE=0.5)
+    changed = changed.override("gin/optimizers/adafactor.gin", RANDOM_SEED=3)
+    assert (changed.load().experiment.total_steps, changed.load().experiment.random_seed) == (7, 3)
+    assert type(changed.load().experiment.optimizer).__name__ == "Adafactor"
+    with pytest.raises(UserError, match="TRAIN_STEPS"):
+        t5xpg.experiment("byt5_tiny_demo").override(TRAIN_STEP=7).load()
+
+
+@pytest.mark.process
+def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in workplace.environment.items():
+        monkeypatch.setenv(name, value)
+    experiment = t5xpg.experiment(str(workplace.experiment)).override(
+        TRAIN_STEPS=2, WARMUP_STEPS=1, EVAL_PERIOD=1, EVAL_STEPS=None
+    )
+    run = experiment.train("asked")
+    losses = run.metrics.query("split == 'validation'")
+    assert list(losses["step"]) == [0, 1, 2]
+    evaluated = run.evaluate()
+    np.testing.assert_allclose(losses["loss"].iloc[-1], evaluated["loss"], rtol=1e-6)
+
+    model = t5xpg.load("asked")
+    assert model.step == 2
+    texts = ["the <extra_id_0> is closed", "a <extra_id_0>"]
+    assert len(model.generate(texts, max_decode_length=8)) == 2
+    assert len(model.generate(texts, num_beams=2, max_decode_length=8, alpha=1.0)) == 2
+    with pytest.raises(UserError, match="method"):
+        model.generate(texts, method="bream")
+
+    encoded = model.encode(texts)
+    lengths = [len(model.vocabulary.encode(text)) + 1 for text in texts]
+    assert [one.shape for one in encoded] == [
+        (length, experiment.load().experiment.model.config.emb_dim) for length in lengths
+    ]
+    np.testing.assert_allclose(model.encode(texts[1:])[0], encoded[1], atol=1e-5)
+
+    # of what the program itself predicts and measures: an example's loss is that of the example alone
+    first, both = model.loss(["ab"], ["<extra_id_0>c"]), model.loss(["ab", "b"], ["<extra_id_0>c", "<extra_id_0>cccc"])
+    assert both.shape == (2,)
+    np.testing.assert_allclose(first[0], both[0], rtol=1e-5)
+    said = workplace.run("infer", str(workplace.experiment), "--run=asked", f"--prompt={texts[1]}",
+                         "--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.EVAL_PERIOD=1", "--gin.EVAL_STEPS=None")  # fmt: skip
+    (answer,) = [line.removeprefix("prediction  ") for line in said.splitlines() if line.startswith("prediction")]
+    assert one_line(model.generate(texts[1:])[0]) == answer
+
+
+def test_a_folder_of_transformers_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    first, again = t5xpg.load(str(FOLDER)), t5xpg.load(str(FOLDER))
+    assert first.run == again.run
+    assert json.loads((first.run / "run.json").read_text())["identity"]["imported"]["source"] == str(FOLDER)
+    assert first.generate(["a"], max_decode_length=4) == again.generate(["a"], max_decode_length=4)
