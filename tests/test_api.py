@@ -65,8 +65,8 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
     first, both = model.loss(["ab"], ["<extra_id_0>c"]), model.loss(["ab", "b"], ["<extra_id_0>c", "<extra_id_0>cccc"])
     assert both.shape == (2,)
     np.testing.assert_allclose(first[0], both[0], rtol=1e-5)
-    said = workplace.run("infer", str(workplace.experiment), "--run=asked", f"--prompt={texts[1]}",
-                         "--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.EVAL_PERIOD=1", "--gin.EVAL_STEPS=None")  # fmt: skip
+    given = ["--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.EVAL_PERIOD=1", "--gin.EVAL_STEPS=None"]
+    said = workplace.run("infer", str(workplace.experiment), "--run=asked", f"--prompt={texts[1]}", *given)
     (answer,) = [line.removeprefix("prediction  ") for line in said.splitlines() if line.startswith("prediction")]
     assert one_line(model.generate(texts[1:])[0]) == answer
 
