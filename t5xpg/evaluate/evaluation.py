@@ -19,7 +19,7 @@ from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.stream.remote_evaluator import Trivial
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate import blanks
+from t5xpg.evaluate import attention, blanks
 from t5xpg.evaluate.baselines import training_sample, unigram_of_training
 from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.infer_sources import changed
@@ -106,9 +106,13 @@ def evaluate(
             measured = infer_eval.measure(params, at, folder / "predictions")
             (folder / SIGNIFICANCE).unlink(missing_ok=True)  # of other predictions
             trivial = evaluator.trivial()
-    samples = []
+    samples, looked = [], []
     if own and predicts(experiment):
-        samples = _samples(Predictor(experiment, params, vocabulary), *inputs_and_targets(rows, stream.spec))
+        inputs, targets = inputs_and_targets(rows, stream.spec)
+        predictor = Predictor(experiment, params, vocabulary)
+        predictions = predictor.tokens(inputs)
+        samples = _samples(vocabulary, inputs, targets, predictions)
+        looked = attention.of_examples(experiment, params, vocabulary, inputs, predictions)
     filled, examples = blanks.measure(experiment, params, vocabulary, held_out, training) if held_out else ({}, [])
     result: dict[str, Any] = {
         "step": at,
@@ -138,6 +142,7 @@ def evaluate(
         write_json(folder / blanks.FILE, examples)
     if own:
         # evaluation.json names the step: it comes last, so that the samples beside it are of the same
+        write_json(directory.attention_json, looked)
         write_json(directory.samples_json, samples)
     write_json(written, to_json(result))
     print(
@@ -280,11 +285,13 @@ def _windows(
     return of(_spread_rows(stream, batches, blanks.NUM_WINDOWS)), counted
 
 
-def _samples(predictor: Predictor, inputs: np.ndarray, targets: np.ndarray) -> list[dict[str, str]]:
-    """Rows as texts, with what the model says; and with their blanks filled in, where they have some."""
-    decode = predictor.vocabulary.decode
-    samples = []
-    for tokens, target, predicted in zip(inputs, targets, predictor.tokens(inputs), strict=True):
+def _samples(vocabulary: Vocabulary, *columns: np.ndarray) -> list[dict[str, str]]:
+    """Rows as texts, with what the model says; and with their blanks filled in, where they have some.
+
+    columns: inputs, targets and predictions, int32 [B, …].
+    """
+    decode, samples = vocabulary.decode, []
+    for tokens, target, predicted in zip(*columns, strict=True):
         text, prediction = decode(tokens), decode(predicted)
         sample = {"input": text, "target": decode(target), "prediction": prediction}
         samples.append(sample | ({"filled": fill(text, prediction)} if blanks_of(text) else {}))

@@ -199,11 +199,13 @@ class Attention(nnx.Module):
             mixed = attend_by_chunks(queries, keys, values, bias, dropout)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 
+    def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias) -> jax.Array:
+        """x [B, Q, D], keys [B, S, H, K] -> how much each position looks at each other one: [B, H, Q, S] float32."""
+        return jax.nn.softmax(whole_logits(self.split_heads(self.query(x)), keys, bias), axis=-1)
 
-def attend_whole(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: WholeBias, dropout: Dropout
-) -> jax.Array:
-    """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
+
+def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias) -> jax.Array:
+    """queries [B, Q, H, K], keys [B, S, H, K] -> [B, H, Q, S] float32, biases and masks added."""
     logits = jnp.einsum("bqhk,bshk->bhqs", queries, keys)
     # from here to the weights in float32: it costs nothing where it is fused with the softmax, and the gradient of
     # the position biases, a sum over all rows, loses nothing
@@ -212,8 +214,14 @@ def attend_whole(
         logits = add_shared_bias(logits, bias.position)
     if bias.keys is not None:
         logits = logits + skewed(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
-    if bias.mask is not None:
-        logits = logits + bias.mask
+    return logits if bias.mask is None else logits + bias.mask
+
+
+def attend_whole(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: WholeBias, dropout: Dropout
+) -> jax.Array:
+    """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
+    logits = whole_logits(queries, keys, bias)
     # the softmax's division comes after the mixing, where there are K numbers for each query instead of S: a pass less
     # over all pairs of positions in the forward pass, and one in the backward pass
     largest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))

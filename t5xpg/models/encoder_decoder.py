@@ -67,6 +67,17 @@ class EncoderDecoderModel(Model):
         modules = self.with_parameters(params)
         return modules.encoder(modules.token_embedder, encoder_input_tokens)
 
+    def source_attention(self, params: Params, batch: Batch) -> jax.Array:
+        """What each position of the decoder looks at: [B, L, H, T, S] float32, which add up to 1 over S. batch: as of
+        `logits`, not packed."""
+        modules = self.with_parameters(params)
+        tokens = batch["encoder_input_tokens"]
+        encoded, own = (
+            modules.encoder(modules.token_embedder, tokens),
+            ("decoder_input_tokens", "decoder_target_tokens"),
+        )
+        return modules.decoder.source_weights(modules.token_embedder, encoded, tokens, *(batch[name] for name in own))
+
     def init_cache(
         self,
         params: Params,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
+from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias, as_bias, visible_keys
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LayerStack
 from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
@@ -114,6 +114,12 @@ class DecoderLayer(DecoderOnlyLayer):
         x = x + dropout.at("encoder_decoder_attention")(y)
         return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
 
+    def source_weights(self, x: jax.Array, encoded: jax.Array, self_bias: Bias, cross_bias: WholeBias) -> jax.Array:
+        """The weights over the source [B, H, T, S] float32 in `with_source`, without dropout."""
+        x = self_attention(x, self.pre_self_attention_layer_norm, self.self_attention, self_bias, OFF, "self_attention")
+        keys, _ = self.encoder_decoder_attention.project_keys_values(encoded)
+        return self.encoder_decoder_attention.weights(self.pre_cross_attention_layer_norm(x), keys, cross_bias)
+
 
 Layer = EncoderLayer | DecoderOnlyLayer
 
@@ -180,6 +186,24 @@ class Decoder(_DecoderStack):
 
         x = self.through_layers(x, through, dropout)
         return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
+
+    def source_weights(
+        self,
+        embed: Embed,
+        encoded: jax.Array,
+        encoder_tokens: jax.Array,
+        input_tokens: jax.Array,
+        target_tokens: jax.Array,
+    ) -> jax.Array:
+        """The attention of every layer over the source, without dropout: [B, L, H, T, S] float32."""
+        length = input_tokens.shape[1]
+        own = Pairs(length, target_tokens, None, None, is_causal=True, positions=self.relpos_bias)
+        bias_of, cross_bias = own_biases(own, None), WholeBias(as_bias(visible_keys(encoder_tokens)))
+        x, found = embed(input_tokens, self.dtype), []
+        for _, layer in self.named_layers():
+            found.append(layer.source_weights(x, encoded, bias_of(layer), cross_bias))
+            x = layer.with_source(x, encoded, bias_of(layer), cross_bias, OFF)
+        return jnp.stack(found, axis=1)
 
 
 class DecoderOnly(_DecoderStack):

@@ -44,6 +44,7 @@ class RunDirectory:
         self.loggers = path / "loggers"  # what loggers keep of the run
         self.data_log = path / "data.log"  # what the data process had to say
         self.evaluation = path / "evaluation"  # what the last evaluation says in more than one number
+        self.attention_json = self.evaluation / "attention.json"  # over the encoder, for some examples
         self.evaluation_log = path / "evaluation.log"  # and that of the last evaluation
         self.inference_log = path / "inference.log"  # and that of the last predictions for a split
         self.nonfinite = path / "nonfinite"  # batches of updates whose loss or gradient was not finite

@@ -186,6 +186,8 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         results["tasks"] = tasks
     if others:
         results["other_splits"] = others
+    if evaluated is not None and (looked := _optional(run.attention_json)):
+        results["attention"] = looked
     compared = [read_json(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
     if compared := [one for one in compared if one["step"] in (steps, best)]:
         results["significance"] = compared

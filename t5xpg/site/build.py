@@ -22,12 +22,12 @@ from t5xpg.base.page import cell, decimals
 from t5xpg.run.report import README_FILE
 from t5xpg.site import docstrings, lineage
 from t5xpg.site.markup import differences, html_of
-from t5xpg.site.records import Shown, Trained, experiments
+from t5xpg.site.pictures import attention, spark
+from t5xpg.site.records import Shown, experiments
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
 _DOCUMENTS = ("*.md", "docs/*.md", "experiments/*/README.md")
-_SPARK = (120, 28)
 
 
 def build(folder: Path) -> Path:
@@ -59,7 +59,12 @@ class Site:
             loader=FileSystemLoader(PARTS / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self.environment.globals.update(
-            cell=cell, decimals=decimals, differences=differences, spark=spark, git=environment.git_state()
+            attention=attention,
+            cell=cell,
+            decimals=decimals,
+            differences=differences,
+            spark=spark,
+            git=environment.git_state(),
         )
 
     def write(self) -> None:
@@ -181,21 +186,3 @@ def table(curves: Mapping[str, Sequence[Sequence[float | None]]]) -> str:
     for name, (steps, values, *_) in curves.items():
         writer.writerows([name, step, value] for step, value in zip(steps, values, strict=True))
     return text.getvalue()
-
-
-def spark(run: Trained | None) -> Markup:
-    """A small curve of the validation loss, without its first value; "" without a run."""
-    if run is None:
-        return Markup("")
-    steps, losses = next(iter(run.curves.values()))
-    points = [(x, y) for x, y in zip(steps, losses, strict=True) if x and y is not None]
-    if len(points) < 2:
-        return Markup("")
-    width, height = _SPARK
-    last, low, high = points[-1][0], min(y for _, y in points), max(y for _, y in points)
-    scaled = " ".join(
-        f"{width * x / last:.1f},{2 + (height - 4) * (high - y) / (high - low or 1):.1f}" for x, y in points
-    )
-    return Markup('<svg class="spark" viewBox="0 0 {} {}" aria-hidden="true"><polyline points="{}"/></svg>').format(
-        width, height, scaled
-    )

@@ -1,0 +1,63 @@
+"""What the decoder looks at while it writes: its attention over the encoder, for some examples."""
+
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5xpg.base.page import one_line
+from t5xpg.data.batch import ENC_DEC, with_targets
+from t5xpg.data.spec import unpacked
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.experiment.experiment import Experiment
+
+NUM_EXAMPLES = 3
+_LONGEST = 48  # tokens: more are not to be read in one picture
+_ASCII = 128
+_WHOLE = 100  # weights are kept in hundredths
+
+
+def of_examples(
+    experiment: Experiment, params: Any, vocabulary: Vocabulary, inputs: np.ndarray, predictions: np.ndarray
+) -> list[dict[str, Any]]:
+    """{"inputs": [S pieces], "outputs": [T pieces], "weights": [T][S]} of the first examples that are short enough.
+
+    inputs int32 [B, S], predictions int32 [B, T], both padded with 0. weights: the mean over layers and heads while the
+    prediction is written, in hundredths. Nothing for a model without an encoder and a decoder of T5's kind.
+    """
+    if experiment.eval_dataset.converter != ENC_DEC or not hasattr(experiment.model, "source_attention"):
+        return []
+    short = (_lengths(inputs) <= _LONGEST) & (_lengths(predictions) <= _LONGEST) & (_lengths(predictions) > 0)
+    rows = np.flatnonzero(short)[:NUM_EXAMPLES]
+    if not len(rows):
+        return []
+    spec = unpacked(experiment.eval_dataset).batch_spec()
+    batch = with_targets({"encoder_input_tokens": inputs[rows]}, predictions[rows], spec)
+    weights = np.asarray(jax.jit(functools.partial(_mean, experiment.model))(params, batch))
+    found = []
+    for row, weight in zip(rows, weights, strict=True):
+        S, T = _lengths(inputs[row : row + 1])[0], _lengths(predictions[row : row + 1])[0]
+        pieces = [
+            [_shown(vocabulary.piece(int(token))) for token in one] for one in (inputs[row, :S], predictions[row, :T])
+        ]
+        hundredths = np.rint(weight[:T, :S] * _WHOLE).astype(int).tolist()
+        found.append({"inputs": pieces[0], "outputs": pieces[1], "weights": hundredths})
+    return found
+
+
+def _shown(piece: str) -> str:
+    """A piece as a person reads it: the byte <0x41> as A."""
+    byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+    return one_line(chr(int(byte[1], 16))).replace(" ", "␣") if byte and int(byte[1], 16) < _ASCII else piece
+
+
+def _lengths(tokens: np.ndarray) -> np.ndarray:
+    """[B, S] padded with 0 -> [B]."""
+    return np.asarray((tokens != 0).sum(axis=1))
+
+
+def _mean(model: Any, params: Any, batch: Any) -> jax.Array:
+    return jnp.mean(model.source_attention(params, batch), axis=(1, 2))
