@@ -13,7 +13,7 @@ import numpy as np
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import read_json
-from t5xpg.data.batch import ENC_DEC, with_targets
+from t5xpg.data.batch import with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.predictor import LENGTH_MULTIPLE, Predictor
@@ -23,6 +23,7 @@ from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.models import decoding
 from t5xpg.models.decoding import DecodingConfig
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from t5xpg.train import training
@@ -84,8 +85,9 @@ class Model:
         Raises UserError for a model that is no encoder-decoder.
         """
         self._require_encoder("encode")
-        tokens = self._tokens(texts)
-        encoded = np.asarray(jax.jit(self.experiment.model.encode)(self.params, tokens), np.float32)
+        tokens, model = self._tokens(texts), self.experiment.model
+        assert isinstance(model, EncoderDecoderModel)
+        encoded = np.asarray(jax.jit(model.encode)(self.params, tokens), np.float32)
         return [
             row[:length] for row, length in zip(encoded, (tokens != self.vocabulary.pad_id).sum(axis=1), strict=True)
         ]
@@ -106,7 +108,7 @@ class Model:
         return tokens
 
     def _require_encoder(self, what: str) -> None:
-        if self.experiment.eval_dataset.converter != ENC_DEC:
+        if not isinstance(self.experiment.model, EncoderDecoderModel):
             raise UserError(f"{what} is of models with an encoder and a decoder, which {self.run.name} is not.")
 
 
