@@ -6,7 +6,7 @@ import time
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
@@ -67,7 +67,7 @@ class Pages(SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """A file, or the data of a run."""
-        name = Path(urlsplit(self.path).path)
+        name = Path(unquote(urlsplit(self.path).path))
         if name.parent.name == "data" and name.suffix == ".js" and name.name.startswith(LOCAL):
             self._run(paths.runs_directory() / name.stem.removeprefix(LOCAL))
         else:

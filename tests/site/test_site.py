@@ -10,6 +10,7 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import sha256_of_file
 from t5xpg.base.page import cell
 from t5xpg.run.results import read_results
 from t5xpg.site.build import build, recipe, table
@@ -55,6 +56,13 @@ def test_links_lead_somewhere_and_nothing_is_fetched(site: Path) -> None:
                 if not target.is_file() or not known:
                     wrong.append(f"{page.relative_to(site)}: {link}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_library_is_the_one_that_is_named() -> None:
+    text = (paths.REPOSITORY / "docs" / "site.md").read_text()
+    named = dict(re.findall(r"`(uPlot\S+)` \| `([0-9a-f]{64})`", text))
+    assert len(named) == 2
+    assert named == {name: sha256_of_file(paths.PACKAGE / "site" / "static" / name) for name in named}
 
 
 def test_it_is_small(site: Path) -> None:

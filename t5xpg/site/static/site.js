@@ -18,7 +18,7 @@ const t5xpg = (() => {
     setInterval(() => {
       if (document.hidden) return;
       for (const run of shown().filter((one) => !one.published)) {
-        const script = element("script", { src: `${root}data/${run.id}.js?${Date.now()}` });
+        const script = element("script", { src: `${root}data/${encodeURIComponent(run.id)}.js?${Date.now()}` });
         script.onload = script.onerror = () => script.remove();
         document.head.append(script);
       }
@@ -28,7 +28,7 @@ const t5xpg = (() => {
   const load = (id) => new Promise((resolve) => {
     if (runs.has(id)) return resolve();
     const script = document.createElement("script");
-    script.src = `${root}data/${id}.js`;
+    script.src = `${root}data/${encodeURIComponent(id)}.js`;
     script.onload = script.onerror = resolve;
     document.head.append(script);
   });
@@ -112,7 +112,7 @@ const t5xpg = (() => {
       options(select, curvesOf(shown()));
       draw(plot, shown().map((run) => lineOf(run, select.value, "steps", 0, first.checked)).filter(Boolean), AXES.steps, log.checked);
     };
-    const compared = element("a", { href: `${root}compare.html#run=${shown().map((run) => run.id).join("&run=")}` }, "compare with others");
+    const compared = element("a", { href: `${root}compare.html#${new URLSearchParams(shown().map((run) => ["run", run.id]))}` }, "compare with others");
     place.replaceChildren(element("p", { className: "tools" }, element("label", {}, "curve ", select), element("label", {}, log, " log axis"),
       element("label", {}, first, " first value, too"), compared), plot);
     for (const input of [select, log, first]) input.addEventListener("change", show);
