@@ -1,0 +1,86 @@
+"""The site as it is served: files of the site alone, and runs as they are at the moment."""
+
+import functools
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.run.records import JsonlWriter
+from t5xpg.site.records import headline, local_runs
+from t5xpg.site.serve import ADDRESS, Pages, watch
+from tests.run.test_report import make_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "runs"
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def address(tmp_path: Path, runs: Path) -> Iterator[str]:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text("first page")
+    with ThreadingHTTPServer((ADDRESS, 0), functools.partial(Pages, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{ADDRESS}:{server.server_port}"
+        server.shutdown()
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(address) as answer:
+        assert answer.headers["Cache-Control"] == "no-store"
+        return answer.read().decode()
+
+
+def test_a_run_is_shown_as_it_is_now(address: str, runs: Path) -> None:
+    run = make_run(runs / "a run#1", steps=100)
+
+    def curve() -> list[list[float]]:
+        text = read(f"{address}/data/runs-a%20run%231.js?1")
+        found = json.loads(text.removeprefix("t5xpg.add(").removesuffix(");\n"))
+        assert found["id"] == "runs-a run#1"
+        return found["curves"]["validation: nats per target token"]
+
+    before = curve()
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 200, "split": "validation", "loss": 1.5, "accuracy": 0.5, "target_tokens": 9})
+    after = curve()
+    assert (len(after[0]), after[0][-1], after[1][-1]) == (len(before[0]) + 1, 200, 1.5)
+
+
+def test_nothing_else_is_served(address: str, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("secret")
+    assert read(f"{address}/") == "first page"
+    for path in (
+        "data/runs-nothing.js",
+        "data/runs-...js",
+        "../secret.txt",
+        "%2e%2e/secret.txt",
+        "data/runs-..%2Fsecret.js",
+    ):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            read(f"{address}/{path}")
+
+
+def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
+    with pytest.raises(UserError, match="is elsewhere"):
+        watch("tiny", tmp_path / "mine", tmp_path / "site")
+
+
+def test_runs_that_have_only_begun_are_left_out(runs: Path) -> None:
+    make_run(runs / "whole")
+    make_run(runs / "begun").metrics_jsonl.write_text("")
+    (runs / "stranger").mkdir()
+    (found,) = local_runs()
+    assert (found.id, found.published) == ("runs-whole", False)
+    assert headline(found.results).split == "validation"
