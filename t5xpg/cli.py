@@ -331,10 +331,15 @@ def _significance(options: Namespace) -> None:
     significance.compare(RunDirectory(run), RunDirectory(paths.run_directory(options.other)), split)
 
 
-def _clean_runs(options: Namespace) -> int:
-    from t5xpg.run.directory import clean_runs
+def _runs(options: Namespace) -> int:
+    from t5xpg.run import listing
 
-    return clean_runs(paths.runs_directory(), yes=options.yes)
+    folder, patterns = paths.runs_directory(), _words(options.remove or "", "REMOVE")
+    if patterns and options.gc:
+        raise UserError("REMOVE=… deletes runs and GC=1 checkpoints of those that stay: give one of them.")
+    if patterns:
+        return listing.remove(folder, patterns, yes=options.yes)
+    return listing.thin(folder, yes=options.yes) if options.gc else listing.print_runs(folder, as_json=options.json)
 
 
 def _export(options: Namespace) -> None:

@@ -263,7 +263,10 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("SPLIT", "--split", "NAME", "another split of the experiment's task than validation"),
         ),
         _command(
-            "clean-runs", "list the run directories and delete them after a yes",
+            "runs", "list the run directories: how far each is, its loss and its size",
+            Option("REMOVE", "--remove", "NAMES", "delete these after a yes: 'mine_* other'"),
+            Option("GC", "--gc", "1", "delete finished runs' checkpoints but the last and best, after a yes", bool),
+            Option("JSON", "--json", "1", "print the list for a program to read", bool),
             Option("", "--yes", "", "delete without asking", bool),
         ),
     ),

@@ -6,7 +6,6 @@ changes, and a history of its starts ("starts": time, step, command, versions, m
 
 import contextlib
 import json
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -206,39 +205,6 @@ class SharedRunDirectory(RunDirectory):
         own = self.hosts / str(process)
         self.data_log = own / "data.log"
         self.nonfinite = own / "nonfinite"  # its rows of the batches
-
-
-def clean_runs(folder: Path, *, yes: bool = False) -> int:
-    """List the run directories in `folder` and delete them after a yes on the terminal (`yes`: without asking).
-
-    Only folders with a run.json count; one that a process works in is kept. Returns the exit code: 1 where nobody
-    could be asked or the answer was no.
-    """
-    runs = [RunDirectory(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
-    runs = [run for run in runs if run.exists()]
-    if not runs:
-        print(f"no run directories in {folder}")
-        return 0
-    for run in runs:
-        size = sum(file.lstat().st_size for file in run.path.rglob("*") if not file.is_dir())
-        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.run_json.stat().st_mtime))
-        print(f"  {run.path.name}  {size / 1e6:,.1f} MB  last started {changed}")
-    if not yes:
-        try:
-            question = f"Delete {'it' if len(runs) == 1 else f'these {len(runs)}'}? [y/N] "
-            yes = input(question).strip().lower() in ("y", "yes")
-        except EOFError:
-            print()
-        if not yes:
-            print("nothing was deleted")
-            return 1
-    for run in runs:
-        try:
-            with run.lock():
-                shutil.rmtree(run.path)
-        except UserError as error:
-            print(f"kept: {error}")
-    return 0
 
 
 def differences(

@@ -58,7 +58,7 @@ def test_every_command_has_a_function_and_options_of_its_own() -> None:
         ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",
          ["byt5_tiny_demo", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
         ("train", "EXP=-h|RUN=mine", ["--run=mine", "--", "-h"]),
-        ("clean-runs", "", []),
+        ("runs", "REMOVE=mine_* b|JSON=0", ["--remove=mine_* b"]),
     ],
 )  # fmt: skip
 def test_variables_of_make_are_options_of_the_program(name: str, values: str, arguments: list[str]) -> None:

@@ -1,12 +1,11 @@
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.run.directory import RunDirectory, SharedRunDirectory, clean_runs
+from t5xpg.run.directory import RunDirectory, SharedRunDirectory
 
 IDENTITY: dict[str, Any] = {
     "seed": 0,
@@ -107,29 +106,6 @@ def test_an_unreadable_record_says_what_to_do(tmp_path: Path, text: str, message
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=rf"{message}.*to start over"):
         RunDirectory(tmp_path).read()
-
-
-def test_runs_are_listed_and_deleted_after_a_yes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "runs"
-    assert clean_runs(folder) == 0
-    assert "no run directories" in capsys.readouterr().out
-    start(folder / "one")
-    start(folder / "two")
-    (folder / "no run").mkdir()
-    monkeypatch.setattr("builtins.input", lambda _: "n")
-    assert clean_runs(folder) == 1
-    assert "nothing was deleted" in capsys.readouterr().out
-    monkeypatch.setattr("builtins.input", lambda _: "y")
-    with RunDirectory(folder / "two").lock():
-        assert clean_runs(folder) == 0
-    printed = capsys.readouterr().out
-    assert "  one  " in printed
-    assert f"kept: Process {os.getpid()} is working in" in printed
-    assert sorted(entry.name for entry in folder.iterdir()) == ["no run", "two"]
-    assert clean_runs(folder, yes=True) == 0
-    assert [entry.name for entry in folder.iterdir()] == ["no run"]
 
 
 def test_a_further_process_sees_the_run_and_writes_apart(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""What `make runs` lists, and what it deletes."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.listing import listed, print_runs, remove, thin
+from tests.run.test_report import make_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """One finished, one stopped, one that only began, and a folder that is no run."""
+    folder = tmp_path / "runs"
+    make_run(folder / "mine", steps=1000)
+    make_run(folder / "mine_2", steps=600)
+    make_run(folder / "begun").metrics_jsonl.unlink()
+    (folder / "no run").mkdir()
+    for step in (400, 600, 1000):
+        (folder / "mine" / "checkpoints" / str(step)).mkdir(parents=True)
+        (folder / "mine" / "checkpoints" / str(step) / "commit_success.txt").touch()
+    return folder
+
+
+def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunDirectory(runs / "mine_2").lock():
+        found = {run.name: run for run in listed(runs)}
+    assert {name: (run.state, run.step, run.total_steps) for name, run in found.items()} == {
+        "mine": ("finished", 1000, 1000), "mine_2": ("busy", 600, 1000), "begun": ("stopped", 0, 1000),
+    }  # fmt: skip
+    assert found["mine"].checkpoints == (400, 600, 1000)
+    assert found["begun"].loss is None
+    print_runs(runs)
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["run", "experiment", "state", "step", "of", "loss", "checkpoints", "MB"]
+    assert [row.split()[:4] for row in rows][1] == ["mine", "tiny", "finished", "1,000"]
+    print_runs(runs, as_json=True)
+    assert [one["loss"] for one in json.loads(capsys.readouterr().out)] == [run.loss for run in listed(runs)]
+    print_runs(runs / "none")
+    assert "no run directories" in capsys.readouterr().out
+
+
+def test_an_unreadable_run_is_listed(runs: Path) -> None:
+    (runs / "mine_2" / "run.json").write_text("{")
+    assert [run.experiment for run in listed(runs)] == ["tiny", "tiny", "-"]
+
+
+def test_runs_are_deleted_after_a_yes(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=r"REMOVE=mien: there is no such run in .*mine"):
+        remove(runs, ["mien"])
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert remove(runs, ["mine*"]) == 1
+    assert "nothing was deleted" in capsys.readouterr().out
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    with RunDirectory(runs / "mine_2").lock():
+        assert remove(runs, ["mine*"]) == 0
+    assert f"kept: Process {os.getpid()} is working in" in capsys.readouterr().out
+    assert sorted(path.name for path in runs.iterdir()) == ["begun", "mine_2", "no run"]
+    assert remove(runs, ["*"], yes=True) == 0
+    assert [path.name for path in runs.iterdir()] == ["no run"]
+
+
+def test_checkpoints_of_finished_runs_are_deleted(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "mine_2" / "checkpoints" / "400").mkdir(parents=True)
+    assert thin(runs, yes=True) == 0
+    assert "mine  checkpoints 400, 600" in capsys.readouterr().out
+    assert [path.name for path in (runs / "mine" / "checkpoints").iterdir()] == ["1000"]
+    assert (runs / "mine_2" / "checkpoints" / "400").exists()
+    assert thin(runs, yes=True) == 0
+    assert "no finished run" in capsys.readouterr().out
