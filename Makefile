@@ -57,7 +57,7 @@ $(HELP_ON): help
 	@:
 else
 
-COMMANDS := demo data vocab tokens cache check examples estimate plan train record eval infer tune-decoding significance runs export import convert-gin \
+COMMANDS := demo data vocab tokens cache new check examples estimate plan train record eval infer tune-decoding significance runs export import convert-gin \
 	report site watch reproduce sweep speedrun-check prove-resume prove-hosts
 .PHONY: $(COMMANDS) install docker-build docker-train test test-all prove lint format bench bench-peers fuzz goldens lock clean
 

@@ -201,6 +201,12 @@ def _cache(options: Namespace) -> None:
     )
 
 
+def _new(options: Namespace) -> None:
+    from t5xpg.experiment import new
+
+    new.write(options.experiment, options.task, options.model, options.optimizer)
+
+
 def _check(options: Namespace) -> int:
     from t5xpg.check import checks
     from t5xpg.experiment import config

@@ -193,6 +193,13 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         ),
     ),
     "Before a run": (
+        _command(
+            "new", "write the folder of a new experiment: a gin file that can be trained, and a page",
+            Option("EXP", "experiment", "NAME", "its name", make_default="my_experiment"),
+            Option("TASK", "--task", "NAME", "the task or mixture", default="pydocs_span_corruption"),
+            Option("MODEL", "--model", "NAME", "a file of gin/models", default="byt5_tiny"),
+            Option("OPTIMIZER", "--optimizer", "NAME", "a file of gin/optimizers", default="muon"),
+        ),
         _command("check", "say everything that can be known before training", *_EXPERIMENT, _LOGGER, *_MESH),
         _command(
             "examples", "show examples of a task as text and ids, what the decoder is fed, and the masks",

@@ -1,0 +1,40 @@
+"""A new experiment is one that can be loaded and checked."""
+
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.experiment import config, new
+
+
+@pytest.fixture
+def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(paths, "EXPERIMENTS", tmp_path)
+    return tmp_path
+
+
+def test_it_has_what_was_asked_for(experiments: Path) -> None:
+    file = new.write("mine", "stories_span_corruption", "t5_1_1_tiny", "adafactor")
+    assert file == experiments / "mine" / "mine.gin"
+    found = config.load("mine").experiment
+    assert found.train_dataset.mixture_or_task_name == "stories_span_corruption"
+    assert (type(found.optimizer).__name__, found.model.config.num_decoder_layers) == ("Adafactor", 4)
+    assert (file.parent / "README.md").read_text().startswith("# mine\n\n**Question.** ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a b", "t", "byt5_tiny", "muon"), "expected letters"),
+        (("taken", "t", "byt5_tiny", "muon"), "is there already"),
+        (("mine", "t", "byt5_tny", "muon"), r"no gin/models/byt5_tny.gin.*byt5_tiny"),
+        (("mine", "t", "byt5_tiny", "moun"), r"no gin/optimizers/moun.gin.*muon"),
+    ],
+)
+def test_mistakes_leave_nothing(experiments: Path, arguments: tuple[str, ...], message: str) -> None:
+    (experiments / "taken").mkdir()
+    with pytest.raises(UserError, match=message):
+        new.write(*arguments)
+    assert [path.name for path in experiments.iterdir()] == ["taken"]
