@@ -12,7 +12,7 @@ from t5xpg.base.page import one_line
 from tests.small_models import FAMILIES
 from tests.workplace import Workplace
 
-FOLDER = FAMILIES / "archive_bin"
+FOLDER = FAMILIES / "byt5"
 
 
 def test_names_that_are_not_there() -> None:

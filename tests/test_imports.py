@@ -142,7 +142,7 @@ def test_imports_go_one_way() -> None:
     rooms = {room_of(name) for name in MODULES if name != "t5xpg"}
     assert rooms == set(FLOOR_OF), f"place in FLOORS: {sorted(rooms ^ set(FLOOR_OF))}"
     wrong = []
-    for module in MODULES:
+    for module in MODULES.keys() - {"t5xpg"}:  # which imports `api` when it is asked for it
         room = room_of(module)
         for one, target in internal(module):
             other = room_of(target)

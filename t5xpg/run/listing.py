@@ -1,7 +1,7 @@
 """`make runs`: the run directories, how far each is and what it takes of the disk; and room made safely."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -78,7 +78,8 @@ def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
     if not _agreed(f"Delete {'it' if len(chosen) == 1 else f'these {len(chosen)}'}?", yes):
         return 1
     for run in chosen:
-        _in_peace(RunDirectory(folder / run.name), lambda run: rmtree(run.path))
+        directory = RunDirectory(folder / run.name)
+        _delete(directory, [directory.path])
     return 0
 
 
@@ -97,7 +98,7 @@ def thin(folder: Path, *, yes: bool = False) -> int:
     if not _agreed("Delete them?", yes):
         return 1
     for directory, steps in found:
-        _in_peace(directory, lambda run, steps=steps: [rmtree(run.checkpoints / str(step)) for step in steps])
+        _delete(directory, [directory.checkpoints / str(step) for step in steps])
     return 0
 
 
@@ -141,10 +142,11 @@ def _agreed(question: str, yes: bool) -> bool:
     return agreed
 
 
-def _in_peace(run: RunDirectory, work: Callable[[RunDirectory], object]) -> None:
-    """Do it unless a process works in the run directory."""
+def _delete(run: RunDirectory, folders: Sequence[Path]) -> None:
+    """Delete folders of a run unless a process works in it."""
     try:
         with run.lock():
-            work(run)
+            for folder in folders:
+                rmtree(folder)
     except UserError as error:
         print(f"kept: {error}")

@@ -133,8 +133,11 @@ def local_runs() -> Iterator[Trained]:
             yield Trained(LOCAL + path.name, results, published=False)
 
 
-def headline(results: Results) -> Headline:
-    """Of the first published figure, else words filled in, else the task's metric, else the loss; and other answers."""
+def headline(results: Results) -> Headline | None:
+    """Of the first published figure, else words filled in, else the task's metric, else the loss; and other answers.
+
+    None where none of them is a number.
+    """
     own = values(results)
     references = results.get("references", ())
     wanted = [(one["metric"], one["split"]) for one in references]
@@ -143,6 +146,8 @@ def headline(results: Results) -> Headline:
         beside = [("another text shown", blanks["exchanged"]), ("most frequent word", blanks["unigram"])]
         return Headline("% of words filled in", results["evaluation"]["split"], blanks["exact_match"], beside)
     keys += [key for key in own if key[0]] + list(own)
+    if not keys:
+        return None
     task, measure, split = keys[0]
     others = [(one["name"], one["value"]) for one in references if (one["metric"], one["split"]) == (measure, split)]
     for evaluation in (results["evaluation"], *results.get("other_splits", {}).values()):

@@ -83,4 +83,4 @@ def test_runs_that_have_only_begun_are_left_out(runs: Path) -> None:
     (runs / "stranger").mkdir()
     (found,) = local_runs()
     assert (found.id, found.published) == ("runs-whole", False)
-    assert headline(found.results).split == "validation"
+    assert headline(found.results) is None  # the evaluation of this record has no numbers

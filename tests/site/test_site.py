@@ -73,6 +73,7 @@ def test_it_is_small(site: Path) -> None:
 def test_numbers_are_those_of_the_records(site: Path) -> None:
     results = read_results(paths.EXPERIMENTS / "nb_nn" / "results.json")
     found = headline(results)
+    assert found is not None
     assert (found.measure, found.split) == ("bleu", "test")
     (metrics,) = results["other_splits"]["test"]["metrics"].values()
     assert found.value == metrics["bleu"]
@@ -91,6 +92,7 @@ def test_words_filled_in_are_the_number_where_nothing_is_published() -> None:
     results = read_results(paths.EXPERIMENTS / "byt5_tiny_demo" / "results.json")
     words = results["evaluation"]["blanks"]["word"]
     found = headline(results)
+    assert found is not None
     assert (found.value, dict(found.others)["most frequent word"]) == (words["exact_match"], words["unigram"])
 
 
