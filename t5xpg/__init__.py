@@ -10,13 +10,10 @@ run.metrics
 ```
 """
 
-import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from t5xpg.api import Experiment, Model, Run, experiment, load
-else:
-    from t5xpg import experiment
 
 __version__ = "0.1.0"
 __all__ = ["Experiment", "Model", "Run", "experiment", "load"]
@@ -29,16 +26,3 @@ def __getattr__(name: str) -> Any:
     from t5xpg import api
 
     return getattr(api, name)
-
-
-class _ExperimentRoom(types.ModuleType):
-    """The package `t5xpg.experiment`, which is a function of the public interface, too: `t5xpg.api.experiment`."""
-
-    def __call__(self, name: str) -> Any:
-        from t5xpg import api
-
-        return api.experiment(name)
-
-
-if not TYPE_CHECKING:
-    experiment.__class__ = _ExperimentRoom
