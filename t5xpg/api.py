@@ -47,13 +47,17 @@ class Model:
             RunDirectory(run), self.experiment, built, step
         )
         self._predictors: dict[DecodingConfig, Predictor] = {}
+        # compiled once for each shape
+        model = self.experiment.model
+        self._score = jax.jit(functools.partial(decoding.score, model))
+        self._encode = jax.jit(model.encode) if isinstance(model, EncoderDecoderModel) else None
 
     def generate(self, texts: Sequence[str], *, num_beams: int = 1, **options: Any) -> list[str]:
         """The best answer to each text.
 
         num_beams: 1 for the most probable token each time, more for beam search. options: other fields of
         `DecodingConfig`, such as max_decode_length (tokens; default: the longest targets in training), alpha, or
-        method="sample" with temperature, topk, topp and seed. Raises UserError for options that cannot be.
+        method="sample" with temperature, topk, topp and seed. Raises UserError for values that cannot be.
         """
         method = "beam" if num_beams > 1 else "greedy"
         beams = {"num_decodes": num_beams} if num_beams > 1 else {}
@@ -70,13 +74,14 @@ class Model:
 
         Raises UserError for a model that is no encoder-decoder, and for lists of different lengths.
         """
-        self._require_encoder("loss")
+        if self._encode is None:
+            raise UserError(f"loss is of models with an encoder and a decoder, which {self.run.name} is not.")
         if len(inputs) != len(targets):
             raise UserError(f"loss: {len(inputs)} inputs and {len(targets)} targets; expected a target for each input.")
         tokens = self._tokens(targets)
         spec = unpacked(self.experiment.eval_dataset).batch_spec()
         batch = with_targets({"encoder_input_tokens": self._tokens(inputs)}, tokens, spec)
-        scores = jax.jit(functools.partial(decoding.score, self.experiment.model))(self.params, batch)
+        scores = self._score(self.params, batch)
         return np.asarray(-scores / (tokens != self.vocabulary.pad_id).sum(axis=1), np.float32)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -84,10 +89,10 @@ class Model:
 
         Raises UserError for a model that is no encoder-decoder.
         """
-        self._require_encoder("encode")
-        tokens, model = self._tokens(texts), self.experiment.model
-        assert isinstance(model, EncoderDecoderModel)
-        encoded = np.asarray(jax.jit(model.encode)(self.params, tokens), np.float32)
+        if self._encode is None:
+            raise UserError(f"encode is of models with an encoder and a decoder, which {self.run.name} is not.")
+        tokens = self._tokens(texts)
+        encoded = np.asarray(self._encode(self.params, tokens), np.float32)
         return [
             row[:length] for row, length in zip(encoded, (tokens != self.vocabulary.pad_id).sum(axis=1), strict=True)
         ]
@@ -106,10 +111,6 @@ class Model:
         for row, one in zip(tokens, ids, strict=True):
             row[: len(one)] = one
         return tokens
-
-    def _require_encoder(self, what: str) -> None:
-        if not isinstance(self.experiment.model, EncoderDecoderModel):
-            raise UserError(f"{what} is of models with an encoder and a decoder, which {self.run.name} is not.")
 
 
 @dataclass(frozen=True)
