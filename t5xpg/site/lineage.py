@@ -10,6 +10,7 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.environment import output_of
 from t5xpg.base.files import json_object_if_any, sha256_of_file
+from t5xpg.run.checkpoint.folders import DIGESTS, saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.site.records import Shown
 
@@ -49,7 +50,7 @@ def of(shown: Shown) -> Chain:
     git, run = results.get("git") or {}, RunDirectory(paths.runs_directory() / shown.name)
     batches = (results.get("batches") or {}).get("sha256") or [""]
     links.append(Link("run", f"{results['steps']:,} updates of commit {str(git.get('commit'))[:12]}", batches[-1]))
-    return Chain(shown.name, [*links, *_checkpoints(run, batches[-1]), *_exports(run)])
+    return Chain(shown.name, [*links, *_checkpoints(run), *_exports(run)])
 
 
 def _text(results: Mapping[str, Any]) -> Iterator[Link]:
@@ -77,11 +78,11 @@ def _cache(results: Mapping[str, Any]) -> Iterator[Link]:
         yield Link("cache", str(cache.get("task", "of several tasks")), hashlib.sha256(text.encode()).hexdigest())
 
 
-def _checkpoints(run: RunDirectory, batches: str) -> Iterator[Link]:
+def _checkpoints(run: RunDirectory) -> Iterator[Link]:
     """Those of this machine's run of the same name."""
-    for folder in sorted(run.checkpoints.glob("[0-9]*"), key=lambda path: int(path.name) if path.name.isdigit() else 0):
-        if (sums := folder / "SHA256SUMS").exists():
-            yield Link("checkpoint", f"after {int(folder.name):,} updates, runs/{run.path.name}", sha256_of_file(sums))
+    for step in saved_steps(run.checkpoints):
+        if (sums := run.checkpoints / str(step) / DIGESTS).exists():
+            yield Link("checkpoint", f"after {step:,} updates, runs/{run.path.name}", sha256_of_file(sums))
 
 
 def _exports(run: RunDirectory) -> Iterator[Link]:
