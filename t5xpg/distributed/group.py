@@ -258,7 +258,8 @@ class Processes(Group):
 
     def _end(self, text: str) -> None:
         """End this process, whatever its main thread waits for: what it has saved is whole."""
-        print(f"t5xpg: error: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"t5xpg: error: {text}\n")  # whole: other processes may write to the same place
+        sys.stderr.flush()
         self._part()
         os._exit(1)
 
