@@ -36,6 +36,7 @@ ifneq ($(words $(MACHINE)):$(filter-out $(MACHINES),$(MACHINE)),1:)
 $(error MACHINE=$(MACHINE) is none of: $(MACHINES))
 endif
 INSTALLED := .venv/.installed-$(MACHINE)
+TOOLS := .venv/.installed-dev
 GPUS := $(if $(filter cuda,$(IMAGE)),--gpus all)
 IMAGE_REVISION = $(shell git rev-parse HEAD 2>/dev/null)$(shell [ -z "$$(git status --porcelain 2>/dev/null)" ] || echo +)
 
@@ -69,6 +70,9 @@ install: $(INSTALLED)
 $(INSTALLED): requirements/$(MACHINE).txt requirements/bootstrap.txt requirements/install.py pyproject.toml
 	@$(WITH_PYTHON) "$$python" requirements/install.py $(MACHINE)
 
+$(TOOLS): $(INSTALLED) requirements/dev.txt
+	@.venv/bin/python requirements/install.py $(MACHINE) --part tools
+
 docker-build:
 	@docker build --file docker/Dockerfile --build-arg MACHINE=$(IMAGE) --build-arg REVISION=$(IMAGE_REVISION) \
 		$${PIP_CONF:+--secret "id=pip,src=$$PIP_CONF"} --tag t5xpg:$(IMAGE) .
@@ -79,21 +83,21 @@ docker-train: docker-build
 		--volume "$$PWD/cache:/cache" --volume "$$PWD/runs:/runs" --env EXP --env GIN --env RUN --env LOGGER \
 		t5xpg:$(IMAGE) --from-make train
 
-test: $(INSTALLED)
+test: $(TOOLS)
 	@set -f; $(PYTEST) --tier=units $$TESTS
 
 # TIER=processes-only leaves out the unit tests, where they have just been run.
-test-all: $(INSTALLED)
+test-all: $(TOOLS)
 	@set -f; $(PYTEST) --tier="$${TIER:-processes}" $$TESTS
 
-prove: $(INSTALLED)
+prove: $(TOOLS)
 	@set -f; $(PYTEST) --tier=proofs $$TESTS
 	@[ -n "$$TESTS" ] || .venv/bin/python -m fuzz --seconds="$${SECONDS:-60}"
 
-lint: $(INSTALLED)
+lint: $(TOOLS)
 	@.venv/bin/python -m ruff format --check . && .venv/bin/python -m ruff check . && .venv/bin/python -m mypy
 
-format: $(INSTALLED)
+format: $(TOOLS)
 	@.venv/bin/python -m ruff format . && .venv/bin/python -m ruff check --fix .
 
 bench: $(INSTALLED)

@@ -1,4 +1,6 @@
-"""Make `.venv` and install one lock into it (`make install`). Needs Python 3.11 to 3.13 and nothing else.
+"""Make `.venv` and install one lock into it (`make install`), or the tools of `make test` and `make lint` beside it.
+
+Needs Python 3.11 to 3.13 and nothing else.
 
 The packages come from the registry that pip is set up for, each checked against its hash. uv does the work, because it
 is several times faster; where it cannot be had, pip does.
@@ -84,20 +86,25 @@ def registry_environment(python: Path) -> dict[str, str]:
 def installer(python: Path) -> tuple[list[str], dict[str, str]]:
     """The command that installs into the environment, and the variables that it needs."""
     environment = registry_environment(python)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     uv = [str(python), "-m", "uv"]
     if run([*pip, "--require-hashes", "-r", str(HERE / "bootstrap.txt")]) and output_of([*uv, "--version"]):
         quiet = [] if sys.stderr.isatty() else ["--quiet"]
-        return [*uv, "pip", "install", *quiet, "--python", str(python), "--compile-bytecode"], environment
+        return [*uv, "pip", "install", *quiet, "--python", str(python)], environment
     print("install: uv is not to be had here; pip takes longer", flush=True)
     return pip, environment
+
+
+def install_lock(command: list[str], environment: dict[str, str], lock: Path) -> None:
+    """The packages of a lock, each checked against its hash."""
+    if not run([*command, "--no-deps", "--require-hashes", "-r", str(lock)], environment):
+        fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
 
 
 def install_packages(command: list[str], environment: dict[str, str], lock: Path) -> None:
     """The lock, and the stand-in for editdistance where that has no wheel."""
     local = [*command, *LOCAL]
-    if not run([*command, "--no-deps", "--require-hashes", "-r", str(lock)], environment):
-        fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
+    install_lock(command, environment, lock)
     if sys.version_info >= (3, 13) and not run([*local, str(HERE / "editdistance")], environment):
         fail("the stand-in for editdistance could not be installed; the lines above say why.")
 
@@ -113,8 +120,13 @@ def install(python: Path, lock: Path, part: str | None = None) -> None:
     command, environment = installer(python)
     if part != "project":
         install_packages(command, environment, lock)
+        # Headers for operations of one's own, 290 MB, which nothing here compiles.
+        for folder in python.parents[1].glob("lib/python*/site-packages/tensorflow/include"):
+            shutil.rmtree(folder)
+        # What is imported is compiled by it; the rest would be 200 MB of bytecode.
         imported = [str(python), "-c", f"import {', '.join(IMPORTED)}"]
-        done = subprocess.run(imported, capture_output=True, text=True, cwd=REPOSITORY)
+        writing = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        done = subprocess.run(imported, capture_output=True, text=True, cwd=REPOSITORY, env=writing)
         if done.returncode:
             fail(f"what was installed cannot be imported:\n{done.stderr.strip()}")
     if part != "packages":
@@ -124,7 +136,8 @@ def install(python: Path, lock: Path, part: str | None = None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lock", help="name of the lock: cpu, cuda, tpu or apple")
-    parser.add_argument("--part", choices=("packages", "project"), help="install this part alone, as an image does")
+    parts = ("packages", "project", "tools")
+    parser.add_argument("--part", choices=parts, help="install this alone; tools: into what is installed")
     options = parser.parse_args()
     lock = HERE / f"{options.lock}.txt"
     if not lock.is_file():
@@ -135,8 +148,14 @@ def main() -> None:
     if not MINIMUM <= sys.version_info[:2] < LIMIT:
         fail(f"Python {sys.version.split()[0]} at {sys.executable}: 3.11, 3.12 or 3.13 is needed. Name one: PYTHON=…")
     started = time.monotonic()
-    print(f"install: {lock.stem} packages for Python {sys.version.split()[0]} into .venv", flush=True)
     folder = REPOSITORY / ".venv"
+    if options.part == "tools":
+        print("install: the tools of `make test` and `make lint` into .venv", flush=True)
+        install_lock(*installer(folder / "bin" / "python"), HERE / "dev.txt")
+        (folder / ".installed-dev").write_text("")
+        print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
+        return
+    print(f"install: {lock.stem} packages for Python {sys.version.split()[0]} into .venv", flush=True)
     python = make_environment(folder)
     # One environment holds one lock; the Makefile goes on with the kind of machine that it finds here.
     for other in (*folder.glob(".installed-*"), *folder.glob(".installing-*")):

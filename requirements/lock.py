@@ -1,4 +1,4 @@
-"""Resolve pyproject.toml into one hashed lock per kind of machine (`make lock`).
+"""Resolve pyproject.toml into hashed locks (`make lock`): one for each kind of machine, one for the developers' tools.
 
 The files hold no index address, so that an installation asks the registry that the user has set up.
 """
@@ -12,41 +12,45 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 UNIVERSAL = ["--universal", "--python-version", "3.11"]
-# name -> (extras, platform options); `apple` is not universal because jax-mps has wheels for one Python only.
-LOCKS: dict[str, tuple[list[str], list[str]]] = {
-    "cpu": (["dev"], UNIVERSAL),
-    "cuda": (["dev", "cuda"], UNIVERSAL),
-    "tpu": (["dev", "tpu"], UNIVERSAL),
-    "apple": (["dev", "apple"], ["--python-platform", "aarch64-apple-darwin", "--python-version", "3.13"]),
+# `apple` is not universal because jax-mps has wheels for one Python only.
+APPLE = ["--python-platform", "aarch64-apple-darwin", "--python-version", "3.13", "--extra=apple"]
+PROJECT = ["--group=uv", "--group=build", "pyproject.toml"]
+LOCKS: dict[str, list[str]] = {
+    "cpu": [*UNIVERSAL, *PROJECT],
+    "cuda": [*UNIVERSAL, "--extra=cuda", *PROJECT],
+    "tpu": [*UNIVERSAL, "--extra=tpu", *PROJECT],
+    "apple": [*APPLE, *PROJECT],
+    "dev": [*UNIVERSAL, "--constraints=requirements/cpu.txt", "--extra=dev", *PROJECT],
+    **{
+        name: ["--no-config", *UNIVERSAL, f"requirements/{name}.in"]
+        for name in ("goldens", "bench", "fuzz", "bootstrap")
+    },
 }
 COMMON = ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
 
 
-def drop_excluded(text: str) -> str:
-    """Remove the entries that an override excludes on every platform: they are never installed."""
-    blocks = re.split(r"\n(?=[A-Za-z0-9])", text)
-    return "\n".join(block for block in blocks if "== 'never'" not in block.split("\n", 1)[0])
+def entries(text: str) -> list[str]:
+    """The packages of a lock, each with its hashes."""
+    return [block.rstrip("\n") + "\n" for block in re.split(r"\n(?=[A-Za-z0-9])", text) if block.strip()]
 
 
 def compile_lock(name: str, arguments: list[str]) -> None:
+    """Write requirements/<name>.txt."""
     target = HERE / f"{name}.txt"
     command = ["uv", "pip", "compile", *COMMON, *arguments, "--output-file", str(target)]
-    subprocess.run([sys.executable, "-m", *command], check=True, cwd=HERE, stdout=subprocess.DEVNULL)
-    target.write_text(drop_excluded(target.read_text()))
+    subprocess.run([sys.executable, "-m", *command], check=True, cwd=HERE.parent, stdout=subprocess.DEVNULL)
+    # an override excludes it everywhere
+    kept = [entry for entry in entries(target.read_text()) if "== 'never'" not in entry.split("\n", 1)[0]]
+    if name == "dev":  # what it has beside the lock of a machine
+        installed = set(entries((HERE / "cpu.txt").read_text()))
+        kept = [entry for entry in kept if entry not in installed]
+    target.write_text("".join(kept))
     print(f"requirements/{target.name}")
 
 
 def main() -> None:
-    for name, (extras, platform) in LOCKS.items():
-        options = [f"--extra={extra}" for extra in extras]
-        compile_lock(
-            name,
-            ["--overrides=overrides.txt", "--constraints=constraints.txt", *platform, *options, "../pyproject.toml"],
-        )
-    compile_lock("goldens", [*UNIVERSAL, "goldens.in"])
-    compile_lock("bench", [*UNIVERSAL, "bench.in"])
-    compile_lock("fuzz", [*UNIVERSAL, "fuzz.in"])
-    compile_lock("bootstrap", [*UNIVERSAL, "bootstrap.in"])
+    for name, arguments in LOCKS.items():
+        compile_lock(name, arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t5xpg import commands
-from t5xpg.base import paths
+from t5xpg.base import environment, paths
 from t5xpg.base.digests import VERIFY_VARIABLE
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import is_disk_full
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Cleaning up is left to the blocks that the exception passes; training takes the signal over while it runs.
     signal.signal(signal.SIGTERM, _end)
     try:
+        environment.require_t5()
         if commands.COMMANDS[options.command].one_process:
             require_alone(f"make {options.command}", os.environ)
         return globals()["_" + options.command.replace("-", "_")](options) or 0
@@ -404,7 +405,7 @@ def _report(options: Namespace) -> None:
 def _site(options: Namespace) -> int:
     from t5xpg.site import build, serve
 
-    page = build.build(_path(options.output) or paths.REPOSITORY / "site")
+    page = build.build(_path(options.output) or paths.WORKSPACE / "site")
     print(f"site: {paths.shown(page)}", flush=True)
     return serve.serve(page.parent) if options.serve else 0
 
@@ -413,7 +414,7 @@ def _watch(options: Namespace) -> int:
     from t5xpg.site import serve
 
     loaded, run = _load_with_run(options)
-    return serve.watch(loaded.name, run, paths.REPOSITORY / "site")
+    return serve.watch(loaded.name, run, paths.WORKSPACE / "site")
 
 
 def _reproduce(options: Namespace) -> int:

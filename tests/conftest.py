@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, download, wheels_directory
 from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
 
 pytest_plugins = ["tests.tiers"]
@@ -27,8 +28,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One folder for what the programs of this run of the tests compile: many train the same small model."""
+    """One folder for what the programs of this run of the tests compile: many train the same small model. And the
+    packages whose text the tests read, which unit tests cannot download."""
     if not hasattr(config, "workerinput"):  # workers of xdist are given their environment
+        download(DOCUMENTATION_WHEELS.values(), wheels_directory())
         os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="t5xpg-programs-")
 
 

@@ -1,4 +1,4 @@
-"""Where things lie in a checkout."""
+"""Where things lie: in a checkout, or beside an installed package and in the folder where the program is started."""
 
 import os
 from pathlib import Path
@@ -6,29 +6,41 @@ from pathlib import Path
 from t5xpg.base.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-REPOSITORY = PACKAGE.parent
-EXPERIMENTS = REPOSITORY / "experiments"
+_IS_CHECKOUT = (PACKAGE.parent / "pyproject.toml").is_file()
+REPOSITORY = PACKAGE.parent if _IS_CHECKOUT else PACKAGE / "shipped"  # what is read, with gin/ and experiments/
+WORKSPACE = PACKAGE.parent if _IS_CHECKOUT else Path.cwd()  # what is written
 GIN = REPOSITORY / "gin"
+EXPERIMENTS = WORKSPACE / "experiments"
+
+
+def experiments() -> dict[str, Path]:
+    """The folders of experiments by name: those of `WORKSPACE`, and those that came with the package."""
+    return {path.name: path for root in (REPOSITORY / "experiments", EXPERIMENTS) for path in root.glob("*/")}
 
 
 def data_directory() -> Path:
-    """The folder of exported datasets: T5XPG_DATA_DIR, or `data` of the checkout."""
-    return Path(os.environ.get("T5XPG_DATA_DIR") or REPOSITORY / "data")
+    """The folder of exported datasets: T5XPG_DATA_DIR, or `data` of `WORKSPACE`."""
+    return Path(os.environ.get("T5XPG_DATA_DIR") or WORKSPACE / "data")
 
 
 def cache_directory() -> Path:
-    """The folder of SeqIO caches: T5XPG_CACHE_DIR, or `cache` of the checkout."""
-    return Path(os.environ.get("T5XPG_CACHE_DIR") or REPOSITORY / "cache")
+    """The folder of SeqIO caches: T5XPG_CACHE_DIR, or `cache` of `WORKSPACE`."""
+    return Path(os.environ.get("T5XPG_CACHE_DIR") or WORKSPACE / "cache")
 
 
 def runs_directory() -> Path:
-    """The folder of run directories: T5XPG_RUNS_DIR, or `runs` of the checkout."""
-    return Path(os.environ.get("T5XPG_RUNS_DIR") or REPOSITORY / "runs")
+    """The folder of run directories: T5XPG_RUNS_DIR, or `runs` of `WORKSPACE`."""
+    return Path(os.environ.get("T5XPG_RUNS_DIR") or WORKSPACE / "runs")
 
 
 def recordings_directory() -> Path:
-    """The folder of recorded batches: T5XPG_RECORDINGS_DIR, or `recordings` of the checkout."""
-    return Path(os.environ.get("T5XPG_RECORDINGS_DIR") or REPOSITORY / "recordings")
+    """The folder of recorded batches: T5XPG_RECORDINGS_DIR, or `recordings` of `WORKSPACE`."""
+    return Path(os.environ.get("T5XPG_RECORDINGS_DIR") or WORKSPACE / "recordings")
+
+
+def user_cache() -> Path:
+    """The user's folder for what can be made again: XDG_CACHE_HOME, or ~/.cache; `t5xpg` in it is ours."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 
 def shown(path: Path) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.metadata
 import math
-import os
 import re
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5xpg.base import environment
+from t5xpg.base import environment, paths
 from t5xpg.base.files import json_object_if_any, write_json
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
@@ -82,7 +81,7 @@ def best_peak_flops(
     """
     jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
     key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
-    file = memory or _user_cache() / "t5xpg" / "peaks.json"
+    file = memory or paths.user_cache() / "t5xpg" / "peaks.json"
     known = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
     if not again and key in known:
         return known[key]
@@ -124,10 +123,6 @@ def device_memory(device: jax.Device) -> int | None:
     except (RuntimeError, NotImplementedError):  # a backend that keeps no record of it
         return None
     return None if limit is None else int(limit)
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 
 def _is_rate(value: object) -> bool:

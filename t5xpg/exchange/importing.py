@@ -41,7 +41,7 @@ def import_checkpoint(
     name = found.name if name is None else name
     if not name.isidentifier():
         raise UserError(f"NAME={name}: expected letters, digits and underscores, as in byt5_small.")
-    if (paths.EXPERIMENTS / name).is_dir():
+    if name in paths.experiments():
         raise UserError(f"NAME={name} is an experiment, whose runs are called so. Give the checkpoint another name.")
     target = (runs / name).absolute()
     _check_target(target, force)

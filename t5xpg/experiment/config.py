@@ -54,12 +54,13 @@ def find_experiment(name_or_file: str) -> tuple[str, Path]:
         raise UserError(
             f"There is no experiment {name_or_file!r}: name a folder of {paths.EXPERIMENTS}, or a gin file by its path."
         )
-    file = paths.EXPERIMENTS / name_or_file / f"{Path(name_or_file).name}.gin"
+    folders = paths.experiments()
+    file = folders.get(name_or_file, paths.EXPERIMENTS / name_or_file) / f"{name_or_file}.gin"
     imported = paths.runs_directory() / name_or_file / f"{name_or_file}.gin"  # what `make import` writes
     for each in (file, imported):
         if each.is_file():
             return name_or_file, each
-    known = [folder.parent.name for folder in paths.EXPERIMENTS.glob("*/*.gin") if folder.stem == folder.parent.name]
+    known = [name for name, folder in folders.items() if (folder / f"{name}.gin").is_file()]
     raise UserError(f"There is no experiment {name_or_file!r} in {paths.EXPERIMENTS}.{nearest(name_or_file, known)}")
 
 

@@ -107,8 +107,11 @@ def experiments() -> list[Shown]:
     """All experiments of the checkout, by name, with the runs of `runs_directory`. Unreadable runs are left out."""
     runs = list(local_runs())
     found = []
-    for readme in sorted(paths.EXPERIMENTS.glob(f"*/{README_FILE}")):
-        folder, text = readme.parent, readme.read_text(encoding="utf-8")
+    for _, folder in sorted(paths.experiments().items()):
+        readme = folder / README_FILE
+        if not readme.exists():
+            continue
+        text = readme.read_text(encoding="utf-8")
         own = [run for run in runs if run.results["experiment"] == folder.name]
         published = folder / RESULTS_FILE
         if published.exists():

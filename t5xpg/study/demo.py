@@ -36,7 +36,7 @@ def run(loaded: LoadedConfig, path: Path) -> int:
     else:
         evaluation.evaluate(loaded, path)
     _show(read_json(directory.evaluation_json), read_json(filled))
-    report.write_report(directory, directory.report, paths.EXPERIMENTS / loaded.name / report.RESULTS_FILE)
+    report.write_report(directory, directory.report, loaded.gin_file.parent / report.RESULTS_FILE)
     print(f"done in {duration(time.perf_counter() - began)}; to look at it in a browser: make site SERVE=1", flush=True)
     return 0
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache as of_jax
 
+from t5xpg.base import paths
 from t5xpg.base.files import remove_abandoned, temporary_prefix, write_atomically
 
 VARIABLE = "T5XPG_COMPILE_CACHE"
@@ -40,7 +41,7 @@ def folder() -> Path | None:
         return None
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "t5xpg" / "programs"
+    return paths.user_cache() / "t5xpg" / "programs"
 
 
 @contextlib.contextmanager

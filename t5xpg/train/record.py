@@ -186,5 +186,6 @@ def _plain(value: Any) -> dict[str, Any]:
 
 def _typed(loaded: LoadedConfig) -> str:
     """What one types for EXP to name the experiment."""
-    named = loaded.gin_file.resolve().is_relative_to(paths.EXPERIMENTS.resolve())
+    folder = paths.experiments().get(loaded.name)
+    named = folder is not None and folder.resolve() == loaded.gin_file.resolve().parent
     return loaded.name if named else paths.shown(loaded.gin_file)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5xpg.data.text.installed import DOCUMENTATION_PACKAGES, site_packages, source_files
 from t5xpg.data.text.package_documents import documentation_documents
+from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, source_files, wheels_directory
 
 SAMPLE_MODULE = """
 import functools
@@ -59,8 +59,8 @@ WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "w
 
 @pytest.fixture(scope="session")
 def real_texts() -> list[str]:
-    """English prose: docstrings of installed packages, of some hundred to some thousand characters each."""
-    files = source_files(DOCUMENTATION_PACKAGES, site_packages())
+    """English prose: docstrings of Python packages, of some hundred to some thousand characters each."""
+    files = source_files(DOCUMENTATION_WHEELS, wheels_directory())
     return list(itertools.islice(documentation_documents(files), 60))
 
 

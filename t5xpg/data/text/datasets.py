@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from t5xpg.data.text import package_documents
-from t5xpg.data.text.installed import CODE_PACKAGES, DOCUMENTATION_PACKAGES
 from t5xpg.data.text.labelled import LABELLED, TEXT
 from t5xpg.data.text.manifest import BUILT_IN_MIN_CHARACTERS
 from t5xpg.data.text.messages import InstalledMessages
-from t5xpg.data.text.sources import HuggingFace, InstalledText, Source
+from t5xpg.data.text.sources import HuggingFace, PackageText, Source
+from t5xpg.data.text.wheels import CODE_WHEELS, DOCUMENTATION_WHEELS
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def built_in() -> dict[str, Dataset]:
     """The datasets known by name."""
     return {
         "pydocs": Dataset(
-            InstalledText(DOCUMENTATION_PACKAGES, package_documents.documentation_documents, extraction=2),
+            PackageText(DOCUMENTATION_WHEELS, package_documents.documentation_documents, extraction=2),
             sha256={
                 "train": "33c174e3192786a0969431c6248ac335c6425f2ebcd33a35cfd91448abf6eee6",
                 "validation": "474545accdfa55528668a27598e3a212457e1dda9f7c88915fc78139c2deb1fb",
@@ -34,7 +34,7 @@ def built_in() -> dict[str, Dataset]:
             },
         ),
         "pycode": Dataset(
-            InstalledText(CODE_PACKAGES, package_documents.code_documents, extraction=1),
+            PackageText(CODE_WHEELS, package_documents.code_documents, extraction=1),
             sha256={
                 "train": "6f88052d2a28cffa310f84fce9ed1956f7a38042f09bf64245064e6341e7e930",
                 "validation": "5135dcfeff3567614178e3e62efb9757db1d6f9f4d9c6ad1f65e46450fd6f683",
@@ -43,7 +43,7 @@ def built_in() -> dict[str, Dataset]:
         ),
         # which package is this docstring of?
         "pypackages": Dataset(
-            InstalledText(DOCUMENTATION_PACKAGES, package_documents.texts_and_packages, extraction=1),
+            PackageText(DOCUMENTATION_WHEELS, package_documents.texts_and_packages, extraction=1),
             sha256={
                 "train": "9537bc3d58d0eb32983ba5ac6dad21c84766d6a0d7362dc913e603199b165ae2",
                 "validation": "27fa7a2a6bafb097086d906e7de6a4ea94e12ec2f2e8be2bd67127f488241215",

@@ -81,6 +81,8 @@ def export_dataset(
     wanted = Manifest(name, description, kept, limit, 0, {}, max_bytes, dataset.fields)
     there = None if force else _manifest_of(folder)
     if there is not None:
+        if there.identity == dict(dataset.sha256):  # however it was come by
+            there = dataclasses.replace(there, source=wanted.source)
         _check_same(folder, there, wanted)
         if there.files_are_whole(folder):
             log(f"{name} is up to date: {there.summary()}")
@@ -104,7 +106,7 @@ def export_dataset(
         if limit is None and max_bytes is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
             raise UserError(
                 f"The text of {name} is not the one that every machine should get: its sha256 is {manifest.identity}, "
-                f"expected {dict(dataset.sha256)}. Files of the installed packages were changed: install them again."
+                f"expected {dict(dataset.sha256)}. It is read otherwise now."
             )
         write_manifest(new, manifest)
         _carry_over(folder, new)

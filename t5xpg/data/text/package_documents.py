@@ -1,4 +1,4 @@
-"""Documents out of the Python files of installed packages: source code, and the prose of docstrings."""
+"""Documents out of the Python files of Python packages: source code, and the prose of docstrings."""
 
 import ast
 import hashlib
@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 
-from t5xpg.data.text.installed import SourceFile
+from t5xpg.data.text.wheels import SourceFile
 
 # A file is cut before a top-level statement once a piece has so many characters, and later before an inner function.
 _CODE_CHARACTERS = 2000

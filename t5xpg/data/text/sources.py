@@ -1,4 +1,4 @@
-"""Where the text of datasets comes from: files, installed packages, the Hugging Face hub."""
+"""Where the text of datasets comes from: files, Python packages, the Hugging Face hub."""
 
 import dataclasses
 import hashlib
@@ -12,11 +12,11 @@ from typing import Any, Protocol, TypeAlias
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
-from t5xpg.data.text.installed import SourceFile, site_packages, source_files
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import BUILT_IN_MIN_CHARACTERS, SPLITS, HeldOut, content_hash
+from t5xpg.data.text.wheels import SourceFile, Wheel, source_files, wheels_directory
 
 _PLAIN = re.compile(r"[\w*?\[\]!./-]+")
 _BEGINNING = re.compile(r"([a-z0-9]+)\*")
@@ -133,19 +133,20 @@ class LocalFiles:
 
 
 @dataclass(frozen=True)
-class InstalledText:
-    """Text from the files of installed packages. extraction: counts changes to how it is read."""
+class PackageText:
+    """Text from the files of Python packages. extraction: counts changes to how it is read."""
 
-    packages: Mapping[str, str]
+    wheels: Mapping[str, Wheel]
     documents: Callable[[Iterable[SourceFile]], Iterator[Row]]
     extraction: int
-    site: Path = field(default_factory=site_packages)
+    folder: Path = field(default_factory=wheels_directory)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "installed packages", "packages": dict(self.packages), "extraction": self.extraction}
+        versions = {name: wheel.version for name, wheel in self.wheels.items()}
+        return {"kind": "packages", "packages": versions, "extraction": self.extraction}
 
     def read(self) -> Iterator[Rows]:
-        yield Rows(None, self.documents(source_files(self.packages, self.site)))
+        yield Rows(None, self.documents(source_files(self.wheels, self.folder)))
 
     def select(self, selection: Selection, corpus: str) -> "SelectedText":
         """The text of some files, by their paths inside site-packages, `absl/flags/_flag.py`. corpus: see above."""
@@ -154,10 +155,10 @@ class InstalledText:
 
 @dataclass(frozen=True)
 class SelectedText:
-    """Those texts of an `InstalledText` that are of chosen files, in the splits in which the whole has them: nothing
+    """Those texts of an `PackageText` that are of chosen files, in the splits in which the whole has them: nothing
     that a model of the whole was trained on is held out here, and the other way round."""
 
-    whole: InstalledText
+    whole: PackageText
     selection: Selection
     corpus: str
 
@@ -169,7 +170,7 @@ class SelectedText:
         names: list[str] = []
 
         def files() -> Iterator[SourceFile]:
-            for file in source_files(self.whole.packages, self.whole.site):
+            for file in source_files(self.whole.wheels, self.whole.folder):
                 names.append(file.path)
                 yield file
 
@@ -196,7 +197,7 @@ class SelectedText:
                 yield Rows(split, chosen, len(chosen))
 
 
-OF_FILES = (LocalFiles, InstalledText)  # their text is that of files with names
+OF_FILES = (LocalFiles, PackageText)  # their text is that of files with names
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from t5xpg.data.tasks.table import ROWS, register_tasks
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.export import export_dataset
-from t5xpg.data.text.installed import CODE_PACKAGES, site_packages, source_files
+from t5xpg.data.text.wheels import CODE_WHEELS, source_files, wheels_directory
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.small_tokenizers import sentencepiece_model
 
@@ -26,7 +26,7 @@ LENGTHS = {"inputs": 64, "targets": 24}
 
 @pytest.fixture(scope="module")
 def code() -> list[str]:
-    files = source_files({"absl-py": CODE_PACKAGES["absl-py"]}, site_packages())
+    files = source_files({"absl-py": CODE_WHEELS["absl-py"]}, wheels_directory())
     return list(itertools.islice(package_documents.code_documents(files), 40))
 
 

@@ -13,8 +13,8 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import SPLITS, Manifest
 from t5xpg.data.text.package_documents import code_documents
-from t5xpg.data.text.sources import InstalledText, Selection
-from tests.data.text.test_installed import install
+from t5xpg.data.text.sources import PackageText, Selection
+from tests.data.text.test_wheels import make_wheel
 
 
 def lines(folder: Path, split: str) -> list[str]:
@@ -53,12 +53,13 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         body = "".join(f"    value_{package} = compute(value_{package}, other={number})\n" for _ in range(4))
         return f"def function_{number}(value_{package}):\n{body}    return value_{package}\n".encode()
 
+    wheels = {}
     for package in ("alpha", "beta"):
         names = {f"{package}/module_{number:03}.py": module(package, number) for number in range(99)}
         # what one has is not taken again of the other
         names[f"{package}/same.py"] = module("shared", 0)
-        install(tmp_path, package, "1.0", names)
-    source = InstalledText({"alpha": "1.0", "beta": "1.0"}, code_documents, extraction=1, site=tmp_path)
+        wheels[package] = make_wheel(tmp_path, package, names)
+    source = PackageText(wheels, code_documents, extraction=1, folder=tmp_path)
     monkeypatch.setattr(export_module, "built_in", lambda: {"code": Dataset(source)})
     return tmp_path / "data"
 

