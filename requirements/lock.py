@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 UNIVERSAL = ["--universal", "--python-version", "3.11"]
 # `apple` is not universal because jax-mps has wheels for one Python only.
 APPLE = ["--python-platform", "aarch64-apple-darwin", "--python-version", "3.13", "--extra=apple"]
-PROJECT = ["--group=uv", "--group=build", "pyproject.toml"]
+PROJECT = ["--no-sources", "--overrides=requirements/overrides.txt", "--group=uv", "--group=build", "pyproject.toml"]
 LOCKS: dict[str, list[str]] = {
     "cpu": [*UNIVERSAL, *PROJECT],
     "cuda": [*UNIVERSAL, "--extra=cuda", *PROJECT],

@@ -8,7 +8,7 @@ import pytest
 from tests.workplace import REPOSITORY
 
 FOLDER = REPOSITORY / "requirements"
-LOCKS = sorted(path for path in FOLDER.glob("*.txt") if path.stem not in {"constraints", "overrides"})
+LOCKS = sorted(path for path in FOLDER.glob("*.txt") if path.stem != "overrides")
 MACHINES = [FOLDER / f"{name}.txt" for name in ("cpu", "cuda", "tpu", "apple")]
 
 
