@@ -116,7 +116,7 @@ goldens:
 		.venv-goldens/bin/python tests/goldens/make_goldens.py && .venv-goldens/bin/python tests/goldens/make_beam_goldens.py
 
 lock: $(INSTALLED)
-	@.venv/bin/python requirements/lock.py
+	@.venv/bin/python requirements/lock.py $${UPGRADE:+--upgrade}
 
 clean:
 	@rm -rf cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 """Resolve pyproject.toml into hashed locks (`make lock`): one for each kind of machine, one for the developers' tools.
 
-The files hold no index address, so that an installation asks the registry that the user has set up.
+The files hold no index address, so that an installation asks the registry that the user has set up. Versions stay as
+they are where they can; with `--upgrade` (`make lock UPGRADE=1`) all become the newest that go together.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def compile_lock(name: str, arguments: list[str]) -> None:
 
 def main() -> None:
     for name, arguments in LOCKS.items():
-        compile_lock(name, arguments)
+        compile_lock(name, [*sys.argv[1:], *arguments])
 
 
 if __name__ == "__main__":
