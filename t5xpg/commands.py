@@ -138,7 +138,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _target("help", "this list; `make help train` shows the variables of train"),
         _target("install", "install the packages of this kind of machine into .venv", _MACHINE, _PYTHON),
         _command(
-            "demo", "the whole chain on text that is already on the machine", _GIN, _RUN,
+            "demo", "the whole chain on the documentation of 26 Python packages", _GIN, _RUN,
             one_process=True, computes=True,
         ),
     ),
@@ -365,7 +365,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _target("fuzz", "look for inputs that break what reads files and options (Linux, Python 3.11)",
                 Option("SECONDS", "", "N", "for all readers together", default=60)),
         _target("goldens", "make the reference tensors of the tests again, with torch and transformers", _PYTHON),
-        _target("lock", "resolve pyproject.toml into the hashed locks of requirements/"),
+        _target("lock", "resolve pyproject.toml into the hashed locks of requirements/",
+                Option("UPGRADE", "", "1", "the newest versions, where there are newer ones")),
         _target("clean", "remove exports, caches and compiled files; keeps .venv, runs and vocabularies"),
     ),
 }  # fmt: skip
