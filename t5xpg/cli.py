@@ -3,6 +3,8 @@
 Nothing heavy is imported before the command is known: `t5xpg --help` takes a fraction of a second.
 """
 
+import contextlib
+import json
 import os
 import shlex
 import signal
@@ -226,7 +228,7 @@ def _check(options: Namespace) -> int:
             options.experiment, overrides, gin_files, options.mesh, options.device, options.devices
         )
     run = _run_directory(options, "") if options.run else None
-    return checks.check(options.experiment, overrides, gin_files, run, device)
+    return checks.check(options.experiment, overrides, gin_files, run, device, as_json=options.json)
 
 
 def _examples(options: Namespace) -> None:
@@ -250,7 +252,7 @@ def _examples(options: Namespace) -> None:
 def _estimate(options: Namespace) -> int:
     from t5xpg.check import estimate
 
-    return estimate.estimate(_load(options), options.price_per_hour)
+    return estimate.estimate(_load(options), options.price_per_hour, as_json=options.json)
 
 
 def _plan(options: Namespace) -> int:
@@ -301,9 +303,13 @@ def _record(options: Namespace) -> int:
 
 def _eval(options: Namespace) -> None:
     from t5xpg.evaluate import evaluation
+    from t5xpg.run.records import to_json
 
     loaded, run = _load_with_run(options)
-    evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+        found = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
+    if options.json:
+        print(json.dumps(to_json(found), ensure_ascii=False, indent=1), flush=True)
 
 
 def _infer(options: Namespace) -> None:
@@ -316,7 +322,7 @@ def _infer(options: Namespace) -> None:
         raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
     before = infer.prompt_of(loaded, options.task) if options.task else ""
     if options.prompt is not None:
-        infer.fill_in(loaded, run, before + options.prompt, options.step)
+        infer.fill_in(loaded, run, before + options.prompt, options.step, as_json=options.json)
     elif options.input is not None:
         infer.predict_file(loaded, run, Path(options.input), _path(options.output), options.step, before)
     else:

@@ -116,6 +116,7 @@ _EXPERIMENT = (
     _GIN,
     _RUN,
 )
+_JSON = Option("JSON", "--json", "1", "print it for a program to read", bool)
 _DATASET = Option("DATASET", "dataset", "NAME", "the dataset's name", make_default="wikitext")
 _TASK = "wikitext_span_corruption"
 _TOKENIZER = Option("TOKENIZER", "--tokenizer", "FILE", "a SentencePiece model or tokenizer.json instead")
@@ -200,7 +201,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("MODEL", "--model", "NAME", "a file of gin/models", default="byt5_tiny"),
             Option("OPTIMIZER", "--optimizer", "NAME", "a file of gin/optimizers", default="muon"),
         ),
-        _command("check", "say everything that can be known before training", *_EXPERIMENT, _LOGGER, *_MESH),
+        _command("check", "say everything that can be known before training", *_EXPERIMENT, _LOGGER, *_MESH, _JSON),
         _command(
             "examples", "show examples of a task as text and ids, what the decoder is fed, and the masks",
             Option("TASK", "--task", "NAME", "a task or mixture (default: the experiment's)"),
@@ -213,12 +214,12 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _command(
             "estimate", "time some steps: parameters, memory, time and cost of the whole run", *_EXPERIMENT,
             Option("PRICE_PER_HOUR", "--price-per-hour", "PRICE", "of the machine, in any currency", price),
+            _JSON,
             one_process=True, computes=True,
         ),
         _command(
             "plan", "memory, collectives, time and MFU of a step on devices that are not here", *_EXPERIMENT, *_MESH,
-            Option("JSON", "--json", "1", "print it for a program to read", bool),
-            _output("FILE", "write it as JSON, too"),
+            _JSON, _output("FILE", "write it as JSON, too"),
         ),
     ),
     "Train and use": (
@@ -246,6 +247,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "eval", "measure a checkpoint of a run on the validation split", *_EXPERIMENT, _STEP,
             Option("SPLIT", "--split", "NAME", "another split of the experiment's task"),
             Option("TASK", "--task", "NAME", "another task or mixture, of the same ids"),
+            _JSON,
             one_process=True, computes=True,
         ),
         _command(
@@ -255,6 +257,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("SPLIT", "--split", "NAME", "of the experiment's task: all its rows"),
             Option("TASK", "--task", "NAME", "a task whose own prompt is put before PROMPT, or each row of INPUT"),
             _output("FILE", "where the predictions go (default: the terminal)"),
+            Option("JSON", "--json", "1", "of PROMPT: print the record that INPUT gives", bool),
             one_process=True, computes=True,
         ),
         _command(
@@ -273,7 +276,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "runs", "list the run directories: how far each is, its loss and its size",
             Option("REMOVE", "--remove", "NAMES", "delete these after a yes: 'mine_* other'"),
             Option("GC", "--gc", "1", "delete finished runs' checkpoints but the last and best, after a yes", bool),
-            Option("JSON", "--json", "1", "print the list for a program to read", bool),
+            _JSON,
             Option("", "--yes", "", "delete without asking", bool),
         ),
     ),

@@ -30,9 +30,16 @@ _GIB = 2**30
 
 
 def check(
-    name: str, overrides: Sequence[str], gin_files: Sequence[str], run: Path | None, device: Device | None = None
+    name: str,
+    overrides: Sequence[str],
+    gin_files: Sequence[str],
+    run: Path | None,
+    device: Device | None = None,
+    *,
+    as_json: bool = False,
 ) -> int:
-    """Print what an experiment needs and whether it is there; returns 0 where it can be trained, 1 otherwise.
+    """Print what an experiment needs and whether it is there, as a table or as JSON; returns 0 where it can be trained,
+    1 otherwise.
 
     overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own.
     device: what is to train it, where that is not here; the devices that are here pass for it.
@@ -47,7 +54,7 @@ def check(
             found.append(Finding("gin", f"{paths.shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
         directory = RunDirectory(run or paths.run_directory(loaded.experiment.model_dir or loaded.name))
         found += findings(loaded, directory, device=device)
-    return report(found)
+    return report(found, as_json=as_json)
 
 
 def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> None:

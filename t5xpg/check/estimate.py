@@ -1,5 +1,6 @@
 """`make estimate`: what a whole run takes, from a start as training makes it and a few timed steps."""
 
+import json
 import os
 import statistics
 import tempfile
@@ -29,8 +30,8 @@ PROBE_SECONDS = 10.0  # of timed updates, after those that warm up
 _WARM_UP, _FEWEST, _MOST = 2, 5, 200
 
 
-def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
-    """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine.
+def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: bool = False) -> int:
+    """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine, or as JSON.
 
     Nothing is kept. Where the text is there, its data process is started beside, as in training; the timed steps are
     on made-up batches. price_per_hour: of the machine, in any currency. Returns 0. Raises UserError as training would.
@@ -54,7 +55,22 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None) -> int:
         "evaluations": (1 + evaluations, evaluation * (batches or 0)),
         "checkpoints": (saves, save),
     }
-    _print(loaded, built, start, times, batches, train_step.memory_analysis(), price_per_hour)
+    memory, examples = train_step.memory_analysis(), experiment.train_dataset.batch_size
+    total = start + sum(number * seconds for number, seconds in times.values())
+    facts: dict[str, Any] = {
+        "experiment": loaded.name,
+        "device": {"count": built.devices["count"], "kind": built.devices["kind"]},
+        "parameters": experiment.model.num_params,
+        "flops_per_update": examples * experiment.model.flops_per_example(experiment.lengths),
+        "memory_bytes": None if memory is None else memory.argument_size_in_bytes + memory.temp_size_in_bytes,
+        "seconds": {"start": start, **{name: {"count": each[0], "each": each[1]} for name, each in times.items()}},
+        "total_seconds": total,
+        "cost": None if price_per_hour is None else total / 3600 * price_per_hour,
+    }
+    if as_json:
+        print(json.dumps(facts, indent=1))
+    else:
+        _print(facts, loaded, built, times, batches, price_per_hour)
     return 0
 
 
@@ -159,18 +175,16 @@ def _seconds_since_the_command() -> float:
 
 
 def _print(
+    facts: dict[str, Any],
     loaded: LoadedConfig,
     built: Assembly,
-    start: float,
     times: dict[str, tuple[int, float]],
     batches: int | None,
-    memory: Any,
     price_per_hour: float | None,
 ) -> None:
     experiment, devices, selection = loaded.experiment, built.devices, loaded.experiment.selection
     updates, update = times["updates"]
-    total = start + sum(number * seconds for number, seconds in times.values())
-    flops = experiment.train_dataset.batch_size * experiment.model.flops_per_example(experiment.lengths)
+    total, flops = facts["total_seconds"], facts["flops_per_update"]
     peak = hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
     share = hardware.share_of_peak(flops / update, peak)
     of_peak = f", {share:.0%} of the peak" if share is not None else ""
@@ -186,10 +200,9 @@ def _print(
 
     line("parameters", f"{experiment.model.num_params:,}")
     line("operations", f"{flops / 1e9:,.1f} GFLOP an update, {flops * updates:.3g} in all{of_peak}")
-    if memory is not None:
-        size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-        line("memory", f"{size / 2**20:,.0f} MiB a device")
-    line("start", duration(start))
+    if facts["memory_bytes"] is not None:
+        line("memory", f"{facts['memory_bytes'] / 2**20:,.0f} MiB a device")
+    line("start", duration(facts["seconds"]["start"]))
     repeated("updates", 3)
     if batches is None:
         line("evaluations", f"{times['evaluations'][0]} over a whole split of unknown length: not counted")
@@ -205,7 +218,7 @@ def _print(
         line("early stop", f"as soon as {selection.metric} has not been better for {selection.patience} evaluations")
     line("in all", f"{duration(total)} ({total:,.0f} s)")
     if price_per_hour is not None:
-        line("cost", f"{total / 3600 * price_per_hour:,.2f} at {price_per_hour:g} an hour")
+        line("cost", f"{facts['cost']:,.2f} at {price_per_hour:g} an hour")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 1.5 * environment.usable_cores():
         print(f"other programs are running (load {load:.0f}): alone on the machine it would be faster")

@@ -1,7 +1,8 @@
 """What a check finds: lines of a table, and whether something stands in the way of training."""
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,15 @@ class Finding:
         return f"{self.what:<9}{verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())
 
 
-def report(findings: Iterable[Finding]) -> int:
+def report(findings: Iterable[Finding], *, as_json: bool = False) -> int:
     """Print the table, each line once, and the verdict. Returns the exit code: 0 where it can be trained, else 1."""
     found = list(dict.fromkeys(findings))
+    count = sum(finding.problem for finding in found)
+    if as_json:
+        shown = {"can_be_trained": not count, "findings": [asdict(finding) for finding in found]}
+        print(json.dumps(shown, ensure_ascii=False, indent=1))
+        return 1 if count else 0
     for finding in found:
         print(finding)
-    count = sum(finding.problem for finding in found)
     print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
     return 1 if count else 0

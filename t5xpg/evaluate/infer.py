@@ -21,8 +21,9 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 
 
-def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None) -> None:
-    """Print what is predicted for one prompt, and the prompt with its blanks filled in, where it has some.
+def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None, *, as_json: bool = False) -> None:
+    """Print what is predicted for one prompt, and the prompt with its blanks filled in, where it has some; as_json: the
+    record that `predict_file` writes.
 
     step: of the checkpoint, "best", or None for the last one; so for the others. Raises UserError for a prompt without
     blanks where the model was trained to fill in blanks.
@@ -32,6 +33,10 @@ def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None) ->
     predictor, at = Predictor.from_run(loaded, path, step)
     _check_tokens(predictor, prompt, "The prompt")
     answer = predictor.answers(predictor.encode([prompt]))[0]
+    if as_json:
+        row = Row({"inputs": prompt}, prompt, fills=bool(blanks_of(prompt)))
+        print(json_line(_record(row, answer)).decode(), end="", flush=True)
+        return
     print(f"{loaded.name} after step {at:,}")
     print_filled(prompt, *answer.texts)
 

@@ -1,5 +1,6 @@
 """What a run is estimated to take: its parts and how they add up; the numbers themselves are the machine's."""
 
+import json
 import re
 from pathlib import Path
 
@@ -37,5 +38,8 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         r"^early stop +as soon as validation/loss has not been better for 3 evaluations$",
     ):
         assert re.search(line, printed, re.MULTILINE), (line, printed)
+    assert estimate.estimate(config.load(str(gin), overrides), price_per_hour=None, as_json=True) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["parameters"], facts["seconds"]["updates"]["count"], facts["cost"]) == (49_504, 12, None)
     assert list((own_place / "runs").iterdir()) == []
     assert not (own_place / "data").exists()

@@ -208,8 +208,9 @@ def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDire
     assert tuned["best"] == tuned["tried"][values.index(max(values))]["decoding"]
     given = re.search(r'make eval EXP=small RUN=blend GIN="(.*)"$', printed, re.M)
     assert given is not None
-    workplace.run("eval", *command, *given[1].split())
+    printed = workplace.run("eval", *command, *given[1].split(), "--json")
     measured = json.loads(blend.evaluation_json.read_text())
+    assert json.loads(printed[printed.index("\n{\n") :]) == measured
     decoding = dict(measured["predicted"]["user_repeat"]["decoding"])
     assert decoding.pop("task_feature_lengths") == {"inputs": 64, "targets": 32}
     assert decoding == tuned["best"] | {"max_decode_length": 32}

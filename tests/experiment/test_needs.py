@@ -1,6 +1,7 @@
 """What an experiment says that it needs: made where that can be, one line with what to type where it cannot."""
 
 import dataclasses
+import json
 import re
 import shutil
 from pathlib import Path
@@ -87,8 +88,11 @@ def test_files_and_a_vocabulary_are_made_into_what_the_task_reads(
     command = (
         'make data DATASET=pairs FIELDS=en,de FILES="train=train.en train.de validation=validation.en validation.de"'
     )
-    assert checks.check(file, [TASK], [], None) == 1
-    assert "pairs is made of your files: there is no file train.en. With files of" in capsys.readouterr().out
+    assert checks.check(file, [TASK], [], None, as_json=True) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["can_be_trained"]
+    (problem,) = [one["text"] for one in found["findings"] if one["problem"]]
+    assert problem.startswith("pairs is made of your files: there is no file train.en. With files of")
     write_files(place)
     assert checks.check(file, [TASK], [], None) == 0
     printed = capsys.readouterr().out
