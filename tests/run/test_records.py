@@ -76,8 +76,10 @@ def events(directory: Path) -> list[bytes]:
 
 def test_tensorboard_events(tmp_path: Path) -> None:
     from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
     with TensorBoardWriter(tmp_path) as writer:
+        writer.hyperparameters({"schedule.peak": 0.02, "model": "T5Config", "seed": 3, "max_batches": None}, "loss")
         writer.scalars(10, {"loss": np.float32(2.5), "split": "train", "steps": 3, "gone": None}, prefix="train")
     with TensorBoardWriter(tmp_path, after_step=10) as writer:
         writer.scalars(11, {"loss": 2.25})
@@ -89,6 +91,11 @@ def test_tensorboard_events(tmp_path: Path) -> None:
         if value.WhichOneof("value") == "simple_value"
     ]
     assert sorted(values) == [(10, "train/loss", 2.5), (10, "train/steps", 3.0), (11, "loss", 2.25)]
+    hparams = [value for event in read for value in event.summary.value if value.tag.startswith("_hparams_/")]
+    assert [value.tag for value in hparams] == ["_hparams_/experiment", "_hparams_/session_start_info"]
+    started = HParamsPluginData.FromString(hparams[1].metadata.plugin_data.content).session_start_info.hparams
+    assert started["schedule.peak"].number_value == 0.02
+    assert [started[name].string_value for name in ("model", "max_batches")] == ["T5Config", "None"]
     assert [event.step for event in read if event.session_log.status == 1] == [11]  # hides steps from 11 on
 
 
