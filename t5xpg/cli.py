@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
 TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
+_COMPLETION = "--print-completion"
 EXPORT_FORMATS = ("hf", "t5x")
 
 
@@ -33,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     # argparse does not know these
     overrides = [argument for argument in arguments if argument.startswith(("--gin.", "--gin_file="))]
-    options = commands.parser().parse_args([argument for argument in arguments if argument not in overrides])
+    parser = commands.parser()
+    if any(argument.startswith(_COMPLETION) for argument in arguments):
+        _add_completion(parser)
+    options = parser.parse_args([argument for argument in arguments if argument not in overrides])
     options.overrides = overrides
     if options.verify:
         os.environ[VERIFY_VARIABLE] = "1"
@@ -56,6 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("t5xpg: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _add_completion(parser: ArgumentParser) -> None:
+    """Let `--print-completion=bash` (zsh, tcsh) print a script by which the shell completes commands and options."""
+    import shtab
+
+    names = {"bash": "_t5xpg_experiments", "zsh": "_t5xpg_experiments"}
+    (commands_of,) = (action for action in parser._actions if isinstance(action.choices, dict))
+    for command in commands_of.choices.values():  # type: ignore[union-attr]
+        for action in command._actions:
+            if action.dest == "experiment":
+                action.complete = names
+    list_them = "ls experiments 2>/dev/null"
+    preamble = {
+        "bash": f'_t5xpg_experiments() {{ compgen -W "$({list_them})" -- "$1"; }}',
+        "zsh": f"_t5xpg_experiments() {{ compadd -- $({list_them}) }}",
+    }
+    shtab.add_argument_to(parser, _COMPLETION, preamble=preamble)
 
 
 def _end(number: int, frame: object) -> None:
@@ -361,8 +383,14 @@ def _export(options: Namespace) -> None:
     loaded, run = _load_with_run(options)
     if options.format not in EXPORT_FORMATS:
         raise UserError(f"FORMAT={options.format} is not known.{nearest(options.format, EXPORT_FORMATS)}")
-    write = to_t5x.export if options.format == "t5x" else exporting.export
-    write(loaded, run, _path(options.output))
+    if options.format == "t5x":
+        if options.push:
+            raise UserError("PUSH=… uploads what transformers loads: leave FORMAT=t5x out.")
+        to_t5x.export(loaded, run, _path(options.output))
+        return
+    folder, _ = exporting.export(loaded, run, _path(options.output))
+    if options.push:
+        exporting.push(folder, options.push)
 
 
 def _import(options: Namespace) -> None:

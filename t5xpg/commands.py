@@ -285,6 +285,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "export", "write a run's checkpoint for transformers, and compare, or for T5X", *_EXPERIMENT,
             Option("FORMAT", "--format", "NAME", "hf, a folder that transformers loads, or t5x", default="hf"),
             _output("FOLDER", "where it goes (default: huggingface or t5x in the run directory)"),
+            Option("PUSH", "--push", "OWNER/NAME", "upload it to the Hugging Face hub"),
             one_process=True,
         ),
         _command(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from pathlib import Path
 
 from safetensors.numpy import save_file
@@ -81,6 +82,26 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     print(f"{loaded.name} after step {step:,} as {architecture}: {shown(target)}")
     print(f"compared: {checked}" if checked else NOT_CHECKED, flush=True)
     return target, checked
+
+
+def push(folder: Path, name: str) -> None:
+    """Upload an export to the Hugging Face hub as `owner/name`, in one commit; the repository is made if it is not there.
+
+    Raises UserError where the hub, or HF_ENDPOINT in its place, does not take it.
+    """
+    from huggingface_hub import HfApi, constants  # late: it takes half a second
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT", constants.ENDPOINT))
+    try:
+        name = api.create_repo(name, exist_ok=True).repo_id
+        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="A checkpoint exported by t5xpg")
+    except Exception as error:  # of the network, of the hub and of names: they share no base class
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(
+            f"{shown(folder)} is written, and {api.endpoint} did not take it as {name}: {why[0][:200]} Expected is "
+            "PUSH=owner/name and a token that may write there: HF_TOKEN=…, or `hf auth login`."
+        ) from None
+    print(f"pushed: {commit.repo_url}, commit {commit.oid}", flush=True)
 
 
 def _check_target(target: Path) -> None:

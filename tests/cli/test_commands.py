@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from t5xpg import commands
+from t5xpg import cli, commands
 from t5xpg.commands import COMMANDS, from_make, help_page
 from tests.workplace import REPOSITORY
 
@@ -19,6 +19,15 @@ def test_the_makefile_has_the_targets_of_the_table() -> None:
     assert targets == {name for name, one in COMMANDS.items() if not one.in_program}
     phony = " ".join(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)).split()
     assert set(phony) == targets | {"$(COMMANDS)", "$(HELP_ON)"}
+
+
+def test_a_shell_completes_commands_and_experiments(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in ("bash", "zsh"):
+        with pytest.raises(SystemExit, match="0"):
+            cli.main([f"--print-completion={shell}"])
+        printed = capsys.readouterr().out
+        assert "tune-decoding" in printed
+        assert printed.count("_t5xpg_experiments") > 10
 
 
 def test_the_makefile_leaves_values_to_the_programs() -> None:
