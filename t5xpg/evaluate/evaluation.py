@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t5xpg.base import environment, metric_values
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_atomically, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
@@ -33,15 +34,18 @@ from t5xpg.evaluate.trained_model import (
 )
 from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
 from t5xpg.experiment import assembly, data_state, prepare
+from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
+from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
 from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, filled_rows, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
+NUM_EARLIER = 3  # checkpoints whose predictions stand beside the last one's
 _WHILE_TRAINING = (
     "eval_dataset.max_batches", "eval_period", "stats_period", "infer_eval_period", "infer_eval_steps",
 )  # fmt: skip
@@ -112,6 +116,9 @@ def evaluate(
         predictor = Predictor(experiment, params, vocabulary)
         predictions = predictor.tokens(inputs)
         samples = _samples(vocabulary, inputs, targets, predictions)
+        for earlier, found in _earlier(directory, experiment, built, predictor, inputs, at):
+            for sample, tokens in zip(samples, found, strict=True):
+                sample.setdefault("earlier", {})[str(earlier)] = vocabulary.decode(tokens)
         looked = attention.of_examples(experiment, params, vocabulary, inputs, predictions)
     filled, examples = blanks.measure(experiment, params, vocabulary, held_out, training) if held_out else ({}, [])
     result: dict[str, Any] = {
@@ -285,7 +292,19 @@ def _windows(
     return of(_spread_rows(stream, batches, blanks.NUM_WINDOWS)), counted
 
 
-def _samples(vocabulary: Vocabulary, *columns: np.ndarray) -> list[dict[str, str]]:
+def _earlier(
+    directory: RunDirectory, experiment: Experiment, built: Assembly, predictor: Predictor, inputs: np.ndarray, at: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The steps of some checkpoints before `at` that the run has kept, and what each predicts: int32 [B, T]."""
+    with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
+        before = [step for step in checkpointer.steps() if step < at]
+    for step in before[:: max(1, -(-len(before) // NUM_EARLIER))]:
+        with contextlib.suppress(UserError):  # a damaged one
+            predictor.parameters, _, _ = parameters_and_vocabulary(directory, experiment, built, step)
+            yield step, predictor.tokens(inputs)
+
+
+def _samples(vocabulary: Vocabulary, *columns: np.ndarray) -> list[dict[str, Any]]:
     """Rows as texts, with what the model says; and with their blanks filled in, where they have some.
 
     columns: inputs, targets and predictions, int32 [B, …].

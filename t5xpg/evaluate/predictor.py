@@ -45,6 +45,7 @@ class Predictor:
     """Predictions by the experiment's method of decoding. Texts name sentinels `<extra_id_N>`, whatever their ids are.
 
     identity: what decides the predictions, as JSON, where that is known: the checkpoint, the method, the machine.
+    parameters: others of the same shapes may take their place.
     """
 
     def __init__(self, experiment: Experiment, params: Any, vocabulary: Vocabulary) -> None:
@@ -53,7 +54,7 @@ class Predictor:
         self.batch_size = experiment.eval_dataset.batch_size
         self.lengths = dict(experiment.lengths)
         self.decoding = experiment.decoding
-        self._params = params
+        self.parameters = params
         check_predicts(experiment)
         self.converter = experiment.eval_dataset.converter
         # what the tasks put around the inputs; a language model would begin another text behind an end
@@ -93,7 +94,7 @@ class Predictor:
     def decode(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> Decoded:
         """int32 [B, S], padded with 0 -> `decoding.Decoded` as NumPy arrays. row_numbers: int32 [B], for sampling."""
         numbers = np.arange(len(inputs)) if row_numbers is None else row_numbers
-        return jax.device_get(self._decode(self._params, inputs, row_numbers=numbers.astype(np.int32)))
+        return jax.device_get(self._decode(self.parameters, inputs, row_numbers=numbers.astype(np.int32)))
 
     def tokens(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> np.ndarray:
         """The same, of each row the best alone: int32 [B, T], each row up to its end token, then 0."""

@@ -85,7 +85,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
 
 
 def push(folder: Path, name: str) -> None:
-    """Upload an export to the Hugging Face hub as `owner/name`, in one commit; the repository is made if it is not there.
+    """Upload an export to the Hugging Face hub as `owner/name`, in one commit; the repository is made if there is none.
 
     Raises UserError where the hub, or HF_ENDPOINT in its place, does not take it.
     """

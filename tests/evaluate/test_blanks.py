@@ -85,7 +85,8 @@ def test_what_is_filled_in_exactly() -> None:
 
 @pytest.mark.process
 def test_eval_measures_them_and_always_the_same(workplace: Workplace) -> None:
-    options = [str(workplace.experiment), "--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--run=filled"]
+    options = [str(workplace.experiment), "--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.CHECKPOINT_PERIOD=1"]
+    options.append("--run=filled")
     workplace.run("train", *options)
     run, found = RunDirectory(workplace.folder / "runs" / "filled"), []
     for _ in range(2):
@@ -93,6 +94,9 @@ def test_eval_measures_them_and_always_the_same(workplace: Workplace) -> None:
         found.append((read_json(run.evaluation_json)["blanks"], read_json(run.evaluation / "blanks.json")))
         assert re.search(r"^  word +\S+ +\S+ +\d\S* +\d+$", printed, re.M)
     assert found[0] == found[1]
+    samples = read_json(run.samples_json)
+    assert {tuple(one["earlier"]) for one in samples} == {("1",)}
+    assert any(one["earlier"]["1"] != one["prediction"] for one in samples), "of other parameters"
     numbers, examples = found[0]
     assert len(examples) == sum(one["examples"] for one in numbers.values())
     assert 0 < numbers["word"]["unigram"] <= 5  # "the" is two words of five, but no answer of more than one text in 25
