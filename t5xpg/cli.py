@@ -464,7 +464,7 @@ _FIXED_IN_STUDY = "What is trained stands in sweep.toml or matrix.toml: change i
 
 def _sweep(options: Namespace) -> int:
     from t5xpg.experiment import config
-    from t5xpg.study import kinds
+    from t5xpg.study import kinds, launchers
     from t5xpg.study.engine import Study
 
     _without_overrides(options, _FIXED_IN_STUDY)
@@ -472,7 +472,10 @@ def _sweep(options: Namespace) -> int:
     study = kinds.study_of(options.experiment, _run_directory(options, name))
     if not isinstance(study, Study):
         raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): train it with make train EXP={name}")
-    return study.time_steps() if options.times else study.train(jobs=options.jobs, cells=options.cells)
+    if options.times:
+        return study.time_steps()
+    where = launchers.launcher(options.launcher, options.launcher_options, options.jobs, study.folder / "jobs")
+    return study.train(jobs=options.jobs, cells=options.cells, launcher=where)
 
 
 def _speedrun_check(options: Namespace) -> int:

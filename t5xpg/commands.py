@@ -326,6 +326,9 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _command(
             "sweep", "train the runs of a sweep or a matrix, or those that are left of it", *_EXPERIMENT,
             Option("JOBS", "--jobs", "N", "runs at a time, sharing the cores", count, default=1),
+            Option("LAUNCHER", "--launcher", "NAME", "slurm: each run is a job, by submitit", default="here"),
+            Option("LAUNCHER_OPTIONS", "--launcher-options", "TEXT", "submitit's: 'timeout_min=600 slurm_partition=a'",
+                   default=""),
             Option("CELLS", "--cells", "PATTERN", "only these cells of a matrix: 'encoder_decoder,*,bytes'"),
             Option("TIMES", "--times", "1", "only measure what a step of each recipe takes", bool),
             one_process=True, computes=True,

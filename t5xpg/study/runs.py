@@ -1,9 +1,5 @@
 """The runs of a plan: what each is, how far it has come, and training those that are not done, a few at a time."""
 
-import contextlib
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +13,6 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
-from t5xpg.base.signals import ENDS_WITH_INPUT
 from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -27,6 +22,7 @@ from t5xpg.run.best import Best, BestMetric, Values, values_of
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.study.launchers import Launcher
 
 _LOOK_SECONDS = 1.0
 _SHOWN_LINES = 15  # of the output of a process that failed
@@ -147,19 +143,6 @@ def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: 
     return [sys.executable, "-m", "t5xpg", "train", experiment, *overrides, f"--run={path.absolute()}", *more]
 
 
-def start_logged(
-    command: Sequence[str], log: Path, env: Mapping[str, str] = os.environ, **options: Any
-) -> subprocess.Popen[bytes]:
-    """Start a process whose output and errors are appended to `log`. options: of subprocess.Popen.
-
-    Its input is a pipe that nothing is written into, and that the system closes however this process ends: one that
-    calls `end_with_parent` is then asked to stop.
-    """
-    streams: Any = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**env, ENDS_WITH_INPUT: "1"}}
-    with log.open("ab") as output:
-        return subprocess.Popen(command, stdout=output, **streams, **options)
-
-
 def ended_message(what: str, code: int | None, log: Path) -> str:
     """That a process has ended in a way that it should not have, with the end of its output."""
     first = f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:"
@@ -178,8 +161,8 @@ def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
     return facts
 
 
-def train(runs: Sequence[Run], *, jobs: int, label: str) -> None:
-    """Train what is left of the runs, `jobs` at a time, each on its share of the cores, below a progress line.
+def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> None:
+    """Train what is left of the runs, `jobs` at a time, below a progress line.
 
     A run that an earlier call began goes on where it stopped. An interruption lets each save its step first. Raises
     UserError where a run fails; one whose loss is not finite has an outcome like any other.
@@ -189,27 +172,26 @@ def train(runs: Sequence[Run], *, jobs: int, label: str) -> None:
     if not waiting:
         return
     done = sum(run.steps if state.done else state.step for run, state in states)
-    running: dict[int, _Process] = {}
-    shares = _shares(jobs)
+    running: dict[int, _Training] = {}
     with Progress(label, sum(run.steps for run in runs), "steps", initial=done) as progress:
         try:
             while waiting or running:
                 for number in range(jobs):
                     if number not in running and waiting:
-                        running[number] = _Process(waiting.pop(0), shares[number], progress)
+                        running[number] = _Training(waiting.pop(0), launcher, number, progress)
                 time.sleep(_LOOK_SECONDS)
-                for number, process in list(running.items()):
-                    if process.ended():
+                for number, training in list(running.items()):
+                    if training.ended():
                         del running[number]
         finally:
-            for process in running.values():
-                process.stop()
+            for training in running.values():
+                training.launched.stop()
 
 
-class _Process:
+class _Training:
     """One run under way."""
 
-    def __init__(self, run: Run, cores: set[int] | None, progress: Progress) -> None:
+    def __init__(self, run: Run, launcher: Launcher, place: int, progress: Progress) -> None:
         self._run, self._progress = run, progress
         self._log = run.file_beside("log")
         self._step = outcome(run).step
@@ -218,15 +200,11 @@ class _Process:
         # the trainer of a sweep that was killed may still be saving its step
         with locks.hold(run.path / ".lock", doing=f"starting {run.name}", instead="", wait=progress.print):
             pass
-        # a session of its own: Ctrl-C is passed on once, by `stop`
-        self._process = start_logged(command, self._log, start_new_session=True)
-        if cores is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(self._process.pid, cores)
+        self.launched = launcher.launch(command, self._log, place)
 
     def ended(self) -> bool:
         """Whether the process has ended; shows how far it is. Raises UserError where it failed."""
-        code = self._process.poll()
+        code = self.launched.poll()
         now = outcome(self._run)
         loss = f"  {now.validation[-1]['nats_per_byte']:.3f} nats a byte" if now.validation else ""
         self._progress.advance(max(0, now.step - self._step), f"{self._run.name}{loss}")
@@ -239,17 +217,3 @@ class _Process:
         self._progress.advance(self._run.steps - self._step)  # steps that a diverged run leaves out
         self._progress.print(f"{self._run.stage}: {self._run.name}: {end}")
         return True
-
-    def stop(self) -> None:
-        """Let it save its step, and wait for it."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-        self._process.wait()
-
-
-def _shares(jobs: int) -> list[set[int] | None]:
-    """The cores of each job; None where the system does not let us choose, or one job has them all."""
-    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
-        return [None] * jobs
-    cores = sorted(os.sched_getaffinity(0))
-    return [set(cores[number::jobs]) or set(cores) for number in range(jobs)]

@@ -20,7 +20,7 @@ from t5xpg.run.records import read_jsonl, whole_split
 from t5xpg.run.report import Page
 from t5xpg.run.results import collect, training_seconds, write_results
 from t5xpg.run.results_page import OTHERS_ALLOWED
-from t5xpg.study import runs, speedrun_page
+from t5xpg.study import launchers, runs, speedrun_page
 from t5xpg.study.engine import Planned
 from t5xpg.study.page import FORMAT, rounded
 from t5xpg.study.plan import read
@@ -71,7 +71,7 @@ class Speedrun(Planned):
                 remove(path)
             for run in wanted:
                 run.check()
-            runs.train(wanted, jobs=1, label=entry)
+            runs.train(wanted, jobs=1, label=entry, launcher=launchers.Processes(1))
             write_json(finished, now := self._record(entry, wanted))
         claim = read_json(file) if file.exists() and not record else None
         for name, found in (("here", now), ("recorded", claim)) if claim else (("here", now),):

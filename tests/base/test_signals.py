@@ -24,7 +24,7 @@ time.sleep(60)
 PARENT = """
 import sys, time
 from pathlib import Path
-from t5xpg.study.runs import start_logged
+from t5xpg.study.launchers import start_logged
 process = start_logged([sys.executable, "-c", sys.argv[1]], Path(sys.argv[2]), start_new_session=True)
 time.sleep(60)
 """

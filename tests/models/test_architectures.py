@@ -45,7 +45,9 @@ def assert_learns_and_is_measured(workplace: Workplace, gin: Path) -> None:
     assert set(evaluation["unigram"]) == {"loss", "accuracy", "nats_per_byte"}
     samples = json.loads((run / "samples.json").read_text())
     assert samples
-    assert all(sample["input"] and set(sample) <= {"input", "target", "prediction", "filled", "earlier"} for sample in samples)
+    assert all(
+        sample["input"] and set(sample) <= {"input", "target", "prediction", "filled", "earlier"} for sample in samples
+    )
 
 
 def answer(workplace: Workplace, gin: Path, prompt: str) -> str:

@@ -54,13 +54,15 @@ include 'gin/objectives/ul2.gin'
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Sweep, str]:
-    """A workplace, its sweep that was stopped once in the middle and called again, and what it printed."""
+    """A workplace, its sweep that was stopped once in the middle and called again, and what it printed. The first time
+    its runs are jobs, the second time processes."""
     place = make_workplace(tmp_path_factory.mktemp("sweep"))
     place.experiment.write_text(EXPERIMENT + SETTINGS)
     (place.folder / Sweep.plan_file).write_text(PLAN, encoding="utf-8")
     sweep = Sweep(str(place.experiment), place.folder / "runs" / "small")
     command = ("sweep", str(place.experiment), "--jobs=2")
-    with place.start(*command) as process:
+    jobs = ("--launcher=local", "--launcher-options=timeout_min=10")
+    with place.start(*command, *jobs) as process:
         wait_until(process, lambda: list(sweep.folder.glob("*/run.json")))
         process.send_signal(signal.SIGTERM)
         printed = process.communicate(timeout=60)[0]

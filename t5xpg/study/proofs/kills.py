@@ -12,7 +12,7 @@ from typing import Self
 
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.study.runs import start_logged
+from t5xpg.study.launchers import start_logged
 
 # A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
 _LOOK_SECONDS = 0.002

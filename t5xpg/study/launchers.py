@@ -1,0 +1,160 @@
+"""Where the runs of a plan are trained: in processes of this machine, or in jobs that submitit hands to Slurm."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.signals import ENDS_WITH_INPUT
+
+HERE = "here"
+# submitit's names of clusters; its "local" is a process of this machine, handled as Slurm's jobs are
+CLUSTERS = ("slurm", "local")
+
+
+class Launched(ABC):
+    """A command under way."""
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """Its exit code; None as long as it runs, or waits for its turn."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask it to save its step and end, and wait for it."""
+
+
+class Launcher(ABC):
+    """Starts commands, as many at a time as its caller says."""
+
+    @abstractmethod
+    def launch(self, command: Sequence[str], log: Path, place: int) -> Launched:
+        """Start a command whose output and errors are appended to `log`. place: its number among those under way."""
+
+
+def launcher(name: str, options: str, jobs: int, folder: Path) -> Launcher:
+    """The launcher of a name. options: of submitit, "slurm_partition=gpu gpus_per_node=1". folder: for its files.
+
+    Raises UserError for another name, for options that submitit does not know, and where it is not installed.
+    """
+    if name == HERE:
+        if options:
+            raise UserError(f"LAUNCHER_OPTIONS={options} is for a cluster: LAUNCHER={CLUSTERS[0]}.")
+        return Processes(jobs)
+    if name not in CLUSTERS:
+        raise UserError(f"LAUNCHER={name} is not known.{nearest(name, (HERE, *CLUSTERS))}")
+    return Jobs(name, dict(_option(word) for word in options.split()), folder)
+
+
+def _option(word: str) -> tuple[str, int | str]:
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise UserError(f"LAUNCHER_OPTIONS={word}: expected name=value, as in slurm_partition=gpu timeout_min=600.")
+    return name, int(value) if value.isdecimal() else value
+
+
+def start_logged(
+    command: Sequence[str], log: Path, env: Mapping[str, str] = os.environ, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a process whose output and errors are appended to `log`. options: of subprocess.Popen.
+
+    Its input is a pipe that nothing is written into, and that the system closes however this process ends: one that
+    calls `end_with_parent` is then asked to stop.
+    """
+    streams: Any = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**env, ENDS_WITH_INPUT: "1"}}
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, **streams, **options)
+
+
+class Processes(Launcher):
+    """Processes of this machine, each with its share of the cores where there are several."""
+
+    def __init__(self, jobs: int) -> None:
+        self._shares: list[set[int] | None] = [None] * jobs
+        if jobs > 1 and hasattr(os, "sched_getaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            self._shares = [set(cores[number::jobs]) or set(cores) for number in range(jobs)]
+
+    def launch(self, command: Sequence[str], log: Path, place: int) -> Launched:
+        # a session of its own: Ctrl-C is passed on once, by `stop`
+        process = start_logged(command, log, start_new_session=True)
+        cores = self._shares[place]
+        if cores is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
+        return _Process(process)
+
+
+class _Process(Launched):
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        self._process.wait()
+
+
+class Jobs(Launcher):
+    """Jobs of a cluster that sees the same folders. One that reaches its time, or is preempted, goes on in another."""
+
+    def __init__(self, cluster: str, options: Mapping[str, int | str], folder: Path) -> None:
+        try:
+            import submitit
+        except ModuleNotFoundError:
+            raise UserError(
+                f"LAUNCHER={cluster} needs submitit, which is not installed: .venv/bin/python -m pip install submitit"
+            ) from None
+        try:
+            self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+            self._executor.update_parameters(name="t5xpg", **options)
+        except (RuntimeError, NameError, ValueError) as error:
+            raise UserError(f"submitit does not take LAUNCHER={cluster} with {dict(options)}: {error}") from None
+
+    def launch(self, command: Sequence[str], log: Path, place: int) -> Launched:
+        return _Job(self._executor.submit(Work(command, log)), log)
+
+
+class Work:
+    """What a job does; submitit pickles it."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self.command, self.log = command, log
+
+    def __call__(self) -> int:
+        # Slurm sends its warning of the end to every process of a job: this one answers it, and its child stops with it
+        ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # noqa: E731
+        return start_logged(self.command, self.log, preexec_fn=ignore).wait()
+
+    def checkpoint(self) -> Any:
+        """The job that goes on behind one that was ended by the cluster: training continues where it was saved."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class _Job(Launched):
+    def __init__(self, job: Any, log: Path) -> None:
+        self._job, self._log = job, log
+
+    def poll(self) -> int | None:
+        if not self._job.done():
+            return None
+        error = self._job.exception()
+        if error is None:
+            return int(self._job.result())
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{type(error).__name__}: {error}\n")
+        return 1
+
+    def stop(self) -> None:
+        self._job.cancel(check=False)
+        self._job.wait()

@@ -1,0 +1,48 @@
+"""Runs as jobs: what is asked of submitit, and what is refused. A sweep's runs as jobs are in test_sweep.py."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.study.launchers import Launched, launcher
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("slrum", "", "LAUNCHER=slrum is not known. Did you mean slurm"),
+        ("here", "timeout_min=5", "is for a cluster: LAUNCHER=slurm"),
+        ("local", "timeout", "LAUNCHER_OPTIONS=timeout: expected name=value"),
+        (
+            "local",
+            "nodes=2",
+            "submitit does not take LAUNCHER=local with .*nodes.*: LocalExecutor can use only one node",
+        ),
+        ("slurm", "timeout_min=5", "submitit does not take LAUNCHER=slurm with .*srun"),
+    ],
+)
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: str, message: str) -> None:
+    monkeypatch.setenv("PATH", "")  # no Slurm
+    with pytest.raises(UserError, match=message):
+        launcher(name, options, 1, tmp_path)
+
+
+def wait(job: Launched) -> int:
+    deadline = time.monotonic() + 100
+    while (code := job.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return code
+
+
+@pytest.mark.process
+def test_a_job_has_the_exit_code_and_the_output_of_its_command(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    jobs = launcher("local", "timeout_min=2", 1, tmp_path / "jobs")
+    assert wait(jobs.launch([sys.executable, "-c", "print('said'); raise SystemExit(3)"], log, 0)) == 3
+    assert log.read_text() == "said\n"
+    assert wait(jobs.launch([str(tmp_path / "nothing")], log, 0)) == 1
+    assert "FileNotFoundError" in log.read_text()
