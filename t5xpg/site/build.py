@@ -20,7 +20,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.page import cell, decimals
 from t5xpg.run.report import README_FILE
-from t5xpg.site import docstrings, lineage
+from t5xpg.site import crate, docstrings, lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.pictures import attention, spark
 from t5xpg.site.records import Shown, experiments
@@ -78,6 +78,7 @@ class Site:
             self._experiment(one)
         for run in self.compared():
             self._data(run)
+        self._text(crate.FILE, json.dumps(crate.metadata(self.folder, self.shown), ensure_ascii=False, indent=1))
         for document in self.documents:
             if document.parts[0] != "experiments":
                 text = (paths.REPOSITORY / document).read_text(encoding="utf-8")
