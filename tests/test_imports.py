@@ -27,7 +27,8 @@ FLOORS: list[set[str]] = [
     {"check"},
     {"study"},
     {"site"},
-    {"api", "cli"},
+    {"api", "handlers"},
+    {"cli"},
     {"__main__"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

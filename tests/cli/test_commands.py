@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from t5xpg import cli, commands
+from t5xpg import cli, commands, handlers
 from t5xpg.commands import COMMANDS, from_make, help_page
 from tests.workplace import REPOSITORY
 
@@ -40,12 +40,10 @@ def test_the_makefile_leaves_values_to_the_programs() -> None:
 
 
 def test_every_command_has_a_function_and_options_of_its_own() -> None:
-    from t5xpg import cli
-
     parsers = commands.parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr,index]
     assert list(parsers) == [name for name, one in COMMANDS.items() if one.in_program]
     for name in parsers:
-        assert callable(vars(cli)[f"_{name.replace('-', '_')}"])
+        assert callable(vars(handlers)[f"_{name.replace('-', '_')}"])
         variables = [option.variable for option in COMMANDS[name].options if option.variable]
         assert len(variables) == len(set(variables)), name
 
