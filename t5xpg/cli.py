@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
 TRACEBACK_VARIABLE = "T5XPG_TRACEBACK"
-EXPORT_FORMATS = ("hf", "t5x")
+EXPORT_FORMATS = ("hf", "t5x", "ctranslate2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -350,13 +350,19 @@ def _runs(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> None:
-    from t5xpg.exchange import exporting, to_t5x
+    from t5xpg.exchange import exporting, to_ctranslate2, to_t5x
 
     loaded, run = _load_with_run(options)
     if options.format not in EXPORT_FORMATS:
         raise UserError(f"FORMAT={options.format} is not known.{nearest(options.format, EXPORT_FORMATS)}")
+    output = _path(options.output)
+    if options.format == "ctranslate2":
+        to_ctranslate2.export(loaded, run, output, options.quantization or "float32")
+        return
+    if options.quantization:
+        raise UserError("QUANTIZATION=… is for FORMAT=ctranslate2.")
     write = to_t5x.export if options.format == "t5x" else exporting.export
-    write(loaded, run, _path(options.output))
+    write(loaded, run, output)
 
 
 def _import(options: Namespace) -> None:
