@@ -282,9 +282,11 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     ),
     "Files of other programs": (
         _command(
-            "export", "write a run's checkpoint for transformers, and compare, or for T5X", *_EXPERIMENT,
-            Option("FORMAT", "--format", "NAME", "hf, a folder that transformers loads, or t5x", default="hf"),
-            _output("FOLDER", "where it goes (default: huggingface or t5x in the run directory)"),
+            "export", "write a run's checkpoint for transformers, and compare, for T5X or CTranslate2", *_EXPERIMENT,
+            Option("FORMAT", "--format", "NAME", "hf (that transformers loads), t5x or ctranslate2", default="hf"),
+            Option("QUANTIZATION", "--quantization", "NAME",
+                   "of ctranslate2: float32 (default), float16, bfloat16 or int8"),
+            _output("FOLDER", "where it goes (default: huggingface, t5x or ctranslate2 in the run directory)"),
             Option("PUSH", "--push", "OWNER/NAME", "upload it to the Hugging Face hub"),
             one_process=True,
         ),

@@ -19,7 +19,7 @@ from t5xpg.base.requested_hosts import requested_hosts
 if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
-EXPORT_FORMATS = ("hf", "t5x")
+EXPORT_FORMATS = ("hf", "t5x", "ctranslate2")
 
 
 def handle(options: Namespace) -> int:
@@ -300,19 +300,24 @@ def _runs(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> None:
-    from t5xpg.exchange import exporting, to_t5x
+    from t5xpg.exchange import exporting, to_ctranslate2, to_t5x
 
     loaded, run = _load_with_run(options)
     if options.format not in EXPORT_FORMATS:
         raise UserError(f"FORMAT={options.format} is not known.{nearest(options.format, EXPORT_FORMATS)}")
-    if options.format == "t5x":
+    if options.push and options.format != "hf":
+        raise UserError(f"PUSH=… uploads what transformers loads: leave FORMAT={options.format} out.")
+    if options.quantization and options.format != "ctranslate2":
+        raise UserError("QUANTIZATION=… is for FORMAT=ctranslate2.")
+    output = _path(options.output)
+    if options.format == "ctranslate2":
+        to_ctranslate2.export(loaded, run, output, options.quantization or "float32")
+    elif options.format == "t5x":
+        to_t5x.export(loaded, run, output)
+    else:
+        folder, _ = exporting.export(loaded, run, output)
         if options.push:
-            raise UserError("PUSH=… uploads what transformers loads: leave FORMAT=t5x out.")
-        to_t5x.export(loaded, run, _path(options.output))
-        return
-    folder, _ = exporting.export(loaded, run, _path(options.output))
-    if options.push:
-        exporting.push(folder, options.push)
+            exporting.push(folder, options.push)
 
 
 def _import(options: Namespace) -> None:

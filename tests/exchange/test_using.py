@@ -42,6 +42,7 @@ def test_mistakes_are_said_in_one_line(workplace: Workplace) -> None:
         (["import", ""], "Name a checkpoint"),
         (["export", str(workplace.experiment), "--run=never"], "holds no run"),
         (["export", str(workplace.experiment), "--format=t6x"], "FORMAT=t6x is not known"),
+        (["export", str(workplace.experiment), "--quantization=int8"], "QUANTIZATION=… is for FORMAT=ctranslate2"),
     ):
         said = workplace.run(*arguments, code=1)
         assert said.startswith("t5xpg: error: ")

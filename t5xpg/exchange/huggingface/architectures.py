@@ -115,7 +115,7 @@ def _decoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Expor
 def _encoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
     config = model.config
     whole = config_to_transformers(config, vocabulary.eos_id)
-    labels = _labels(config.vocab_size, vocabulary)
+    labels = token_names(config.vocab_size, vocabulary)
     settings = {
         **whole,
         "architectures": [f"{FAMILIES[whole['model_type']]}ForTokenClassification"],
@@ -144,7 +144,7 @@ def _encoder_tensors(model: Model, params: Params) -> dict[str, np.ndarray]:
     return {name: array for name, array in whole.items() if not name.startswith("decoder.")}
 
 
-def _labels(size: int, vocabulary: Vocabulary) -> list[str]:
+def token_names(size: int, vocabulary: Vocabulary) -> list[str]:
     """The tokens of all ids; an id without a token, or with that of another, has its number behind it."""
     labels: dict[str, None] = {}
     for token in range(size):

@@ -1,0 +1,176 @@
+"""A run's checkpoint as a folder that CTranslate2 loads: its model, tokens by their ids, and the tokenizer's files.
+
+The package is an optional one, and imported when such an export is asked for.
+"""
+
+import dataclasses
+import importlib.util
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import directory_atomically, write_json
+from t5xpg.base.paths import shown
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
+from t5xpg.exchange.huggingface.architectures import known_kind, token_names, unshared
+from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
+from t5xpg.exchange.t5x.networks import RECORD, record_of
+from t5xpg.experiment import assembly
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.model import Model, Params
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+from t5xpg.run.directory import RunDirectory
+
+FOLDER = "ctranslate2"  # in the run directory, where no other one is named
+QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8")  # as CTranslate2 names them
+_KINDS = (SharedEncoderDecoderModel, EncoderDecoderModel)
+# the first of an MLP's activations; CTranslate2's name of it
+_ACTIVATIONS: Mapping[str, str] = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "swish": "SWISH"}
+_MODEL = "model.bin"
+
+
+def export(loaded: LoadedConfig, path: Path, output: Path | None = None, quantization: str = QUANTIZATIONS[0]) -> Path:
+    """Write the last checkpoint of the run at `path` for `ctranslate2.Translator`; returns the folder.
+
+    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. quantization:
+    what parameters are stored in. Raises UserError where the package is not installed, and where CTranslate2 has
+    nothing that computes the same.
+    """
+    check_package()
+    if quantization not in QUANTIZATIONS:
+        raise UserError(f"QUANTIZATION={quantization} is not known.{nearest(quantization, QUANTIZATIONS)}")
+    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
+    directory = RunDirectory(path)
+    check_same_model(directory, experiment)
+    target = (directory.path / FOLDER if output is None else output).absolute()
+    _check_target(target)
+    check_model(experiment.model)
+    params, vocabulary, step = parameters_and_vocabulary(directory, experiment, assembly.assemble(experiment))
+    assembly.check_vocabulary(vocabulary, experiment)
+    with directory_atomically(target) as folder:
+        in_ctranslate2(experiment.model, params, vocabulary, quantization).save(str(folder))
+        write_tokenizer(folder, vocabulary, longest=experiment.lengths["inputs"])
+        check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
+        write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
+    print(f"{loaded.name} after step {step:,} for CTranslate2, in {quantization}: {shown(target)}", flush=True)
+    return target
+
+
+def check_package() -> None:
+    """Raise UserError where CTranslate2 is not installed."""
+    if importlib.util.find_spec("ctranslate2") is None:
+        raise UserError(
+            "FORMAT=ctranslate2 needs the package ctranslate2, which is not installed: "
+            ".venv/bin/python -m pip install ctranslate2"
+        )
+
+
+def _check_target(target: Path) -> None:
+    """Raise UserError for a folder that holds something else than an export: it would be gone."""
+    is_empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+    if not is_empty and not all((target / name).is_file() for name in (_MODEL, RECORD)):
+        raise UserError(
+            f"OUTPUT={target} is there, and is no folder that an export for CTranslate2 wrote. Name another one."
+        )
+
+
+def check_model(model: Model) -> None:
+    """Raise UserError, which says why, for a model that CTranslate2 has nothing for that computes the same."""
+    config = model.config
+    known_kind(model, _KINDS, "CTranslate2 has no model")
+    if config.relative_attention_keys:
+        raise UserError("CTranslate2 has no keys of relative positions beside T5's biases (relative_attention_keys).")
+    first, *gate = config.mlp_activations
+    if first not in _ACTIVATIONS or gate not in ([], ["linear"]):
+        known = ", ".join(f"({name!r},) and ({name!r}, 'linear')" for name in _ACTIVATIONS)
+        raise UserError(f"CTranslate2 has no MLP with the activations {config.mlp_activations}; it has {known}.")
+
+
+def in_ctranslate2(model: Model, params: Params, vocabulary: Vocabulary, quantization: str = QUANTIZATIONS[0]) -> Any:
+    """The model as a `ctranslate2.specs.TransformerSpec` that can be saved, its parameters stored in `quantization`.
+
+    Raises UserError where CTranslate2 has nothing that computes the same.
+    """
+    from ctranslate2 import specs
+    from ctranslate2.specs.common_spec import Activation
+
+    check_model(model)
+    config = model.config
+    # CTranslate2 would ask torch for bfloat16
+    dtype = jnp.bfloat16 if quantization == "bfloat16" else np.float32
+    params = jax.tree.map(lambda leaf: np.array(leaf, dtype), params)  # copies: quantization overwrites them
+    if isinstance(model, SharedEncoderDecoderModel):
+        params = unshared(config, params)
+    made = specs.TransformerSpec.from_config(
+        (config.num_encoder_layers, config.num_decoder_layers),
+        config.num_heads,
+        activation=Activation[_ACTIVATIONS[config.mlp_activations[0]]],
+        ffn_glu=len(config.mlp_activations) > 1,
+        relative_attention_bias=True,
+        rms_norm=True,
+    )
+    embedding = params["token_embedder"]["embedding"]
+    made.encoder.embeddings[0].weight = made.decoder.embeddings.weight = embedding
+    if config.logits_via_embedding:
+        made.decoder.projection.weight = embedding
+        made.decoder.scale_outputs = 1 / math.sqrt(config.emb_dim)
+    else:
+        _set_linear(made.decoder.projection, params["decoder"]["logits_dense"])
+    for stack in ("encoder", "decoder"):
+        _set_stack(getattr(made, stack), params[stack], stack, np.int32(config.relative_attention_max_distance))
+    tokens = token_names(config.vocab_size, vocabulary)
+    made.register_source_vocabulary(tokens)
+    made.register_target_vocabulary(tokens)
+    made.config.bos_token = made.config.decoder_start_token = tokens[vocabulary.pad_id]
+    made.config.eos_token = tokens[vocabulary.eos_id]
+    made.config.unk_token = tokens[vocabulary.pad_id if vocabulary.unk_id is None else vocabulary.unk_id]
+    made.config.layer_norm_epsilon = 1e-6
+    made.validate()
+    made.optimize(quantization)
+    return made
+
+
+def _set_stack(spec: Any, params: Params, stack: str, max_distance: np.int32) -> None:
+    """Give the specification of an encoder or decoder its parameters."""
+    spec.scale_embeddings = False
+    spec.layer_norm.gamma = params[f"{stack}_norm"]["scale"]
+    own = "attention" if stack == "encoder" else "self_attention"
+    for index, layer in enumerate(spec.layer):
+        ours = params[f"layers_{index}"]
+        _set_attention(layer.self_attention, ours[own], ours[f"pre_{own}_layer_norm"], fused=3)
+        table = (ours if "relpos_bias" in ours else params)["relpos_bias"]["rel_embedding"]
+        layer.self_attention.relative_attention_bias = table.T
+        layer.self_attention.relative_attention_max_distance = max_distance
+        if stack == "decoder":
+            _set_attention(
+                layer.attention, ours["encoder_decoder_attention"], ours["pre_cross_attention_layer_norm"], fused=1
+            )
+        mlp = ours["mlp"]
+        layer.ffn.layer_norm.gamma = ours["pre_mlp_layer_norm"]["scale"]
+        _set_linear(layer.ffn.linear_0, mlp["wi_0" if "wi_0" in mlp else "wi"])
+        if "wi_1" in mlp:
+            _set_linear(layer.ffn.linear_0_noact, mlp["wi_1"])
+        _set_linear(layer.ffn.linear_1, mlp["wo"])
+
+
+def _set_attention(spec: Any, params: Params, norm: Params, fused: int) -> None:
+    """fused: how many of queries, keys and values have one matrix; those that remain have one, too."""
+    spec.queries_scale = 1.0
+    spec.layer_norm.gamma = norm["scale"]
+    projections = [params[name] for name in ("query", "key", "value")]
+    parts = [part for part in (projections[:fused], projections[fused:], [params["out"]]) if part]
+    for linear, part in zip(spec.linear, parts, strict=True):
+        _set_linear(linear, *part)
+
+
+def _set_linear(spec: Any, *parts: Params) -> None:
+    """CTranslate2 keeps matrices as [outputs, inputs]; outputs of several parts stand one behind the other."""
+    spec.weight = np.concatenate([part["kernel"].T for part in parts])
