@@ -1,28 +1,20 @@
 """The model class of lm-evaluation-harness, where the harness is installed."""
 
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jax
 import pytest
 
-import t5xpg
+from t5xpg import api
 from t5xpg.base.errors import UserError
-from tests.small_models import FAMILIES
-
-FOLDER = str(FAMILIES / "byt5")
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
-def requests(kind: Any, *arguments: tuple[Any, ...]) -> list[Any]:
-    from lm_eval.api.instance import Instance
-
-    return [Instance(kind, {}, one, number) for number, one in enumerate(arguments)]
+from t5xpg.data.batch import ENC_DEC
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.likelihood import PREFIX, LikelihoodScorer
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.small_models import SIZES
 
 
 def test_what_to_type_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,29 +24,43 @@ def test_what_to_type_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> No
         import t5xpg.lm_eval  # noqa: F401
 
 
-def test_the_harness_gets_what_the_model_says() -> None:
-    lm_eval = pytest.importorskip("lm_eval")
-    import t5xpg.lm_eval
+def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = pytest.importorskip("lm_eval.api.instance").Instance
+    registry = pytest.importorskip("lm_eval.api.registry")
+    import t5xpg.lm_eval  # noqa: F401
 
-    with pytest.raises(UserError, match="There is no scoring"):
-        lm_eval.api.registry.get_model("t5xpg").create_from_arg_string(f"run={FOLDER},scoring=none")
-    harness = t5xpg.lm_eval.T5xpgLM(FOLDER, batch_size="auto")
-    pairs = [("the owl", "s"), ("an", "owl")]
-    scores = harness.loglikelihood(requests("loglikelihood", *pairs))
-    # by a language of bytes, whose end is counted in `loss` and not here
-    model = t5xpg.load(FOLDER)
-    for (context, continuation), (found, _) in zip(pairs, scores, strict=True):
-        whole = model.loss([context], [continuation])[0] * (len(continuation) + 1)
-        assert 0 < -found < whole
+    def requests(kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
+        return [instance(kind, {}, one, number) for number, one in enumerate(arguments)]
+
+    def generate(texts: list[str], **options: Any) -> list[str]:
+        asked.append((texts, options))
+        return [f"{text}. More" for text in texts]
+
+    asked: list[Any] = []
+    model, vocabulary = EncoderDecoderModel(T5Config(**{**SIZES, "vocab_size": 384})), Vocabulary()
+    params = model.init(jax.random.key(0))
+    dataset = SimpleNamespace(converter=ENC_DEC, task_feature_lengths={"inputs": 8, "targets": 8})
+    loaded = SimpleNamespace(
+        experiment=SimpleNamespace(model=model, eval_dataset=dataset),
+        params=params, vocabulary=vocabulary, generate=generate,
+    )  # fmt: skip
+    monkeypatch.setattr(api, "load", lambda name, step: loaded if (name, step) == ("mine", 20) else None)
+    create = registry.get_model("t5xpg").create_from_arg_string
+    harness = create(f"run=mine,step=20,scoring={PREFIX}", {"batch_size": "auto", "device": None})
+
+    pairs = [("the owl", "s"), ("", "owl")]
+    scorer = LikelihoodScorer(model, params, vocabulary, scoring=PREFIX)
+    assert harness.loglikelihood(requests("loglikelihood", *pairs)) == scorer.scores(pairs)
     with pytest.raises(UserError, match="language models"):
         harness.loglikelihood_rolling(requests("loglikelihood_rolling", ("a",)))
 
-    options: list[dict[str, Any]] = [{"until": [], "max_gen_toks": 8}, {"until": ["\n"], "max_gen_toks": 4}]
-    said = harness.generate_until(requests("generate_until", ("a", options[0]), ("b", options[1]), ("c", options[0])))
-    assert said[0::2] == model.generate(["a", "c"], max_decode_length=8)
-    assert said[1] == model.generate(["b"], max_decode_length=4)[0].split("\n")[0]
-    sampled = {"do_sample": True, "temperature": 0.7, "top_k": 5, "max_gen_toks": 4}
-    (drawn,) = harness.generate_until(requests("generate_until", ("a", sampled)))
-    assert [drawn] == model.generate(["a"], method="sample", temperature=0.7, topk=5, max_decode_length=4)
+    beams = {"until": ["."], "max_gen_toks": 8, "num_beams": 2}
+    drawn = {"do_sample": True, "temperature": 0.7, "top_k": 5}
+    said = harness.generate_until(requests("generate_until", ("a", beams), ("b", drawn), ("c", beams)))
+    assert said == ["a", "b. More", "c"]
+    assert asked == [
+        (["a", "c"], {"max_decode_length": 8, "num_beams": 2}),
+        (["b"], {"max_decode_length": 256, "method": "sample", "temperature": 0.7, "topk": 5}),
+    ]
     with pytest.raises(UserError, match="repetition_penalty"):
         harness.generate_until(requests("generate_until", ("a", {"repetition_penalty": 2.0})))
