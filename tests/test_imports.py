@@ -28,7 +28,7 @@ FLOORS: list[set[str]] = [
     {"study"},
     {"site"},
     {"api", "handlers"},
-    {"cli"},
+    {"cli", "lm_eval"},
     {"__main__"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -71,6 +71,8 @@ LATE_TENSORFLOW = {"t5xpg.data.late_imports", "t5xpg.data.metrics", "t5xpg.data.
 FORBIDDEN = ("clu", "flax.training", "tensorboard", "keras", "torch", "transformers")
 # A program for another environment: transformers' outputs for an export.
 ELSEWHERE = "t5xpg.exchange.huggingface.transformers_outputs"
+# Needs an optional package, which may bring others along.
+OPTIONAL = "t5xpg.lm_eval"
 WITHOUT_JAX = ("base", "data", "tasks")
 RUN_WITH_JAX = {f"t5xpg.run.checkpoint.{name}" for name in ("checkpointer", "initial_checkpoint", "items")}
 
@@ -208,7 +210,7 @@ for name in names:
         print(name, "loads", *found)
         break
 """
-TRAINS = sorted(set(MODULES) - WITH_TENSORFLOW - {"t5xpg.__main__"})
+TRAINS = sorted(set(MODULES) - WITH_TENSORFLOW - {"t5xpg.__main__", OPTIONAL})
 NO_JAX = {name for name in MODULES if room_of(name) in (*WITHOUT_JAX, "run")} - WITH_TENSORFLOW - RUN_WITH_JAX
 
 

@@ -1,0 +1,174 @@
+"""Log-likelihoods of continuations, as evaluation harnesses ask for them: texts in, sums of log-probabilities out.
+
+An encoder-decoder can be asked for a continuation in several ways, its scorings. C is the tokens of the context, X
+those of the continuation, E the end token, M the first sentinel, 0 the padding id, with which T5's decoder starts:
+
+| scoring | the encoder reads | the decoder reads | counted |
+|---|---|---|---|
+| plain | C E | 0 X | X |
+| prefix | C M E | 0 M X | X |
+| mask | C X E, one token of X after another replaced by M | 0 M | that token |
+
+`plain` is that of lm-evaluation-harness (lm_eval/models/huggingface.py, seq2seq). `prefix` and `mask` are
+enc_dec_prefix and enc_dec_mask of the BabyLM challenge (babylm/evaluation-pipeline-2025,
+sentence_zero_shot/dataset.py), of a tokenizer without CLS; the decoder reads 0 as BOS. `mask` is a
+pseudo-log-likelihood: the sum of those of single tokens, given all others. A language model reads 0 C X; a prefix
+language model 0 C E X, with C E as the prefix; X is counted. The end is never counted.
+"""
+
+import functools
+import operator
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.models.decoding.largest import first_of_the_largest
+from t5xpg.models.losses import cross_entropy_with_logits, token_weights
+from t5xpg.models.model import Batch, Model, Params
+
+PLAIN, PREFIX, MASK = "plain", "prefix", "mask"
+SCORINGS = (PLAIN, PREFIX, MASK)
+
+
+class Row(NamedTuple):
+    """Token ids of a row of a batch: the encoder's, what the decoder is given, and what is counted behind that."""
+
+    inputs: list[int]
+    given: list[int]
+    counted: list[int]
+
+
+class Score(NamedTuple):
+    """log_likelihood: in nats, summed over tokens. is_greedy: whether every token was the most probable one."""
+
+    log_likelihood: float
+    is_greedy: bool
+
+
+class LikelihoodScorer:
+    """Scores texts with a model. converter: the feature converter of the batches that it was trained on.
+
+    batch_size: rows at a time; of `mask` every token is a row. Raises UserError for a scoring that there is not, one
+    that the model does not have, and for a model that gives texts no probability.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        params: Params,
+        vocabulary: Vocabulary,
+        converter: str = ENC_DEC,
+        scoring: str = PLAIN,
+        batch_size: int = 32,
+    ) -> None:
+        if scoring not in SCORINGS:
+            raise UserError(f"There is no scoring {scoring!r}.{nearest(scoring, SCORINGS)}")
+        if converter not in (ENC_DEC, LM, PREFIX_LM):
+            raise UserError(f"A {type(model).__name__} of batches of {converter} gives no text a probability.")
+        if scoring != PLAIN and converter != ENC_DEC:
+            raise UserError(f"The scoring {scoring!r} is of models with an encoder and a decoder: use {PLAIN!r}.")
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+        self._vocabulary, self._params = vocabulary, params
+        self._converter, self._scoring, self._batch_size = converter, scoring, batch_size
+        self._score = jax.jit(functools.partial(_score, model))  # compiled once for each shape
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+        """The score of each continuation after its context: pairs of (context, continuation).
+
+        Spaces at the end of a context are read as the beginning of its continuation. Nothing is cut off.
+        """
+        return self._sums([self._rows(*pair) for pair in pairs])
+
+    def rolling(self, texts: Sequence[str], window: int) -> list[float]:
+        """The log-likelihood of whole texts, of any length, in nats; of language models alone.
+
+        window: tokens that the model reads at once, at least 2. A longer text is counted in pieces of one token less,
+        each behind the token before it, and the last one behind as many as fit. Raises UserError for other models.
+        """
+        if self._converter != LM:
+            raise UserError(
+                "loglikelihood_rolling is of language models: a model with inputs and targets gives a text without a "
+                "context no probability. Ask it for continuations (output_type: multiple_choice)."
+            )
+        return [score.log_likelihood for score in self._sums([self._windows(text, window) for text in texts])]
+
+    def score_rows(self, rows: Sequence[Row]) -> list[Score]:
+        """The score of each row of token ids. Rows of similar lengths are computed together."""
+        order = sorted(range(len(rows)), key=lambda n: [*map(len, rows[n])])
+        found: dict[int, Score] = {}
+        for start in range(0, len(rows), self._batch_size):
+            part = order[start : start + self._batch_size]
+            sums, greedy = jax.device_get(self._score(self._params, self._batch([rows[n] for n in part])))
+            found |= {n: Score(float(sums[at]), bool(greedy[at])) for at, n in enumerate(part)}
+        return [found[n] for n in range(len(rows))]
+
+    def _sums(self, rows: Sequence[Sequence[Row]]) -> list[Score]:
+        """Of the rows of each request together."""
+        scores = iter(self.score_rows([row for some in rows for row in some]))
+        parts = [[next(scores) for _ in some] for some in rows]
+        return [Score(sum(one.log_likelihood for one in some), all(one.is_greedy for one in some)) for some in parts]
+
+    def _rows(self, context: str, continuation: str) -> list[Row]:
+        stripped = context.rstrip()
+        context, continuation = stripped, context[len(stripped) :] + continuation
+        encode, end = self._vocabulary.encode, self._vocabulary.eos_id
+        if self._converter == LM or self._scoring == MASK:
+            whole = encode(context + continuation)
+            # up to the first token that is another one with the continuation: a token across the border is counted
+            first = sum(accumulate(map(operator.eq, encode(context), whole), operator.and_))
+            if self._converter == LM:
+                return [Row([], whole[:first], whole[first:])]
+            mask = self._vocabulary.sentinel_id(0)
+            places = range(first, len(whole))
+            return [Row([*whole[:at], mask, *whole[at + 1 :], end], [mask], [whole[at]]) for at in places]
+        masks = [self._vocabulary.sentinel_id(0)] if self._scoring == PREFIX else []
+        return [Row([*encode(context), *masks, end], masks, encode(continuation))]
+
+    def _windows(self, text: str, window: int) -> list[Row]:
+        ids, piece = self._vocabulary.encode(text), window - 1
+        ends = ((start, min(start + piece, len(ids))) for start in range(0, len(ids), piece))
+        return [Row([], ids[max(0, end - window) : start], ids[start:end]) for start, end in ends]
+
+    def _batch(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """The arrays of `batch_size` rows, of lengths that are powers of two: few shapes are compiled."""
+        prefixes = [row.inputs if self._converter == PREFIX_LM else [] for row in rows]
+        targets = self._padded(
+            [[*prefix, *row.given, *row.counted] for prefix, row in zip(prefixes, rows, strict=True)]
+        )
+        weights, attention = np.zeros_like(targets), np.zeros_like(targets)
+        for at, (prefix, row) in enumerate(zip(prefixes, rows, strict=True)):
+            first = len(prefix) + len(row.given)
+            weights[at, first : first + len(row.counted)] = 1
+            attention[at, : len(prefix) + 1] = 1
+        return {
+            "encoder_input_tokens": self._padded([row.inputs for row in rows]),
+            "decoder_target_tokens": targets,
+            "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
+            "decoder_loss_weights": weights,
+            **({"decoder_causal_attention": attention} if self._converter == PREFIX_LM else {}),
+        }
+
+    def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
+        """int32 [B, T]."""
+        longest = max(1, *map(len, rows))
+        tokens = np.full((self._batch_size, 1 << (longest - 1).bit_length()), self._vocabulary.pad_id, np.int32)
+        for row, ids in zip(tokens, rows, strict=False):  # those behind stay padding
+            row[: len(ids)] = ids
+        return tokens
+
+
+def _score(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """Of each row [B]: the log-likelihood float32 of what is counted, and whether all of it is the most probable."""
+    logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
+    weights = token_weights(batch)
+    losses, _ = cross_entropy_with_logits(logits, targets)
+    hits = (first_of_the_largest(logits) == targets) | (weights == 0)
+    return -jnp.sum(losses * weights, axis=-1), jnp.all(hits, axis=-1)
