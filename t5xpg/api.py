@@ -31,7 +31,7 @@ from t5xpg.train import training
 if TYPE_CHECKING:
     import pandas
 
-_CONFIG = "config.gin"
+_CONFIG = "operative.gin"  # config.gin also has what its fragments set and nothing read
 
 
 class Model:

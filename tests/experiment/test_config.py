@@ -343,3 +343,11 @@ def test_mistakes_in_files_are_explained(tmp_path: Path) -> None:
     }.items():
         file = write_gin(tmp_path, more=more.format(file=tmp_path / "an_experiment.gin"))
         assert re.search(message, mistake(file, [])), more
+
+
+@pytest.mark.parametrize("name", ["code_prefix_lm", "norwegian_t5"])
+def test_the_values_that_were_used_are_an_experiment_again(tmp_path: Path, name: str) -> None:
+    loaded = config.load(name)
+    file = tmp_path / "operative.gin"
+    file.write_text(loaded.operative, encoding="utf-8")
+    assert config.load(str(file)).experiment == loaded.experiment
