@@ -21,7 +21,7 @@ try:
     from lm_eval.api.registry import register_model
     from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 except ModuleNotFoundError as error:
-    message = f"lm-evaluation-harness is not installed ({error}): pip install 't5xpg[lm-eval]'"
+    message = f"lm-evaluation-harness is not installed ({error}): pip install lm-eval"
     raise SystemExit(message) if __name__ == "__main__" else UserError(message) from error
 
 _SAMPLING = {"temperature": "temperature", "top_k": "topk", "top_p": "topp"}  # names here
