@@ -30,12 +30,13 @@ def folder(tmp_path: Path) -> Path:
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     (tmp_path / "requirements").mkdir()
     names = ["pyproject.toml", *(f"requirements/{name}" for name in ("bootstrap.txt", "install.py"))]
-    for name in [*names, *(f"requirements/{kind}.txt" for kind in ("apple", "cpu", "cuda", "tpu"))]:
+    for name in [*names, *(f"requirements/{kind}.txt" for kind in ("apple", "cpu", "cuda", "dev", "tpu"))]:
         (tmp_path / name).write_text(PROGRAM if name.endswith("install.py") else "")
         os.utime(tmp_path / name, (0, 0))
     shutil.copy(REPOSITORY / "requirements" / "machine", tmp_path / "requirements")
     program(tmp_path / ".venv" / "bin" / "python")
-    (tmp_path / ".venv" / ".installed-cpu").touch()
+    for mark in ("cpu", "dev"):
+        (tmp_path / ".venv" / f".installed-{mark}").touch()
     return tmp_path
 
 
@@ -99,6 +100,10 @@ def test_tests_are_words(folder: Path) -> None:
     ]  # fmt: skip
     assert called(folder, "test-all", "TIER=processes-only") == [*every, "--tier=processes-only"]
     assert called(folder, "prove", "TESTS=tests/study") == [*every, "--tier=proofs", "tests/study"]
+    (folder / ".venv" / ".installed-dev").unlink()
+    first, second = (json.loads(line)[0] for line in make(folder, "test").splitlines())
+    assert first == ["requirements/install.py", "cpu", "--part", "tools"]
+    assert second == [*every, "--tier=units"]
 
 
 @process
