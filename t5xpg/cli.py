@@ -7,7 +7,6 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from t5xpg import commands, handlers
-from t5xpg.base import environment
 from t5xpg.base.digests import VERIFY_VARIABLE
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import is_disk_full
@@ -32,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Cleaning up is left to the blocks that the exception passes; training takes the signal over while it runs.
     signal.signal(signal.SIGTERM, _end)
     try:
-        environment.require_t5()
         if commands.COMMANDS[options.command].one_process:
             require_alone(f"make {options.command}", os.environ)
         return handlers.handle(options)

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import t5xpg
-from t5xpg.base.errors import UserError
 
 # What `make report` writes, and other pages: they change no run.
 _PAGES = (":(exclude)*.md", ":(exclude)*.svg", ":(exclude)experiments/*/*.json")
@@ -89,15 +87,6 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
         return None
     changes = output_of(["git", "-C", str(root), "status", "--porcelain", "--", ".", *_PAGES])
     return {"commit": commit, "clean": changes == ""}
-
-
-def require_t5() -> None:
-    """Raise UserError where the package t5 is missing: pip leaves it out (pyproject.toml, [dependency-groups])."""
-    if importlib.util.find_spec("t5") is None:
-        raise UserError(
-            "The package t5 is not installed: pip would install with it what writes over seqio. Type: "
-            "pip install --no-deps t5==0.9.4"
-        )
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:

@@ -7,10 +7,13 @@ later is the real thing; what has kept a stand-in gets the real thing by it.
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from t5xpg.base.errors import UserError
 
 _KERAS_OF_TEXT = "tensorflow_text.python.keras"
 _OF_METRICS = ("sacrebleu", "scipy", "scipy.stats", "sklearn", "sklearn.metrics", "rouge_score.rouge_scorer")
@@ -44,7 +47,12 @@ class LateText(LateModule):
 
 
 def import_libraries() -> None:
-    """Import TensorFlow, SeqIO and t5 so."""
+    """Import TensorFlow, SeqIO and t5 so. Raises UserError without t5, which pip leaves out: pyproject.toml, [tool.uv]."""
+    if importlib.util.find_spec("t5") is None:
+        raise UserError(
+            "The package t5 is not installed: pip would install with it what writes over seqio. Type: "
+            "pip install --no-deps t5==0.9.4"
+        )
     metrics = {name: LateFunctions(name) for name in _OF_METRICS}
     for parent, child in (("scipy", "stats"), ("sklearn", "metrics")):
         setattr(metrics[parent], child, metrics[f"{parent}.{child}"])

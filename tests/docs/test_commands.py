@@ -66,6 +66,8 @@ TRIED_ELSEWHERE = {
     r"make (import|eval|infer|vocab) .*(=path/to/|google/byt5-small|EXP=(byt5_small|t5_small)\b).*": "tests/exchange",
     r".*(LOGGER=|gin_file=my_logger\.gin).*": "tests/run/loggers",
     r"make export .* OUTPUT=.*": "tests/exchange/test_exporting.py",
+    r"make export .* PUSH=.*": "tests/exchange/test_pushing.py",
+    r"make sweep .* LAUNCHER=slurm .*": "tests/study/test_launchers.py",
     r"make (watch .*|site SERVE=1)": "tests/site",  # they end with Ctrl-C
     r"make runs (REMOVE|GC)=.*": "tests/run/test_listing.py",
     r"make new .*": "tests/experiment/test_new.py",

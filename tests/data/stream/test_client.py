@@ -234,16 +234,18 @@ def test_who_waits_for_a_batch_can_give_up() -> None:
 
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not say so")
-def test_a_data_process_that_is_stopped_is_named(
-    first: DataService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_data_process_that_is_stopped_is_named(first: DataService, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+
+    def let_it_go_on(line: str, **options: Any) -> None:
+        printed.append(line)
+        os.kill(first.pid, signal.SIGCONT)
+
     monkeypatch.setattr(process, "_PATIENCE", 0.2)
+    monkeypatch.setattr(process, "print", let_it_go_on, raising=False)
     os.kill(first.pid, signal.SIGSTOP)
-    going_on = threading.Timer(1.0, os.kill, (first.pid, signal.SIGCONT))
-    going_on.start()
     assert first.describe(config()).name == "sample_one"
-    going_on.join()
-    assert f"kill -CONT {first.pid}" in capsys.readouterr().err
+    assert f"kill -CONT {first.pid}" in printed[0]
 
 
 @pytest.mark.process
