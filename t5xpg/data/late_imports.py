@@ -47,7 +47,7 @@ class LateText(LateModule):
 
 
 def import_libraries() -> None:
-    """Import TensorFlow, SeqIO and t5 so. Raises UserError without t5, which pip leaves out: pyproject.toml, [tool.uv]."""
+    """Import TensorFlow, SeqIO and t5 so. Raises UserError without t5, which pip leaves out (pyproject.toml)."""
     if importlib.util.find_spec("t5") is None:
         raise UserError(
             "The package t5 is not installed: pip would install with it what writes over seqio. Type: "

@@ -100,6 +100,7 @@ def test_tests_are_words(folder: Path) -> None:
     ]  # fmt: skip
     assert called(folder, "test-all", "TIER=processes-only") == [*every, "--tier=processes-only"]
     assert called(folder, "prove", "TESTS=tests/study") == [*every, "--tier=proofs", "tests/study"]
+    assert called(folder, "lock", "UPGRADE=1") == ["requirements/lock.py", "--upgrade"]
     (folder / ".venv" / ".installed-dev").unlink()
     first, second = (json.loads(line)[0] for line in make(folder, "test").splitlines())
     assert first == ["requirements/install.py", "cpu", "--part", "tools"]

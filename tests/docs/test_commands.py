@@ -53,7 +53,7 @@ TARGETS_WITH_GIN = {"demo", "check", "estimate", "plan", "train", "record", "eva
 # Commands that are tried by other tests, or would measure, install or need what is not here: patterns, and where.
 TRIED_ELSEWHERE = {
     r"make (test|test-all|prove|lint|bench|fuzz)\b.*": "tests/cli/test_makefile.py",
-    r"make (install|docker-\w+)\b.*": "tests/cli/test_makefile.py",
+    r"make (install|lock|docker-\w+)\b.*": "tests/cli/test_makefile.py",
     r"make prove-resume .*": "tests/study/proofs",
     r"make prove-hosts .*": "tests/study/proofs",
     r"make reproduce .*": "tests/study",
