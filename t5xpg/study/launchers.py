@@ -104,7 +104,7 @@ class _Process(Launched):
 
 
 class Jobs(Launcher):
-    """Jobs of a cluster that sees the same folders. One that reaches its time, or is preempted, goes on in another."""
+    """Jobs of a cluster that sees the same folders. submitit gives one that is ended early another."""
 
     def __init__(self, cluster: str, options: Mapping[str, int | str], folder: Path) -> None:
         try:
