@@ -52,14 +52,14 @@ ifeq ($(firstword $(MAKECMDGOALS) help),help)
 export HELP_ON := $(filter-out help,$(MAKECMDGOALS))
 .PHONY: help $(HELP_ON)
 help:
-	@for p in .venv/bin/python python3 python; do command -v "$$p" >/dev/null && exec "$$p" -m t5xpg.commands; done; \
+	@for p in .venv/bin/python python3 python; do command -v "$$p" >/dev/null && exec "$$p" -m t5xpg.help_page; done; \
 		echo "make: \`make help\` needs Python, which was not found" >&2; exit 1
 $(HELP_ON): help
 	@:
 else
 
 COMMANDS := demo data vocab tokens cache new check examples estimate plan train record eval infer tune-decoding significance runs export import convert-gin \
-	report site watch reproduce sweep speedrun-check prove-resume prove-hosts
+	report site watch reproduce verify-claim sweep speedrun-check prove-resume prove-hosts
 .PHONY: $(COMMANDS) install docker-build docker-train test test-all prove lint format bench bench-peers fuzz goldens lock clean
 
 $(COMMANDS): $(INSTALLED)

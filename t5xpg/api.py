@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from t5xpg.base import paths
+from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import read_json
 from t5xpg.data.batch import with_targets
@@ -130,6 +130,7 @@ class Run:
     def evaluate(self) -> dict[str, Any]:
         """What `make eval` measures of the last checkpoint on the validation split, as evaluation.json has it."""
         evaluation.evaluate(_loaded(self.path), self.path)
+        stores.push(self.path)
         found: dict[str, Any] = read_json(RunDirectory(self.path).evaluation_json)
         return found
 
@@ -182,6 +183,7 @@ def load(name: str, *, step: Step = None) -> Model:
     UserError where there is no such model.
     """
     path = paths.run_directory(name)
+    stores.pull(path)
     if not RunDirectory(path).exists():
         path = _imported(name)
     return Model(_loaded(path), path, step)
@@ -190,6 +192,7 @@ def load(name: str, *, step: Step = None) -> Model:
 def _imported(name: str) -> Path:
     """The run of a checkpoint of another program, which is imported the first time."""
     runs = paths.runs_directory()
+    stores.pull_all(runs, RunDirectory.is_record)
     for path in runs.glob("*"):
         run = RunDirectory(path)
         if run.exists() and (found := run.imported()) and found["source"] == name:

@@ -1,21 +1,15 @@
 """The commands: one table, of which the command line, `make help` and the variables of Make are made.
 
-It needs Python's own library alone, of any version from 3.8 on: `make help` answers before `make install`.
+It needs Python's own library alone, of any version from 3.8 on, as `help_page` does.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import signal
-import sys
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t5xpg.base.errors import nearest
 from t5xpg.base.option_values import alphas, count, counts, megabytes, number, price, seeds, step
 
 OFF = ("", "0", "no", "false")  # values of a switch in Make
@@ -282,11 +276,11 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     ),
     "Files of other programs": (
         _command(
-            "export", "write a run's checkpoint for transformers, and compare, for T5X or CTranslate2", *_EXPERIMENT,
-            Option("FORMAT", "--format", "NAME", "hf (that transformers loads), t5x or ctranslate2", default="hf"),
+            "export", "write a run's checkpoint for transformers, and compare, T5X, CTranslate2 or ONNX", *_EXPERIMENT,
+            Option("FORMAT", "--format", "NAME", "hf (for transformers), t5x, ctranslate2 or onnx", default="hf"),
             Option("QUANTIZATION", "--quantization", "NAME",
-                   "of ctranslate2: float32 (default), float16, bfloat16 or int8"),
-            _output("FOLDER", "where it goes (default: huggingface, t5x or ctranslate2 in the run directory)"),
+                   "of ctranslate2 and onnx: float32 (default) or int8; of ctranslate2 also float16 or bfloat16"),
+            _output("FOLDER", "where it goes (default: huggingface, or the format's name, in the run directory)"),
             Option("PUSH", "--push", "OWNER/NAME", "upload it to the Hugging Face hub"),
             one_process=True,
         ),
@@ -324,6 +318,16 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "reproduce", "train again in a clean run directory and compare with the published results", *_EXPERIMENT,
             Option("STEPS", "--steps", "N", "only so many updates of it", count),
             one_process=True, computes=True,
+        ),
+        _command(
+            "verify-claim", "repeat a published run from a clone of its commit, or check a receipt of that",
+            Option("EXP", "--experiment", "NAME", "whose published results are verified"),
+            Option("STEPS", "--steps", "N", "only so many updates of it", count),
+            Option("KEY", "--key", "FILE", "the SSH key to sign the receipt with (default: git's user.signingkey)"),
+            _output("FOLDER", "where clone and receipt go (default: runs/<experiment>_claim)"),
+            Option("RECEIPT", "--receipt", "FILE", "one that came back, to check; with KEY, one of yours, to sign"),
+            Option("SIGNERS", "--signers", "FILE", "names and their keys, as git's allowed signers, to check with"),
+            one_process=True,
         ),
         _command(
             "sweep", "train the runs of a sweep or a matrix, or those that are left of it", *_EXPERIMENT,
@@ -404,53 +408,3 @@ def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
     # a name that begins as an option does is a name
     names = [text for text in arguments[1:2] if COMMANDS[name].options[0].is_argument and text.startswith("-")]
     return [name, *arguments[2:], "--", *names] if names else arguments
-
-
-def help_page(names: Sequence[str] = (), width: int = 100) -> str:
-    """What `make help` prints: all commands, or the variables of those that are named.
-
-    Raises LookupError for a name that is none.
-    """
-    for name in names:
-        if name not in COMMANDS:
-            raise LookupError(f"make help: there is no target {name}.{nearest(name, COMMANDS)}")
-    if not names:
-        groups = ((title, [(f"make {one.name}", one.help) for one in group]) for title, group in GROUPS.items())
-    else:
-        groups = ((f"make {name}: {COMMANDS[name].help}", _variables(COMMANDS[name])) for name in names)
-    return "\n\n".join("\n".join([title, *_columns(rows, width)]) for title, rows in groups)
-
-
-def _variables(command: Command) -> list[tuple[str, str]]:
-    """("RUN=FOLDER", "the run directory, …") for each variable of Make."""
-    rows = []
-    for option in command.options:
-        default = option.make_default or option.default
-        note = f" (default: {default})" if default else " (has to be given)" if option.required else ""
-        rows += [(f"{option.variable}={option.value}", option.help + note)] if option.variable else []
-    return rows
-
-
-def _columns(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Two columns, the second one wrapped."""
-    indent = max((len(left) for left, _ in rows), default=0) + 4
-    return [
-        textwrap.fill(right, width, initial_indent=f"  {left}".ljust(indent), subsequent_indent=" " * indent)
-        for left, right in rows
-    ]
-
-
-def main() -> None:
-    """`make help`: prints the page on the targets in HELP_ON, or on all."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make help | head`
-    width = 100
-    with contextlib.suppress(OSError):  # no terminal
-        width = max(60, min(120, os.get_terminal_size().columns))
-    try:
-        print(help_page(os.environ.get("HELP_ON", "").split(), width))
-    except LookupError as error:
-        sys.exit(str(error.args[0]))
-
-
-if __name__ == "__main__":
-    main()

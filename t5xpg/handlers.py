@@ -6,78 +6,36 @@ Rooms are imported by the command that needs them: `t5xpg --help` takes a fracti
 import contextlib
 import json
 import os
-import shlex
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from t5xpg.base import paths
+from t5xpg import arguments
+from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.requested_hosts import requested_hosts
 
 if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
-EXPORT_FORMATS = ("hf", "t5x", "ctranslate2")
+EXPORT_FORMATS = ("hf", "t5x", "ctranslate2", "onnx")
 
 
 def handle(options: Namespace) -> int:
     """Do what `options.command` names; returns the exit code."""
-    return globals()["_" + options.command.replace("-", "_")](options) or 0
-
-
-def _overrides(options: Namespace) -> tuple[list[str], list[str]]:
-    """("NAME=value", …) and the gin files that were laid over the experiment."""
-    from t5xpg.experiment import config
-
-    overrides, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
-    chosen, first = config.chosen_loggers(getattr(options, "logger", None) or "")
-    return [*chosen, *overrides], [*first, *files]
-
-
-def _without_overrides(options: Namespace, message: str) -> None:
-    if any(_overrides(options)):
-        raise UserError(message)
-
-
-def _load(options: Namespace) -> "LoadedConfig":
-    from t5xpg.experiment import config
-
-    return config.load(options.experiment, *_overrides(options))
-
-
-def _load_with_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
-    """The experiment, and its run directory: --run, its model_dir, or its name in runs/."""
-    loaded = _load(options)
-    return loaded, _run_directory(options, loaded.experiment.model_dir or loaded.name)
-
-
-def _run_directory(options: Namespace, otherwise: str) -> Path:
-    """--run, or `otherwise`: a path, or a name in runs/."""
-    return paths.run_directory(options.run or otherwise)
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
-
-
-def _words(text: str, name: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"{name}={text}: {error}.") from None
-
-
-def _named(options: Namespace, *names: str) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in names}
+    arguments.chosen_runs.clear()
+    code = globals()["_" + options.command.replace("-", "_")](options) or 0
+    for run in arguments.chosen_runs if options.command != "train" else ():  # which does that itself
+        stores.push(run)
+    return code
 
 
 def _demo(options: Namespace) -> int:
     from t5xpg.study import demo
 
     options.experiment = demo.EXPERIMENT
-    return demo.run(*_load_with_run(options))
+    return demo.run(*arguments.load_with_run(options))
 
 
 def _data(options: Namespace) -> None:
@@ -94,7 +52,7 @@ def _data(options: Namespace) -> None:
         hub=None if options.hub is None else HuggingFace(options.hub, options.config, options.revision, streamed=True),
         select=None if options.select is None else Selection.parse(options.select),
         max_bytes=options.max_mb,
-        **_named(options, "limit", "force", "on_bad_line", "min_characters"),
+        **arguments.named(options, "limit", "force", "on_bad_line", "min_characters"),
     )
 
 
@@ -110,13 +68,13 @@ def _vocab(options: Namespace) -> None:
         record = prepare.copy_vocabulary(
             options.dataset,
             Path(options.tokenizer),
-            **_named(options, "name", "extra_ids", "eos_token", "pad_token", "force"),
+            **arguments.named(options, "name", "extra_ids", "eos_token", "pad_token", "force"),
         )
     else:
         settings = VocabularySettings(
             extra_ids=100 if options.extra_ids is None else options.extra_ids,
             sample=SampleSize.parse(options.sample),
-            **_named(options, "size", "model", "character_coverage", "byte_fallback", "normalization", "seed"),
+            **arguments.named(options, "size", "model", "character_coverage", "byte_fallback", "normalization", "seed"),
         )
         record = prepare.train_vocabulary(options.dataset, settings, name=options.name, force=options.force)
     kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
@@ -141,7 +99,7 @@ def _cache(options: Namespace) -> None:
     prepare.cache(
         options.task,
         runner=options.runner,
-        beam_options=_words(options.beam_options, "BEAM_OPTIONS"),
+        beam_options=arguments.words(options.beam_options, "BEAM_OPTIONS"),
         staging=options.staging,
         module_import=tuple(options.module_import.replace(",", " ").split()),
         force=options.force,
@@ -160,10 +118,10 @@ def _check(options: Namespace) -> int:
     from t5xpg.study.matrix import Matrix
 
     if Matrix.is_planned(options.experiment):
-        _without_overrides(options, _FIXED_IN_STUDY)
-        folder = _run_directory(options, config.find_experiment(options.experiment)[0])
+        arguments.without_overrides(options, _FIXED_IN_STUDY)
+        folder = arguments.run_directory(options, config.find_experiment(options.experiment)[0])
         return Matrix(options.experiment, folder).check()
-    overrides, gin_files = _overrides(options)
+    overrides, gin_files = arguments.overrides(options)
     device = None
     if options.mesh or options.device or options.devices:
         from t5xpg.check import plan
@@ -171,7 +129,7 @@ def _check(options: Namespace) -> int:
         overrides, gin_files, device = plan.elsewhere(
             options.experiment, overrides, gin_files, options.mesh, options.device, options.devices
         )
-    run = _run_directory(options, "") if options.run else None
+    run = arguments.run_directory(options, "") if options.run else None
     return checks.check(options.experiment, overrides, gin_files, run, device, as_json=options.json)
 
 
@@ -180,13 +138,13 @@ def _examples(options: Namespace) -> None:
     from t5xpg.experiment.identity import data_config
 
     if options.experiment:
-        loaded = _load(options)
+        loaded = arguments.load(options)
         config, needs = (
             data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed),
             loaded.experiment.needs,
         )
     elif options.task:
-        _without_overrides(options, "GIN changes an experiment: name one with EXP.")
+        arguments.without_overrides(options, "GIN changes an experiment: name one with EXP.")
         config, needs = examples.of_task(options.task), ()
     else:
         raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny_demo for its task.")
@@ -196,7 +154,7 @@ def _examples(options: Namespace) -> None:
 def _estimate(options: Namespace) -> int:
     from t5xpg.check import estimate
 
-    return estimate.estimate(_load(options), options.price_per_hour, as_json=options.json)
+    return estimate.estimate(arguments.load(options), options.price_per_hour, as_json=options.json)
 
 
 def _plan(options: Namespace) -> int:
@@ -204,12 +162,12 @@ def _plan(options: Namespace) -> int:
 
     return plan.plan(
         options.experiment,
-        *_overrides(options),
+        *arguments.overrides(options),
         mesh=options.mesh,
         device=options.device,
         devices=options.devices,
         as_json=options.json,
-        output=_path(options.output),
+        output=arguments.path_of(options.output),
     )
 
 
@@ -220,10 +178,10 @@ def _train(options: Namespace) -> int:
     from t5xpg.train import training
 
     processes = requested_hosts(options.coordinator, options.processes, options.process, os.environ)
-    loaded, path = _load_with_run(options)
+    loaded, path = arguments.load_with_run(options)
     if options.engine == "t5x":
         return _train_with_t5x(options, loaded)
-    recorded = _path(options.recorded)
+    recorded = arguments.path_of(options.recorded)
     with distributed.join(processes) as group:
         checks.require(loaded, RunDirectory(path), data=recorded is None)
         return training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
@@ -234,14 +192,14 @@ def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> int:
 
     if options.recorded or options.profile:
         raise UserError("RECORDED=… and PROFILE=1 are of this program's own training: leave them out with ENGINE=t5x.")
-    return engine.train(loaded, _run_directory(options, f"{loaded.name}_t5x"), options.initial)
+    return engine.train(loaded, arguments.run_directory(options, f"{loaded.name}_t5x"), options.initial)
 
 
 def _record(options: Namespace) -> int:
     from t5xpg.train import record as recording
 
-    loaded = _load(options)
-    output = _path(options.output) or paths.recordings_directory() / loaded.name
+    loaded = arguments.load(options)
+    output = arguments.path_of(options.output) or paths.recordings_directory() / loaded.name
     return recording.record(loaded, steps=options.steps, output=output, force=options.force)
 
 
@@ -249,7 +207,7 @@ def _eval(options: Namespace) -> None:
     from t5xpg.evaluate import evaluation
     from t5xpg.run.records import to_json
 
-    loaded, run = _load_with_run(options)
+    loaded, run = arguments.load_with_run(options)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         found = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
@@ -259,7 +217,7 @@ def _eval(options: Namespace) -> None:
 def _infer(options: Namespace) -> None:
     from t5xpg.evaluate import infer
 
-    loaded, run = _load_with_run(options)
+    loaded, run = arguments.load_with_run(options)
     if sum(given is not None for given in (options.prompt, options.input, options.split)) != 1:
         raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
     if options.task and options.split is not None:
@@ -268,50 +226,59 @@ def _infer(options: Namespace) -> None:
     if options.prompt is not None:
         infer.fill_in(loaded, run, before + options.prompt, options.step, as_json=options.json)
     elif options.input is not None:
-        infer.predict_file(loaded, run, Path(options.input), _path(options.output), options.step, before)
+        infer.predict_file(loaded, run, Path(options.input), arguments.path_of(options.output), options.step, before)
     else:
-        infer.predict_split(loaded, run, options.split, _path(options.output), options.step)
+        infer.predict_split(loaded, run, options.split, arguments.path_of(options.output), options.step)
 
 
 def _tune_decoding(options: Namespace) -> None:
     from t5xpg.evaluate import tuning
 
-    tuning.tune(*_load_with_run(options), **_named(options, "alphas", "beams", "split", "step"))
+    tuning.tune(*arguments.load_with_run(options), **arguments.named(options, "alphas", "beams", "split", "step"))
 
 
 def _significance(options: Namespace) -> None:
     from t5xpg.evaluate import significance
     from t5xpg.run.directory import RunDirectory
 
-    loaded, run = _load_with_run(options)
+    loaded, run = arguments.load_with_run(options)
     split = None if options.split == loaded.experiment.eval_dataset.split else options.split
-    significance.compare(RunDirectory(run), RunDirectory(paths.run_directory(options.other)), split)
+    significance.compare(RunDirectory(run), RunDirectory(arguments.pulled_run(options.other)), split)
 
 
 def _runs(options: Namespace) -> int:
     from t5xpg.run import listing
+    from t5xpg.run.directory import RunDirectory
 
-    folder, patterns = paths.runs_directory(), _words(options.remove or "", "REMOVE")
+    folder, patterns = paths.runs_directory(), arguments.words(options.remove or "", "REMOVE")
+    stores.pull_all(folder, (lambda name: True) if options.gc else RunDirectory.is_record)
+    known = [run.name for run in listing.listed(folder)] if patterns else []
     if patterns and options.gc:
         raise UserError("REMOVE=… deletes runs and GC=1 checkpoints of those that stay: give one of them.")
-    if patterns:
-        return listing.remove(folder, patterns, yes=options.yes)
-    return listing.thin(folder, yes=options.yes) if options.gc else listing.print_runs(folder, as_json=options.json)
+    if not patterns and not options.gc:
+        return listing.print_runs(folder, as_json=options.json)
+    code = listing.remove(folder, patterns, yes=options.yes) if patterns else listing.thin(folder, yes=options.yes)
+    for name in known:
+        if not (folder / name).exists():
+            stores.remove(folder / name)
+    stores.push_all(folder)
+    return code
 
 
 def _export(options: Namespace) -> None:
-    from t5xpg.exchange import exporting, to_ctranslate2, to_t5x
+    from t5xpg.exchange import exporting, to_ctranslate2, to_engine, to_onnx, to_t5x
 
-    loaded, run = _load_with_run(options)
+    engines = {engine.name: engine for engine in (to_ctranslate2.ENGINE, to_onnx.ENGINE)}
+    loaded, run = arguments.load_with_run(options)
     if options.format not in EXPORT_FORMATS:
         raise UserError(f"FORMAT={options.format} is not known.{nearest(options.format, EXPORT_FORMATS)}")
     if options.push and options.format != "hf":
         raise UserError(f"PUSH=… uploads what transformers loads: leave FORMAT={options.format} out.")
-    if options.quantization and options.format != "ctranslate2":
-        raise UserError("QUANTIZATION=… is for FORMAT=ctranslate2.")
-    output = _path(options.output)
-    if options.format == "ctranslate2":
-        to_ctranslate2.export(loaded, run, output, options.quantization or "float32")
+    if options.quantization and options.format not in engines:
+        raise UserError(f"QUANTIZATION=… is for FORMAT={' and FORMAT='.join(engines)}.")
+    output = arguments.path_of(options.output)
+    if options.format in engines:
+        to_engine.export(engines[options.format], loaded, run, output, options.quantization)
     elif options.format == "t5x":
         to_t5x.export(loaded, run, output)
     else:
@@ -326,7 +293,7 @@ def _import(options: Namespace) -> None:
     importing.import_checkpoint(
         options.checkpoint,
         paths.runs_directory(),
-        **_named(options, "name", "tokenizer", "sentinels", "optimizer", "force"),
+        **arguments.named(options, "name", "tokenizer", "sentinels", "optimizer", "force"),
     )
 
 
@@ -334,7 +301,7 @@ def _convert_gin(options: Namespace) -> None:
     from t5xpg.exchange.t5x import convert_gin
 
     search = [Path(folder) for folder in options.search]
-    convert_gin.write(Path(options.file), search, _path(options.output), force=options.force)
+    convert_gin.write(Path(options.file), search, arguments.path_of(options.output), force=options.force)
 
 
 def _report(options: Namespace) -> None:
@@ -342,17 +309,17 @@ def _report(options: Namespace) -> None:
     from t5xpg.run.directory import RunDirectory
     from t5xpg.study import kinds, references
 
-    loaded, run = _load_with_run(options)
-    named = _words(options.runs or "", "RUNS")
+    loaded, run = arguments.load_with_run(options)
+    named = arguments.words(options.runs or "", "RUNS")
     if named and options.run:
         raise UserError("RUNS=… names all runs, the first one of them in full: leave RUN=… out.")
-    study = kinds.study_of(options.experiment, _run_directory(options, loaded.name))
+    study = kinds.study_of(options.experiment, arguments.run_directory(options, loaded.name))
     if study is not None:
         if named:
             raise UserError(f"RUNS=…: {loaded.name} says itself which runs and seeds it has ({kinds.PLAN_FILES}).")
         study.publish(allow_changed=options.allow_changed)
         return
-    first, *others = [paths.run_directory(name) for name in named] or [run]
+    first, *others = [arguments.pulled_run(name) for name in named] or [run]
     home = loaded.gin_file.parent
     report.publish(
         RunDirectory(first),
@@ -366,7 +333,7 @@ def _report(options: Namespace) -> None:
 def _site(options: Namespace) -> int:
     from t5xpg.site import build, serve
 
-    page = build.build(_path(options.output) or paths.WORKSPACE / "site")
+    page = build.build(arguments.path_of(options.output) or paths.WORKSPACE / "site")
     print(f"site: {paths.shown(page)}", flush=True)
     return serve.serve(page.parent) if options.serve else 0
 
@@ -374,16 +341,32 @@ def _site(options: Namespace) -> int:
 def _watch(options: Namespace) -> int:
     from t5xpg.site import serve
 
-    loaded, run = _load_with_run(options)
+    loaded, run = arguments.load_with_run(options)
     return serve.watch(loaded.name, run, paths.WORKSPACE / "site")
 
 
 def _reproduce(options: Namespace) -> int:
     from t5xpg.study import reproduce
 
-    _without_overrides(options, "The published run had no overrides: reproduce it without GIN.")
-    loaded = _load(options)
-    return reproduce.reproduce(loaded, _run_directory(options, f"{loaded.name}_reproduced"), steps=options.steps)
+    arguments.without_overrides(options, "The published run had no overrides: reproduce it without GIN.")
+    loaded = arguments.load(options)
+    return reproduce.reproduce(
+        loaded, arguments.run_directory(options, f"{loaded.name}_reproduced"), steps=options.steps
+    )
+
+
+def _verify_claim(options: Namespace) -> int:
+    from t5xpg.study import claim, receipts
+
+    if (options.experiment is None) == (options.receipt is None):
+        raise UserError("Give one of EXP=byt5_tiny_demo, to verify, and RECEIPT=receipt.json, to check.")
+    if options.receipt is None:
+        output = arguments.path_of(options.output) or paths.runs_directory() / f"{options.experiment}_claim"
+        return claim.verify(options.experiment, output, **arguments.named(options, "key", "steps"))
+    if options.key is None:
+        return receipts.check(Path(options.receipt), arguments.path_of(options.signers))
+    receipts.sign(Path(options.receipt), receipts.signing_key(options.key) or options.key)
+    return 0
 
 
 _FIXED_IN_STUDY = "What is trained stands in sweep.toml or matrix.toml: change it there, without GIN."
@@ -394,9 +377,9 @@ def _sweep(options: Namespace) -> int:
     from t5xpg.study import kinds, launchers
     from t5xpg.study.engine import Study
 
-    _without_overrides(options, _FIXED_IN_STUDY)
+    arguments.without_overrides(options, _FIXED_IN_STUDY)
     name, _ = config.find_experiment(options.experiment)
-    study = kinds.study_of(options.experiment, _run_directory(options, name))
+    study = kinds.study_of(options.experiment, arguments.run_directory(options, name))
     if not isinstance(study, Study):
         raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): train it with make train EXP={name}")
     if options.times:
@@ -408,7 +391,7 @@ def _sweep(options: Namespace) -> int:
 def _speedrun_check(options: Namespace) -> int:
     from t5xpg.study.speedrun import EXPERIMENT, Speedrun
 
-    speedrun = Speedrun(EXPERIMENT, _run_directory(options, EXPERIMENT))
+    speedrun = Speedrun(EXPERIMENT, arguments.run_directory(options, EXPERIMENT))
     return speedrun.check(options.entry, options.seeds, record=options.record)
 
 
@@ -428,7 +411,7 @@ def _prove_hosts(options: Namespace) -> int:
 
 def _proof(options: Namespace, name: str) -> tuple[list[str], Path]:
     """The overrides as arguments of the runs that a proof starts, and its folder."""
-    loaded = _load(options)  # says a mistake once, before many runs would
-    overrides, files = _overrides(options)
+    loaded = arguments.load(options)  # says a mistake once, before many runs would
+    overrides, files = arguments.overrides(options)
     given = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
-    return given, _run_directory(options, f"{loaded.name}_{name}")
+    return given, arguments.run_directory(options, f"{loaded.name}_{name}")

@@ -18,7 +18,7 @@ PACKAGE = Path(t5xpg.__file__).parent
 FLOORS: list[set[str]] = [
     {"base"},
     {"commands", "data", "models"},
-    {"optim", "tasks"},
+    {"help_page", "optim", "tasks"},
     {"distributed"},
     {"run"},
     {"experiment"},
@@ -27,7 +27,8 @@ FLOORS: list[set[str]] = [
     {"check"},
     {"study"},
     {"site"},
-    {"api", "handlers"},
+    {"api", "arguments"},
+    {"handlers"},
     {"cli", "lm_eval"},
     {"__main__"},
 ]

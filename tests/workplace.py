@@ -95,11 +95,11 @@ class Workplace:
         return [sys.executable, "-m", "t5xpg", *arguments]
 
     @contextmanager
-    def start(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def start(self, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
         """A running program, its output in a pipe; it is killed when the block is left, however that comes."""
         process = subprocess.Popen(
             self.command(*arguments),
-            env=self.environment,
+            env={**self.environment, **variables},
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -68,7 +68,7 @@ def digests(folder: Path, names: Iterable[str], memory: Path | None = None) -> d
 
 def differences(folder: Path, expected: Mapping[str, str]) -> list[str]:
     """What is wrong with the files of `folder`, a phrase for each whose SHA-256 is not the expected one."""
-    inside = [name for name in expected if _is_inside(name)]
+    inside = [name for name in expected if is_inside(name)]
     try:
         found = digests(folder, inside)
     except OSError as error:
@@ -107,7 +107,8 @@ def _difference(path: Path, found: str | None, wanted: str, inside: bool) -> str
     return f"{path} holds something else (sha256 {short(found)}, recorded {short(wanted)})"
 
 
-def _is_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
+    """Whether a name that others recorded is one of a file below the folder."""
     path = PurePosixPath(name)
     return bool(name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts
 

@@ -1,6 +1,10 @@
-"""Where things lie: in a checkout, or beside an installed package and in the folder where the program is started."""
+"""Where things lie: in a checkout, or beside an installed package and in the folder where the program is started.
+
+What is in an object store (`s3://bucket/runs`) is worked on in a mirror of it: see `t5xpg.base.stores`.
+"""
 
 import os
+import re
 from pathlib import Path
 
 from t5xpg.base.errors import UserError
@@ -20,27 +24,59 @@ def experiments() -> dict[str, Path]:
 
 def data_directory() -> Path:
     """The folder of exported datasets: T5XPG_DATA_DIR, or `data` of `WORKSPACE`."""
-    return Path(os.environ.get("T5XPG_DATA_DIR") or WORKSPACE / "data")
+    return local(os.environ.get("T5XPG_DATA_DIR") or str(WORKSPACE / "data"))
 
 
 def cache_directory() -> Path:
     """The folder of SeqIO caches: T5XPG_CACHE_DIR, or `cache` of `WORKSPACE`."""
-    return Path(os.environ.get("T5XPG_CACHE_DIR") or WORKSPACE / "cache")
+    return local(os.environ.get("T5XPG_CACHE_DIR") or str(WORKSPACE / "cache"))
 
 
 def runs_directory() -> Path:
     """The folder of run directories: T5XPG_RUNS_DIR, or `runs` of `WORKSPACE`."""
-    return Path(os.environ.get("T5XPG_RUNS_DIR") or WORKSPACE / "runs")
+    return local(os.environ.get("T5XPG_RUNS_DIR") or str(WORKSPACE / "runs"))
 
 
 def recordings_directory() -> Path:
     """The folder of recorded batches: T5XPG_RECORDINGS_DIR, or `recordings` of `WORKSPACE`."""
+    if "://" in (chosen := os.environ.get("T5XPG_RECORDINGS_DIR", "")):
+        raise UserError(f"T5XPG_RECORDINGS_DIR={chosen}: recordings stay on this machine. Name a folder of it.")
     return Path(os.environ.get("T5XPG_RECORDINGS_DIR") or WORKSPACE / "recordings")
 
 
 def user_cache() -> Path:
     """The user's folder for what can be made again: XDG_CACHE_HOME, or ~/.cache; `t5xpg` in it is ours."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
+
+
+def local(chosen: str) -> Path:
+    """A folder of this machine: the path that was typed, or the mirror of the folder of a store ("s3://bucket/runs").
+
+    Raises UserError for an address that no folder can be named by.
+    """
+    found = _URL.fullmatch(chosen.rstrip("/"))
+    if found is None or found[1] == "file":
+        return Path(chosen if found is None else found[2])
+    inside = [part for part in found[2].split("/") if part]
+    if {".", ".."} & set(inside):
+        raise UserError(f"{chosen} has . or .. in it. Expected the address of a folder, such as s3://bucket/runs.")
+    return _mirrors().joinpath(found[1], *inside)
+
+
+def url_of(path: Path) -> str | None:
+    """What a folder is the mirror of ("s3://bucket/runs/mine"); None of one that is none."""
+    try:
+        scheme, *inside = path.absolute().relative_to(_mirrors().absolute()).parts
+    except ValueError:
+        return None
+    return f"{scheme}://{'/'.join(inside)}" if inside else None
+
+
+def _mirrors() -> Path:
+    return user_cache() / "t5xpg" / "stores"
 
 
 def shown(path: Path) -> str:
@@ -52,8 +88,8 @@ def shown(path: Path) -> str:
 
 
 def run_directory(chosen: str) -> Path:
-    """A run directory as it was typed: a path, or a name in `runs_directory`."""
-    return Path(chosen) if os.sep in chosen else runs_directory() / chosen
+    """A run directory as it was typed: a path, the address of one in a store, or a name in `runs_directory`."""
+    return local(chosen) if os.sep in chosen else runs_directory() / chosen
 
 
 def require_no_pattern(path: Path, wildcards: str, library: str, options: str) -> None:

@@ -11,7 +11,7 @@ from typing import cast
 from jax.sharding import AbstractMesh, Mesh
 
 from t5xpg import distributed
-from t5xpg.base import environment, paths
+from t5xpg.base import environment, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.check import data as data_checks
 from t5xpg.check import run as run_checks
@@ -53,6 +53,7 @@ def check(
         if not mistakes:
             found.append(Finding("gin", f"{paths.shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
         directory = RunDirectory(run or paths.run_directory(loaded.experiment.model_dir or loaded.name))
+        stores.pull(directory.path, RunDirectory.is_record)
         found += findings(loaded, directory, device=device)
     return report(found, as_json=as_json)
 

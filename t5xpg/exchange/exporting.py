@@ -55,7 +55,10 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
         (folder / SAFETENSORS).chmod((folder / "config.json").stat().st_mode)  # it is made for its owner alone
         if exported.auto_class == SEQ2SEQ:
             answer = generation_config(
-                experiment.decoding, vocabulary, experiment.eval_dataset.task_feature_lengths["targets"]
+                experiment.decoding,
+                vocabulary,
+                experiment.eval_dataset.task_feature_lengths["targets"],
+                exported.config["decoder_start_token_id"],
             )
             write_json(folder / "generation_config.json", answer)
         write_tokenizer(folder, vocabulary, longest=lengths["inputs" if "inputs" in lengths else "targets"])

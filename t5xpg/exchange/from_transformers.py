@@ -7,6 +7,7 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_of
 from t5xpg.exchange.formats.weights import files_of, open_weights
+from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
 from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
@@ -27,8 +28,12 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
     require_links_inside(folder.path, (*named, *files_of(folder.path)))
     given = read_config(folder.path)
     weights = open_weights(folder.path)
-    own_head = has_own_head(weights)
-    config = config_from_transformers(given, own_head)
+    if t5gemma.is_one(given):
+        config, params = t5gemma.from_transformers(given, weights)
+    else:
+        own_head = has_own_head(weights)
+        config = config_from_transformers(given, own_head)
+        params = params_from_transformers(weights, config, head_factor_from_transformers(given, own_head))
     vocabulary = vocabulary_of_folder(folder.path, given, tokenizer=tokenizer, sentinels=sentinels)
     return ImportedCheckpoint(
         source=folder.source,
@@ -36,7 +41,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
         format="huggingface",
         family=str(given.get("model_type", "t5")),
         config=config,
-        params=params_from_transformers(weights, config, head_factor_from_transformers(given, own_head)),
+        params=params,
         vocabulary=vocabulary,
         files=tuple(files_of(folder.path)),
         tokenizer_files=tokenizer_files(folder.path),
@@ -58,6 +63,6 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     if kinds and not any(kind.endswith(("ForConditionalGeneration", "WithLMHeadModel", "5Model")) for kind in kinds):
         raise UserError(
             f"{folder} is a {kinds[0]}: only encoder-decoders can be imported (T5ForConditionalGeneration, and those "
-            "of mT5 and umT5)."
+            "of mT5, umT5 and T5Gemma)."
         )
     return value

@@ -7,7 +7,7 @@ from t5xpg.base import paths
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import BEYOND_T5, T5Config
 
 MODEL_FILE = "model.gin"
 _SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
@@ -19,7 +19,8 @@ def model_gin(config: T5Config, vocabulary: Vocabulary, source: str) -> str:
     """A file that defines MODEL, as the files of gin/models do."""
     default = T5Config(vocab_size=config.vocab_size)
     bound = {name: getattr(config, name) for name in (*_SIZES, *_CHOICES)}
-    bound |= {name: value for name in _DISTANCES if (value := getattr(config, name)) != getattr(default, name)}
+    others = (*_DISTANCES, *BEYOND_T5)
+    bound |= {name: value for name in others if (value := getattr(config, name)) != getattr(default, name)}
     bindings = "\n".join(f"  {name} = {value!r}" for name, value in bound.items())
     return f"""\
 # The model of {_on_one_line(source)}.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from t5xpg.base import environment, paths
+from t5xpg.base import environment, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import copy_file, directory_atomically, sha256_of_file, write_text
 from t5xpg.base.paths import shown
@@ -44,6 +44,7 @@ def import_checkpoint(
     if name in paths.experiments():
         raise UserError(f"NAME={name} is an experiment, whose runs are called so. Give the checkpoint another name.")
     target = (runs / name).absolute()
+    stores.pull(target)
     _check_target(target, force)
     vocabulary, model = found.vocabulary, EncoderDecoderModel(found.config)
     digests = {file.name: sha256_of_file(file) for file in found.files}
@@ -79,6 +80,7 @@ def import_checkpoint(
     kept = f", Adafactor after step {found.step:,}" if found.opt_state is not None else ""
     print(f"{found.source}: {found.family}, {model.num_params:,} parameters, {ids}{kept}")
     print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, make eval EXP={name}", flush=True)
+    stores.push(target)
     return target
 
 

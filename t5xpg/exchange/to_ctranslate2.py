@@ -1,10 +1,5 @@
-"""A run's checkpoint as a folder that CTranslate2 loads: its model, tokens by their ids, and the tokenizer's files.
+"""A model as CTranslate2 has it: its specification with our parameters, and the tokens by their ids."""
 
-The package is an optional one, and imported when such an export is asked for.
-"""
-
-import dataclasses
-import importlib.util
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,80 +9,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import directory_atomically, write_json
-from t5xpg.base.paths import shown
+from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.huggingface.architectures import known_kind, token_names, unshared
-from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
-from t5xpg.exchange.t5x.networks import RECORD, record_of
-from t5xpg.experiment import assembly
-from t5xpg.experiment.config import LoadedConfig
+from t5xpg.exchange.to_engine import Engine
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
-from t5xpg.run.directory import RunDirectory
 
-FOLDER = "ctranslate2"  # in the run directory, where no other one is named
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8")  # as CTranslate2 names them
 _KINDS = (SharedEncoderDecoderModel, EncoderDecoderModel)
 # the first of an MLP's activations; CTranslate2's name of it
 _ACTIVATIONS: Mapping[str, str] = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "swish": "SWISH"}
-_MODEL = "model.bin"
-
-
-def export(loaded: LoadedConfig, path: Path, output: Path | None = None, quantization: str = QUANTIZATIONS[0]) -> Path:
-    """Write the last checkpoint of the run at `path` for `ctranslate2.Translator`; returns the folder.
-
-    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. quantization:
-    what parameters are stored in. Raises UserError where the package is not installed, and where CTranslate2 has
-    nothing that computes the same.
-    """
-    check_package()
-    if quantization not in QUANTIZATIONS:
-        raise UserError(f"QUANTIZATION={quantization} is not known.{nearest(quantization, QUANTIZATIONS)}")
-    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
-    directory = RunDirectory(path)
-    check_same_model(directory, experiment)
-    target = (directory.path / FOLDER if output is None else output).absolute()
-    _check_target(target)
-    check_model(experiment.model)
-    params, vocabulary, step = parameters_and_vocabulary(directory, experiment, assembly.assemble(experiment))
-    assembly.check_vocabulary(vocabulary, experiment)
-    with directory_atomically(target) as folder:
-        in_ctranslate2(experiment.model, params, vocabulary, quantization).save(str(folder))
-        write_tokenizer(folder, vocabulary, longest=experiment.lengths["inputs"])
-        check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
-        write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
-    print(f"{loaded.name} after step {step:,} for CTranslate2, in {quantization}: {shown(target)}", flush=True)
-    return target
-
-
-def check_package() -> None:
-    """Raise UserError where CTranslate2 is not installed."""
-    if importlib.util.find_spec("ctranslate2") is None:
-        raise UserError(
-            "FORMAT=ctranslate2 needs the package ctranslate2, which is not installed: "
-            ".venv/bin/python -m pip install ctranslate2"
-        )
-
-
-def _check_target(target: Path) -> None:
-    """Raise UserError for a folder that holds something else than an export: it would be gone."""
-    is_empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
-    if not is_empty and not all((target / name).is_file() for name in (_MODEL, RECORD)):
-        raise UserError(
-            f"OUTPUT={target} is there, and is no folder that an export for CTranslate2 wrote. Name another one."
-        )
 
 
 def check_model(model: Model) -> None:
     """Raise UserError, which says why, for a model that CTranslate2 has nothing for that computes the same."""
     config = model.config
     known_kind(model, _KINDS, "CTranslate2 has no model")
-    if config.relative_attention_keys:
-        raise UserError("CTranslate2 has no keys of relative positions beside T5's biases (relative_attention_keys).")
+    config.require_t5("CTranslate2")
     first, *gate = config.mlp_activations
     if first not in _ACTIVATIONS or gate not in ([], ["linear"]):
         known = ", ".join(f"({name!r},) and ({name!r}, 'linear')" for name in _ACTIVATIONS)
@@ -174,3 +115,10 @@ def _set_attention(spec: Any, params: Params, norm: Params, fused: int) -> None:
 def _set_linear(spec: Any, *parts: Params) -> None:
     """CTranslate2 keeps matrices as [outputs, inputs]; outputs of several parts stand one behind the other."""
     spec.weight = np.concatenate([part["kernel"].T for part in parts])
+
+
+def _write(folder: Path, experiment: Experiment, params: Params, vocabulary: Vocabulary, quantization: str) -> None:
+    in_ctranslate2(experiment.model, params, vocabulary, quantization).save(str(folder))
+
+
+ENGINE = Engine("CTranslate2", "ctranslate2", QUANTIZATIONS, "model.bin", check_model, _write)

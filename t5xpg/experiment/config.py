@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gin import config as gin
-from t5xpg.base import paths
+from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment import gin_graph
 from t5xpg.experiment.experiment import Experiment
@@ -57,6 +57,8 @@ def find_experiment(name_or_file: str) -> tuple[str, Path]:
     folders = paths.experiments()
     file = folders.get(name_or_file, paths.EXPERIMENTS / name_or_file) / f"{name_or_file}.gin"
     imported = paths.runs_directory() / name_or_file / f"{name_or_file}.gin"  # what `make import` writes
+    if not file.is_file():
+        stores.pull(imported.parent)
     for each in (file, imported):
         if each.is_file():
             return name_or_file, each

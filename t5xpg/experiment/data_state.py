@@ -4,11 +4,12 @@ Nothing is made here; `prepare` does that.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from t5xpg.base import paths
+from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import command as caching
 from t5xpg.data.spec import DatasetConfig
@@ -20,6 +21,25 @@ from t5xpg.data.vocab import vocabulary as vocabs
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import check_model_of, find_vocabularies, read_record
 from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
+
+
+def data_folder() -> Path:
+    """`paths.data_directory`. What a store has in the place of it is there, but the texts (`check_export`)."""
+    return _with_records(paths.data_directory())
+
+
+@functools.cache
+def _with_records(folder: Path) -> Path:
+    stores.pull_all(folder, lambda name: not name.endswith(".jsonl"))
+    return folder
+
+
+def pull_caches(row: task_names.Row | None) -> None:
+    """Pull the cache of a task of the table; for a task or mixture of users, which may read any, all of them."""
+    if row is None:
+        stores.pull_all(paths.cache_directory())
+    else:
+        stores.pull(paths.cache_directory() / row.cached_as)
 
 
 @dataclass(frozen=True)
@@ -49,7 +69,7 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
     compare: whether a cache is compared with all that its task is now, for which TensorFlow is started where something
     has changed since the last time. Otherwise its files are looked at, and its text.
     """
-    task, folder = config.mixture_or_task_name, paths.data_directory()
+    task, folder = config.mixture_or_task_name, data_folder()
     row = row_of(task, needed)
     exports, made = find_manifests(folder), find_vocabularies(folder)
     stated = {need.dataset: need for need in needed if isinstance(need, Data)}
@@ -79,6 +99,7 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
         with _noted(problems):
             if not isinstance(row.vocabulary, PlannedIds):
                 check_model_of(row.vocabulary)
+            pull_caches(row)
             cache = paths.cache_directory() / row.cached_as
             if config.use_cached and not (cache / caching.COMPLETED).is_file():
                 missing.append(task_names.cache_command(task))
@@ -101,7 +122,7 @@ def compare_caches(config: DatasetConfig) -> None:
         caching.cache_task(
             config.mixture_or_task_name,
             cache_dir=paths.cache_directory(),
-            data_dir=paths.data_directory(),
+            data_dir=data_folder(),
             module_import=config.module_import,
             only_missing=others_may_cache(row),
             compare_only=True,
@@ -116,7 +137,8 @@ def others_may_cache(row: task_names.Row | None) -> bool:
 
 def check_export(dataset: str) -> Manifest:
     """The record of an export. Raises UserError where its text is not as it was exported."""
-    folder = paths.data_directory() / dataset
+    folder = data_folder() / dataset
+    stores.pull(folder)
     manifest = read_manifest(folder)
     manifest.check_files(folder)
     return manifest
@@ -147,7 +169,7 @@ def vocabulary_of(name: str) -> vocabs.Vocabulary:
         return vocabulary_of_file(Path(name))
     row = row_of(name)
     if row is None:
-        get = task_names.how_to_get(name, task_names.vocabularies(paths.data_directory()))
+        get = task_names.how_to_get(name, task_names.vocabularies(data_folder()))
         raise UserError(f"There is no task of the table named {name}, and no such file.{get}")
     return row.vocabulary
 
@@ -156,7 +178,7 @@ def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
     """The fields of the rows of the datasets that are known by name, of the exports, and of those that are needed."""
     fields = {name: dataset.fields for name, dataset in built_in().items()}
     fields |= {need.dataset: need.field_names for need in needed if isinstance(need, Data)}
-    for name, folder in find_manifests(paths.data_directory()).items():
+    for name, folder in find_manifests(data_folder()).items():
         fields.setdefault(name, TEXT)
         with contextlib.suppress(UserError):  # said where it is read
             fields[name] = read_manifest(folder).fields
@@ -165,7 +187,7 @@ def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
 
 def vocabularies(needed: Sequence[Need] = ()) -> list[task_names.NamedVocabulary]:
     """The vocabularies of the table, and those that are needed and not there yet."""
-    folder = paths.data_directory()
+    folder = data_folder()
     found, made = list(task_names.vocabularies(folder)), find_vocabularies(folder)
     for need in needed:
         if isinstance(need, Vocabulary) and need.name_in_tasks not in made:

@@ -10,6 +10,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.config import BEYOND_T5
 
 if TYPE_CHECKING:
     from t5xpg.experiment.prepare import DataIdentity
@@ -35,7 +36,7 @@ WITHOUT_EFFECT = {
     "optimizer.embedding_factor": 1.0,
     "model.config.attention_chunk_size": None,
     "model.config.relpos_bias_in_every_layer": False,
-    "model.config.relative_attention_keys": False,
+    **{f"model.config.{name}": default for name, default in BEYOND_T5.items()},
     "train_dataset.feature_converter": ENC_DEC,
     "train_dataset.loss_on_targets_only": True,
     "eval_dataset.feature_converter": ENC_DEC,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base import files, locks, paths
+from t5xpg.base import files, locks, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import command as caching
 from t5xpg.data.spec import DatasetConfig
@@ -20,7 +20,7 @@ from t5xpg.data.text.sources import Selection
 from t5xpg.data.vocab import making
 from t5xpg.data.vocab.record import VocabularyRecord, find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.experiment.data_state import check_export, others_may_cache, row_of, state_of
+from t5xpg.experiment.data_state import check_export, data_folder, others_may_cache, pull_caches, row_of, state_of
 from t5xpg.experiment.needs import Data, Need
 
 
@@ -48,7 +48,7 @@ def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
         raise UserError("\n".join(state.problems))
     manifests = {need.dataset: _exported(need) for need in state.data}
     for each in state.vocabularies:
-        if each.name_in_tasks not in find_vocabularies(paths.data_directory()):
+        if each.name_in_tasks not in find_vocabularies(data_folder()):
             if each.tokenizer is None:
                 train_vocabulary(each.dataset, each.settings, name=each.name)
             else:
@@ -104,18 +104,21 @@ def cache(
     row = row_of(task)
     if row is not None and row.dataset is not None:
         _exported(Data(row.dataset))
+    pull_caches(row)
     tried: set[str] = set()
     while True:
         try:
-            return caching.cache_task(
+            identity = caching.cache_task(
                 task,
                 cache_dir=paths.cache_directory(),
-                data_dir=paths.data_directory(),
+                data_dir=data_folder(),
                 runner=runner,
                 beam_options=list(beam_options),
                 staging=staging,
                 **options,
             )
+            stores.push_all(paths.cache_directory())
+            return identity
         except caching.MissingTextError as error:
             if tried.intersection(error.datasets):
                 raise
@@ -167,19 +170,21 @@ def _with_export(
 
 @contextlib.contextmanager
 def _exporting(name: str) -> Iterator[None]:
-    """The lock of a dataset's export; also removes what killed exports left."""
+    """The lock of a dataset's export, which is pulled and pushed; also removes what killed exports left."""
     folder = paths.data_directory()
     files.remove_abandoned(folder)
     if not name.isidentifier():  # refused by the export; no file is to be named so
         yield
         return
     with locks.hold(folder / f".{name}.lock", doing=f"exporting {name} to {folder}", instead="", wait=print):
+        stores.pull(folder / name)
         yield
+        stores.push(folder / name)
 
 
 def _exported(need: Data) -> Manifest:
     """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
-    folder = paths.data_directory()
+    folder = data_folder()
     if need.dataset not in find_manifests(folder):
         with _exporting(need.dataset):
             if need.dataset not in find_manifests(folder):  # another process may have made it in the meantime

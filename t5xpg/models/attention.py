@@ -1,4 +1,5 @@
-"""T5's attention: no scaling of the logits (that is folded into the initial queries), biases of positions and masks.
+"""T5's attention: no scaling of the logits (that is folded into the initial queries), biases of positions and masks;
+and what later models changed of it (`T5Config.beyond_t5`).
 
 Over long inputs the logits of all pairs of positions are what memory goes to. By chunks of queries
 (`T5Config.attention_chunk_size`), a part of them exists at a time, in the forward and in the backward pass.
@@ -18,8 +19,9 @@ from jax.nn import initializers
 
 from t5xpg.models.biases import ChunkedBias, WholeBias, join_queries, split_queries
 from t5xpg.models.config import T5Config
-from t5xpg.models.layers import Dense, Dropout, Initializer, named_key
+from t5xpg.models.layers import Dense, Dropout, Initializer, RMSNorm, named_key
 from t5xpg.models.positions import skewed
+from t5xpg.models.rotary import Rotation
 
 
 class _Chunk(NamedTuple):
@@ -38,7 +40,12 @@ class _Chunk(NamedTuple):
 
 
 def attend_by_chunks(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, dropout: Dropout
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    bias: ChunkedBias,
+    dropout: Dropout,
+    softcap: float | None = None,
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
     B, S, H, _ = keys.shape
@@ -47,24 +54,28 @@ def attend_by_chunks(
     if dropout.active:
         values = values * jnp.transpose(kept, (0, 3, 1, 2)).astype(values.dtype)
     chunks = jnp.swapaxes(split_queries(queries, bias.size), 2, 3)
-    mixed = _attend(chunks, jnp.transpose(keys, (0, 2, 3, 1)), jnp.transpose(values, (0, 2, 3, 1)), bias)
+    mixed = _attend(chunks, jnp.transpose(keys, (0, 2, 3, 1)), jnp.transpose(values, (0, 2, 3, 1)), bias, softcap)
     return join_queries(jnp.swapaxes(mixed, 2, 3), queries.shape[1])
 
 
-@jax.custom_vjp
-def _attend(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _attend(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, softcap: float | None
+) -> jax.Array:
     """queries [chunks, B, H, C, K], keys and values [B, H, K, S] -> [chunks, B, H, C, K]."""
-    return _forward(queries, keys, values, bias)[0]
+    return _forward(queries, keys, values, bias, softcap)[0]
 
 
 _Kept = tuple[jax.Array, jax.Array, ChunkedBias, _Chunk]
 
 
-def _forward(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias) -> tuple[jax.Array, _Kept]:
+def _forward(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, softcap: float | None
+) -> tuple[jax.Array, _Kept]:
     rows = jnp.swapaxes(values, 2, 3)
 
     def attend(_: None, chunk: _Chunk) -> tuple[None, tuple[jax.Array, jax.Array, jax.Array]]:
-        logits = _logits(chunk, keys, bias, bias.position(chunk.number))
+        logits = _logits(chunk, keys, bias, bias.position(chunk.number), softcap)[0]
         largest = jnp.max(logits, axis=-1, keepdims=True)
         weights = jnp.exp(logits - largest)
         total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -79,7 +90,9 @@ def _forward(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: Chunk
     return mixed, (keys, values, bias, chunks._replace(mixed=mixed, largest=largest, total=total))
 
 
-def _backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, ChunkedBias]:
+def _backward(
+    softcap: float | None, kept: _Kept, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, ChunkedBias]:
     keys, values, bias, chunks = kept
     rows = jnp.swapaxes(keys, 2, 3)
     none = jnp.zeros(keys.shape, jnp.float32)
@@ -91,7 +104,8 @@ def _backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, jax.Array, j
         position, to_table = None, None
         if bias.by_distance is not None:
             position, to_table = jax.vjp(lambda table: bias.position(chunk.number, table), bias.by_distance)
-        weights = jnp.exp(_logits(chunk, keys, bias, position) - chunk.largest) / chunk.total
+        logits, products = _logits(chunk, keys, bias, position, softcap)
+        weights = jnp.exp(logits - chunk.largest) / chunk.total
         of_weights = jnp.einsum("bhqk,bhks->bhqs", chunk.gradient, values).astype(jnp.float32)
         # the sum over keys of each weight times its gradient
         inner = jnp.sum(chunk.gradient.astype(jnp.float32) * chunk.mixed.astype(jnp.float32), axis=-1, keepdims=True)
@@ -101,6 +115,8 @@ def _backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, jax.Array, j
             ones = jnp.ones((1, of_logits.shape[0]), jnp.float32)
             shared = jnp.einsum("ob,bhqs->ohqs", ones, of_logits, precision=lax.Precision.HIGHEST)
             of_table = [of_table[0] + to_table(shared)[0]]
+        if softcap is not None:
+            of_logits = of_logits * (1 - lax.square(products / softcap))
         pairs = of_logits.astype(rows.dtype)
         of_queries = jnp.einsum("bhqs,bhsk->bhqk", pairs, rows)
         of_keys = of_keys + jnp.einsum("bhqk,bhqs->bhks", chunk.queries, pairs).astype(jnp.float32)
@@ -113,7 +129,7 @@ def _backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, jax.Array, j
     )
     (of_keys, of_values, *of_table), of_queries = lax.scan(attend, start, chunks._replace(gradient=gradient))
     # integers have no gradients
-    integers: Any = dict.fromkeys(("key_tokens", "segments", "key_segments", "prefix"))
+    integers: Any = dict.fromkeys(("key_tokens", "segments", "key_segments", "prefix", "window"))
     of_bias = dataclasses.replace(bias, **integers, by_distance=of_table[0] if of_table else None)
     return of_queries, of_keys.astype(keys.dtype), of_values.astype(values.dtype), of_bias
 
@@ -121,12 +137,18 @@ def _backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, jax.Array, j
 _attend.defvjp(_forward, _backward)
 
 
-def _logits(chunk: _Chunk, keys: jax.Array, bias: ChunkedBias, position: jax.Array | None) -> jax.Array:
-    """[B, H, C, S] float32, biases and masks added."""
-    logits = jnp.einsum("bhqk,bhks->bhqs", chunk.queries, keys).astype(jnp.float32)
-    if position is not None:
-        logits = logits + position
-    return logits + bias.mask(chunk.number, chunk.segments)
+def _logits(
+    chunk: _Chunk, keys: jax.Array, bias: ChunkedBias, position: jax.Array | None, softcap: float | None
+) -> tuple[jax.Array, jax.Array]:
+    """[B, H, C, S] float32, biases and masks added, and before they were."""
+    products = soft_capped(jnp.einsum("bhqk,bhks->bhqs", chunk.queries, keys).astype(jnp.float32), softcap)
+    logits = products if position is None else products + position
+    return logits + bias.mask(chunk.number, chunk.segments), products
+
+
+def soft_capped(x: jax.Array, cap: float | None) -> jax.Array:
+    """cap tanh(x / cap), between -cap and cap (Gemma 2, arXiv 2408.00118, section 2); x for None."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 _attention_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -171,45 +193,71 @@ class Attention(nnx.Module):
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         D, H, K = config.emb_dim, config.num_heads, config.head_dim
+        G = config.num_kv_heads or H
         self.num_heads = H
         self.head_dim = K
+        self.softcap = config.attention_logit_softcap
         self.float32_logits = config.float32_attention_logits
         self.query = Dense(named_key(key, "query"), (D, H * K), ("embed", "joined_kv"), _query_init(K))
-        self.key = Dense(named_key(key, "key"), (D, H * K), ("embed", "joined_kv"), _attention_init)
-        self.value = Dense(named_key(key, "value"), (D, H * K), ("embed", "joined_kv"), _attention_init)
+        self.key = Dense(named_key(key, "key"), (D, G * K), ("embed", "joined_kv"), _attention_init)
+        self.value = Dense(named_key(key, "value"), (D, G * K), ("embed", "joined_kv"), _attention_init)
         self.out = Dense(named_key(key, "out"), (H * K, D), ("joined_kv", "embed"), _attention_init)
+        self.query_norm, self.key_norm = (RMSNorm(K, "kv") if config.qk_norm else None for _ in range(2))
 
-    def split_heads(self, x: jax.Array) -> jax.Array:
-        return x.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+    def project_queries(self, x: jax.Array, rotation: Rotation | None = None) -> jax.Array:
+        """[..., D] -> [..., H, K]. rotation: of their positions."""
+        queries = self._split_heads(self.query(x))
+        if self.query_norm is not None:
+            queries = self.query_norm(queries) / math.sqrt(self.head_dim)
+        return queries if rotation is None else rotation(queries)
 
-    def project_keys_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """[B, S, D] -> keys and values, each [B, S, H, K]."""
-        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
+    def project_keys_values(self, x: jax.Array, rotation: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
+        """[B, S, D] -> keys and values, each [B, S, G, K]. rotation: of their positions."""
+        keys = self._split_heads(self.key(x))
+        if self.key_norm is not None:
+            keys = self.key_norm(keys)
+        return keys if rotation is None else rotation(keys), self._split_heads(self.value(x))
+
+    def _split_heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-1], -1, self.head_dim)
 
     def __call__(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: WholeBias | ChunkedBias, dropout: Dropout
+        self,
+        x: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        bias: WholeBias | ChunkedBias,
+        dropout: Dropout,
+        rotation: Rotation | None = None,
     ) -> jax.Array:
-        """x [B, Q, D], keys and values [B, S, H, K] -> [B, Q, D]."""
-        queries = self.split_heads(self.query(x))
+        """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of the queries."""
+        queries = self.project_queries(x, rotation)
         if self.float32_logits:
             queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
+        keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
         if isinstance(bias, WholeBias):
-            mixed = attend_whole(queries, keys, values, bias, dropout)
+            mixed = attend_whole(queries, keys, values, bias, dropout, self.softcap)
         else:
-            mixed = attend_by_chunks(queries, keys, values, bias, dropout)
+            mixed = attend_by_chunks(queries, keys, values, bias, dropout, self.softcap)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 
-    def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias) -> jax.Array:
-        """x [B, Q, D], keys [B, S, H, K] -> how much each position looks at each other one: [B, H, Q, S] float32."""
-        return jax.nn.softmax(whole_logits(self.split_heads(self.query(x)), keys, bias), axis=-1)
+    def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias, rotation: Rotation | None = None) -> jax.Array:
+        """x [B, Q, D], keys [B, S, G, K] -> how much each position looks at each other one: [B, H, Q, S] float32."""
+        queries, keys = self.project_queries(x, rotation), for_all_heads(keys, self.num_heads, axis=2)
+        return jax.nn.softmax(whole_logits(queries, keys, bias, self.softcap), axis=-1)
 
 
-def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias) -> jax.Array:
+def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:
+    """Keys or values of G heads at `axis`, each for heads / G of queries (Ainslie et al. 2023)."""
+    return x if x.shape[axis] == heads else jnp.repeat(x, heads // x.shape[axis], axis=axis)
+
+
+def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias, softcap: float | None = None) -> jax.Array:
     """queries [B, Q, H, K], keys [B, S, H, K] -> [B, H, Q, S] float32, biases and masks added."""
     logits = jnp.einsum("bqhk,bshk->bhqs", queries, keys)
     # from here to the weights in float32: it costs nothing where it is fused with the softmax, and the gradient of
     # the position biases, a sum over all rows, loses nothing
-    logits = logits.astype(jnp.float32)
+    logits = soft_capped(logits.astype(jnp.float32), softcap)
     if bias.position is not None:
         logits = add_shared_bias(logits, bias.position)
     if bias.keys is not None:
@@ -218,10 +266,15 @@ def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias) -> jax.Ar
 
 
 def attend_whole(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: WholeBias, dropout: Dropout
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    bias: WholeBias,
+    dropout: Dropout,
+    softcap: float | None = None,
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
-    logits = whole_logits(queries, keys, bias)
+    logits = whole_logits(queries, keys, bias, softcap)
     # the softmax's division comes after the mixing, where there are K numbers for each query instead of S: a pass less
     # over all pairs of positions in the forward pass, and one in the backward pass
     largest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))

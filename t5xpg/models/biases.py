@@ -18,6 +18,8 @@ from t5xpg.models.positions import PositionTable, RelativePositionBias, toeplitz
 # T5X's bias for masked positions: large enough that exp() is 0, and finite, so that a row that is masked throughout
 # (a padding row) has no NaN
 MASKED = -1e10
+# how many positions behind and ahead of its own a query sees
+Window = tuple[int, int] | jax.Array
 
 
 def as_bias(visible: jax.Array) -> jax.Array:
@@ -42,11 +44,19 @@ def causal(queries: int, keys: int | None = None, first: int | jax.Array = 0) ->
     return (query_positions[:, None] >= key_positions[None, :])[None, None]
 
 
+def within(window: Window, queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
+    """Boolean [1, 1, queries, keys]: no further behind and ahead of the query than `window`. first: as of `causal`."""
+    behind, ahead = window
+    distances = (first + jnp.arange(queries, dtype=jnp.int32))[:, None] - jnp.arange(keys, dtype=jnp.int32)
+    return ((distances <= behind) & (-distances <= ahead))[None, None]
+
+
 def with_prefix(visible: jax.Array, prefix: jax.Array | None) -> jax.Array:
     """Boolean [1, 1, Q, S]: as visible, and for all queries the keys whose `prefix` [B, S] is not 0: [B, 1, Q, S]."""
     return visible if prefix is None else visible | (prefix > 0)[:, None, None, :]
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
 @dataclass(frozen=True)
 class WholeBias:
     """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions,
@@ -63,7 +73,8 @@ class Pairs:
 
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
     is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S], not 0 for keys
-    that every query of their segment sees; they come before all others. positions: None for cross attention.
+    that every query of their segment sees; they come before all others. positions: None for cross attention. window:
+    None for all positions.
     """
 
     queries: int
@@ -73,6 +84,7 @@ class Pairs:
     is_causal: bool = False
     positions: RelativePositionBias | PositionTable | None = None
     prefix: jax.Array | None = None
+    window: tuple[int, int] | None = None
 
     def bias(self, chunk_size: int | None) -> WholeBias | ChunkedBias:
         """By chunks of `chunk_size` queries where there are more of them than that, else whole."""
@@ -84,6 +96,8 @@ class Pairs:
     def visible(self) -> jax.Array:
         """Boolean [B, 1, 1 or Q, S]: which keys each query sees."""
         visible = visible_keys(self.key_tokens, self.query_segments, self.key_segments)
+        if self.window is not None:
+            visible = visible & within(self.window, self.queries, self.key_tokens.shape[1])
         return with_prefix(causal(self.queries), self.prefix) & visible if self.is_causal else visible
 
     def _whole(self) -> WholeBias:
@@ -102,20 +116,21 @@ class Pairs:
         if segments is not None:
             segments = split_queries(segments, size)
         return ChunkedBias(
-            size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance, self.prefix
-        )
+            size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance, self.prefix,
+            None if self.window is None else jnp.asarray(self.window, jnp.int32),
+        )  # fmt: skip
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["key_tokens", "segments", "key_segments", "by_distance", "prefix"],
+    data_fields=["key_tokens", "segments", "key_segments", "by_distance", "prefix", "window"],
     meta_fields=["size", "number", "is_causal"],
 )
 @dataclass(frozen=True)
 class ChunkedBias:
     """The biases of `number` chunks of `size` queries; the last one may reach beyond the queries that there are.
 
-    segments: [number, B, size] or None. by_distance: [H, number * size + S - 1] or None.
+    segments: [number, B, size] or None. by_distance: [H, number * size + S - 1] or None. window: [2] int32 or None.
     """
 
     size: int
@@ -126,6 +141,7 @@ class ChunkedBias:
     is_causal: bool
     by_distance: jax.Array | None
     prefix: jax.Array | None
+    window: jax.Array | None = None
 
     def mask(self, chunk: jax.Array, segments: jax.Array | None) -> jax.Array:
         """0 or MASKED for one chunk's queries and all keys. chunk: its number, int32; segments: its own [B, size]."""
@@ -133,6 +149,8 @@ class ChunkedBias:
         if self.is_causal:
             before = causal(self.size, self.key_tokens.shape[1], chunk * self.size)
             visible = with_prefix(before, self.prefix) & visible
+        if self.window is not None:
+            visible = visible & within(self.window, self.size, self.key_tokens.shape[1], chunk * self.size)
         return as_bias(visible)
 
     def position(self, chunk: jax.Array, by_distance: jax.Array | None = None) -> jax.Array | None:

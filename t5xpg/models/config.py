@@ -1,11 +1,14 @@
 """What a T5 is made of: sizes and choices, under the names that T5X gives them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
 REMAT_POLICIES = ("none", "dots", "full")
+LAYER_NORMS = ("pre", "post", "both")
 _SIZES = (
     "vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers", "mlp_dim",
 )  # fmt: skip
@@ -33,6 +36,25 @@ class T5Config:
         multiplied (Shaw et al. 2018, equation 4): how far a head looks can depend on what it looks for. T5 has none.
     scan_layers, remat_policy: see `layer_stack`; the same but for rounding.
 
+    What later encoder-decoders have, and T5 has not (`beyond_t5` names what a model has of it):
+    num_kv_heads: G, of keys and values, each read by H / G heads (Ainslie et al. 2023); None: H.
+    qk_norm: RMS norms of each head's queries and keys; queries are then divided by sqrt(K).
+    layer_norms: "pre" normalises what an attention or an MLP reads, "post" what it gives (before it is added), "both"
+        both (Gemma 2).
+    attention_logit_softcap, logit_softcap: c, where products of queries and keys, and the model's logits, become
+        c tanh(x / c); None for neither.
+    relative_attention_bias: False leaves out T5's table.
+    rotary_base: of rotary positions (Su et al. 2021) in self attention, whose halves turn together; None for none.
+        rotary_local_base: of layers with a window, where that is another. rotary_scale: positions are divided by it in
+        the layers without.
+    rotary_cross_attention: the decoder's positions go on where the inputs of its example end, and cross attention turns
+        with them (RedLLM, arXiv 2510.26622).
+    encoder_window: how many positions behind and ahead of its own a position of the encoder sees, in layers with a
+        window; decoder_window: how many behind. None: all. sliding_window_pattern: every so many-th layer has none.
+    merged_attention: a layer of the decoder has one attention, over its own positions and the source (T5Gemma 2).
+    share_embeddings: False gives the decoder an embedding of its own, which is the tied output matrix.
+    decoder_start_token_id: of the embedding that decoders begin with, where batches have 0.
+
     Raises UserError for a value that no model can have.
     """
 
@@ -55,10 +77,28 @@ class T5Config:
     relative_attention_keys: bool = False
     scan_layers: bool = False
     remat_policy: str = "none"
+    num_kv_heads: int | None = None
+    qk_norm: bool = False
+    layer_norms: str = "pre"
+    attention_logit_softcap: float | None = None
+    logit_softcap: float | None = None
+    relative_attention_bias: bool = True
+    rotary_base: float | None = None
+    rotary_local_base: float | None = None
+    rotary_scale: float = 1.0
+    rotary_cross_attention: bool = False
+    encoder_window: tuple[int, int] | None = None
+    decoder_window: int | None = None
+    sliding_window_pattern: int = 2
+    merged_attention: bool = False
+    share_embeddings: bool = True
+    decoder_start_token_id: int = 0
 
     def __post_init__(self) -> None:
         # gin hands lists over; a frozen dataclass has to be hashable
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+        if isinstance(self.encoder_window, list):
+            object.__setattr__(self, "encoder_window", tuple(self.encoder_window))
         chunk, buckets = self.attention_chunk_size, self.relative_attention_num_buckets
 
         def check(is_good: bool, name: str, expected: str) -> None:
@@ -69,7 +109,7 @@ class T5Config:
             check(is_count(getattr(self, name)), name, "a whole number of at least 1")
             check("layers" not in name or getattr(self, name) <= MOST_LAYERS, name, f"at most {MOST_LAYERS:,}")
         check(chunk is None or is_count(chunk), "attention_chunk_size", "None or a whole number of at least 1")
-        for name in ("relpos_bias_in_every_layer", "relative_attention_keys", "scan_layers"):
+        for name in _SWITCHES:
             check(isinstance(getattr(self, name), bool), name, "True or False")
         check(chunk is None or not self.relative_attention_keys, "attention_chunk_size", "None with relative keys")
         check(0.0 <= self.dropout_rate < 1.0, "dropout_rate", "at least 0 and below 1")
@@ -80,11 +120,71 @@ class T5Config:
         check(bool(self.mlp_activations), "mlp_activations", 'some names; T5 1.1 has ("gelu", "linear")')
         choices: list[tuple[str, str, tuple[str, ...]]] = [("dtype", self.dtype, DTYPES)]
         choices += [("remat_policy", self.remat_policy, REMAT_POLICIES)]
+        choices += [("layer_norms", self.layer_norms, LAYER_NORMS)]
         choices += [("mlp_activations", activation, ACTIVATIONS) for activation in self.mlp_activations]
         for name, value, known in choices:
             if value not in known:
                 near = nearest("dots" if value == "minimal" else str(value), known)  # T5X's name
                 raise UserError(f"T5Config.{name} is {getattr(self, name)!r}.{near}")
+        self._check_beyond_t5(check)
+
+    def _check_beyond_t5(self, check: Callable[[bool, str, str], None]) -> None:
+        heads, window = self.num_kv_heads, self.encoder_window
+        check(
+            heads is None or (is_count(heads) and self.num_heads % heads == 0),
+            "num_kv_heads",
+            "None or a divisor of num_heads",
+        )
+        for name in ("attention_logit_softcap", "logit_softcap", "rotary_base", "rotary_local_base", "rotary_scale"):
+            value = getattr(self, name)
+            check(value is None or (isinstance(value, int | float) and value > 0), name, "None or a number above 0")
+        check(self.rotary_scale is not None, "rotary_scale", "a number above 0")
+        is_rotary = self.rotary_base is not None
+        check(not is_rotary or self.head_dim % 2 == 0, "head_dim", "even with rotary positions")
+        for name in ("rotary_local_base", "rotary_scale", "rotary_cross_attention"):
+            check(is_rotary or getattr(self, name) == _DEFAULTS[name], name, "as it is without a rotary_base")
+        is_pair = isinstance(window, tuple) and len(window) == 2 and all(is_count(one, 0) for one in window)
+        check(window is None or is_pair, "encoder_window", "None or two whole numbers: positions behind and ahead")
+        check(
+            self.decoder_window is None or is_count(self.decoder_window, 0), "decoder_window", "None or a whole number"
+        )
+        check(is_count(self.sliding_window_pattern), "sliding_window_pattern", "a whole number of at least 1")
+        is_start = is_count(self.decoder_start_token_id, 0) and self.decoder_start_token_id < self.vocab_size
+        check(is_start, "decoder_start_token_id", "an id of the vocabulary")
+        if self.relative_attention_keys:
+            for name in ("num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm"):
+                check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with relative keys")
+        check(
+            not self.merged_attention or self.attention_chunk_size is None,
+            "attention_chunk_size",
+            "None with merged_attention",
+        )
+
+    @property
+    def beyond_t5(self) -> list[str]:
+        """The names of the settings that are not a T5's."""
+        return [name for name, default in BEYOND_T5.items() if getattr(self, name) != default]
+
+    def require_t5(self, kind: str, others: Collection[str] = ()) -> None:
+        """Raise UserError where there is a setting, but for `others`, that `kind` has nothing for."""
+        if names := [name for name in self.beyond_t5 if name not in others]:
+            raise UserError(f"{kind} {'has' if kind[-1] != 's' else 'have'} no {' and no '.join(names)} (T5Config).")
+
+
+_SWITCHES = (
+    "relpos_bias_in_every_layer", "relative_attention_keys", "scan_layers", "qk_norm", "relative_attention_bias",
+    "rotary_cross_attention", "merged_attention", "share_embeddings",
+)  # fmt: skip
+_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
+_FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
+# settings of models that have an encoder and a decoder
+OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", "decoder_start_token_id"}
+# the settings that T5 has not, and their values in a T5
+BEYOND_T5: Mapping[str, Any] = {
+    name: default
+    for at, (name, default) in enumerate(_DEFAULTS.items())
+    if at >= _FIRST_BEYOND_T5 or name == "relative_attention_keys"
+}
 
 
 def is_count(value: object, least: int = 1) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 from flax import nnx
 
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
 from t5xpg.models.prompted import PromptedModel
@@ -18,6 +18,7 @@ class DecoderOnlyTransformer(nnx.Module):
     """The modules of DecoderOnlyModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
+        config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS)
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
         self.decoder = DecoderOnly(named_key(key, "decoder"), config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,10 @@ from flax import nnx
 from t5xpg.models import incremental
 from t5xpg.models.biases import as_bias, visible_keys
 from t5xpg.models.config import T5Config
+from t5xpg.models.geometry import of_layer, rotations
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
+from t5xpg.models.rotary import source_lengths, source_positions
 from t5xpg.models.stacks import Decoder, Encoder
 
 __all__ = ["EncoderDecoderModel", "Params", "T5Config"]
@@ -22,7 +25,11 @@ class Transformer(nnx.Module):
     """The modules of EncoderDecoderModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        sizes = config.vocab_size, config.emb_dim
+        self.token_embedder = Embed(named_key(key, "token_embedder"), *sizes)
+        self.decoder_token_embedder = (
+            None if config.share_embeddings else Embed(named_key(key, "decoder_token_embedder"), *sizes)
+        )
         self.encoder = Encoder(named_key(key, "encoder"), config)
         self.decoder = Decoder(named_key(key, "decoder"), config)
 
@@ -48,10 +55,10 @@ class EncoderDecoderModel(Model):
         encoder_segment_ids = batch.get("encoder_segment_ids")
         encoded = modules.encoder(modules.token_embedder, encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
         return modules.decoder(
-            modules.token_embedder,
+            _decoder_embedder(modules),
             encoded,
             encoder_tokens,
-            batch["decoder_input_tokens"],
+            self._started(batch["decoder_input_tokens"]),
             batch["decoder_target_tokens"],
             encoder_segment_ids,
             batch.get("decoder_segment_ids"),
@@ -68,15 +75,14 @@ class EncoderDecoderModel(Model):
         return modules.encoder(modules.token_embedder, encoder_input_tokens)
 
     def source_attention(self, params: Params, batch: Batch) -> jax.Array:
-        """What each position of the decoder looks at: [B, L, H, T, S] float32, which add up to 1 over S. batch: as of
-        `logits`, not packed."""
+        """What each position of the decoder looks at: [B, L, H, T, S] float32, which add up to 1 over S, with merged
+        attention to what is not on its own positions. batch: as of `logits`, not packed."""
         modules = self.with_parameters(params)
         tokens = batch["encoder_input_tokens"]
-        encoded, own = (
-            modules.encoder(modules.token_embedder, tokens),
-            ("decoder_input_tokens", "decoder_target_tokens"),
+        encoded, own = modules.encoder(modules.token_embedder, tokens), self._started(batch["decoder_input_tokens"])
+        return modules.decoder.source_weights(
+            _decoder_embedder(modules), encoded, tokens, own, batch["decoder_target_tokens"]
         )
-        return modules.decoder.source_weights(modules.token_embedder, encoded, tokens, *(batch[name] for name in own))
 
     def init_cache(
         self,
@@ -89,29 +95,38 @@ class EncoderDecoderModel(Model):
     ) -> incremental.Cache:
         """Each layer's cross attention keys and values, computed once, and room for its own: see `Decodable`."""
         decoder: Decoder = self.with_parameters(params).decoder
+        config, is_turned = self.config, self.config.rotary_cross_attention
 
         def source(tokens: jax.Array) -> dict[str, incremental.LayerCache]:
             encoded = self.encode(params, tokens)
+            turned = rotations(config, source_positions(tokens, None)) if is_turned else (None,)
             return {
-                name: incremental.source_keys_values(layer.encoder_decoder_attention, encoded)
-                for name, layer in decoder.named_layers()
+                name: incremental.source_keys_values(layer.source_attention, encoded, of_layer(config, turned, at))
+                for at, (name, layer) in enumerate(decoder.named_layers())
             }
 
         bias = {"source_bias": as_bias(visible_keys(encoder_input_tokens))}
+        if is_turned:
+            bias["first"] = source_lengths(encoder_input_tokens)
         return incremental.init_cache(
             decoder, source, encoder_input_tokens, bias, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
     def first_tokens(self, encoder_input_tokens: jax.Array) -> jax.Array:
         """[B, S] -> [B] int32, the decoder's input at the first position: T5 begins with the padding id."""
-        return jnp.zeros(encoder_input_tokens.shape[:1], jnp.int32)
+        return jnp.full(encoder_input_tokens.shape[:1], self.config.decoder_start_token_id, jnp.int32)
+
+    def _started(self, tokens: jax.Array) -> jax.Array:
+        """Inputs of the decoder [B, T] int32, in which 0 begins every text (or is padding), as the model begins."""
+        start = self.config.decoder_start_token_id
+        return tokens if start == 0 else jnp.where(tokens == 0, start, tokens)
 
     def decode_step(
         self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, incremental.Cache]:
         """Logits of what follows `tokens`, and the cache with them."""
         modules = self.with_parameters(params)
-        return incremental.decode_step(modules.decoder, modules.token_embedder, cache, tokens, step)
+        return incremental.decode_step(modules.decoder, _decoder_embedder(modules), cache, tokens, step)
 
     reorder_beams = staticmethod(incremental.reorder)
 
@@ -122,3 +137,8 @@ class EncoderDecoderModel(Model):
         encoder = c.num_encoder_layers * of.self_attention_and_mlp(S)
         decoder = c.num_decoder_layers * (of.self_attention_and_mlp(T) + of.cross_attention(T, S))
         return 3.0 * (encoder + decoder + of.output(T))
+
+
+def _decoder_embedder(modules: Any) -> Embed:
+    """The embedding of the decoder's tokens."""
+    return modules.token_embedder if modules.decoder_token_embedder is None else modules.decoder_token_embedder

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 from flax import nnx
 
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
 from t5xpg.models.stacks import Encoder, output_matrix, to_logits
@@ -17,6 +17,7 @@ class EncoderOnlyTransformer(nnx.Module):
     """The modules of EncoderOnlyModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
+        config.require_t5("An EncoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS)
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
         self.encoder = Encoder(named_key(key, "encoder"), config)
         self.logits_dense = output_matrix(key, config)
@@ -40,7 +41,7 @@ class EncoderOnlyModel(Model):
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
         embed, tokens = modules.token_embedder, batch["encoder_input_tokens"]
         encoded = modules.encoder(embed, tokens, batch.get("encoder_segment_ids"), dropout.at("encoder"))
-        return to_logits(embed, modules.logits_dense, encoded)
+        return to_logits(self.config, embed, modules.logits_dense, encoded)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"inputs": S, "targets": S}."""

@@ -22,11 +22,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5xpg.models.attention import Attention
+from t5xpg.models.attention import Attention, for_all_heads, soft_capped
 from t5xpg.models.biases import as_bias
+from t5xpg.models.geometry import has_window, of_layer, rotations
 from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.positions import RelativePositionBias
-from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, feed_forward
+from t5xpg.models.rotary import Rotation
+from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, feed_forward, normed, residual
 
 # "layers": for each, "source_keys" [B, H, K, S], "source_values" [B, H, S, K], "self_keys" [B, N, H, K, T],
 # "self_values" [B, N, H, T, K]. Of beams that are reordered [B, H, K, T * N] and [B, H, T * N, K], beam n's position t
@@ -34,7 +36,7 @@ from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyL
 # "by_distance": [H, S + 2T - 1] or [H, 2T - 1] float32, the bias of every distance from a last query on (of each layer,
 # where every layer has its own); "keys_by_distance": [H, K, as many], where distances have keys.
 # "source_bias": [B, 1, 1, S] float32 of an encoder's output, or "last" [B] int32, the position of a prompt's last
-# token.
+# token. "first": [B] int32, the decoder's first position, where that is not 0.
 Cache = dict[str, Any]
 LayerCache = dict[str, jax.Array]
 
@@ -87,9 +89,9 @@ def init_cache(
     }
 
 
-def source_keys_values(attention: Attention, x: jax.Array) -> LayerCache:
-    """x [B, S, D], what the source is for a layer."""
-    keys, values = attention.project_keys_values(x)
+def source_keys_values(attention: Attention, x: jax.Array, rotation: Rotation | None = None) -> LayerCache:
+    """x [B, S, D], what the source is for a layer. rotation: of its positions."""
+    keys, values = attention.project_keys_values(x, rotation)
     return {"source_keys": jnp.transpose(keys, (0, 2, 3, 1)), "source_values": jnp.transpose(values, (0, 2, 1, 3))}
 
 
@@ -102,15 +104,18 @@ def decode_step(
         B, N, _ = cache["ancestors"].shape
         themselves = jnp.broadcast_to(jnp.arange(N, dtype=jnp.int32)[:, None], (B, N, 1))
         cache = cache | {"ancestors": lax.dynamic_update_slice_in_dim(cache["ancestors"], themselves, step, axis=2)}
-    shared = _positions(cache, cache, step) if "by_distance" in cache else None
     # one query with a source of its own goes without an axis for it: with one XLA adds up in another order
     has_axis = several or isinstance(decoder, DecoderOnly)
     x = embed(tokens[:, None] if has_axis and not several else tokens, decoder.dtype)
-    layers = {}
-    for name, layer in decoder.named_layers():
-        of_layer = cache["layers"][name]
-        positions = _positions(cache, of_layer, step) if shared is None else shared
-        x, layers[name] = _layer_step(layer, x, of_layer, step, positions)
+    config, layers = decoder.config, {}
+    first = next((cache[name] for name in ("first", "last") if name in cache), None)
+    here = step if first is None else (first + step).reshape(-1, *[1] * (x.ndim - 2))
+    turned, shared = rotations(config, here), functools.cache(functools.partial(_positions, cache, cache, step))
+    for at, (name, layer) in enumerate(decoder.named_layers()):
+        own = cache["layers"][name]
+        behind = config.decoder_window if has_window(config, at) else None
+        positions = _positions(cache, own, step, behind) if "by_distance" in own else shared(behind)
+        x, layers[name] = _layer_step(layer, x, own, step, positions, of_layer(config, turned, at))
     logits = decoder.to_logits(embed, decoder.decoder_norm(x))
     return logits[:, 0] if has_axis and not several else logits, cache | {"layers": layers}
 
@@ -130,14 +135,21 @@ class _Positions(NamedTuple):
     own_keys: jax.Array | None = None
 
 
-def _positions(cache: Cache, tables: LayerCache, step: jax.Array) -> _Positions:
-    """Of the query at `step`. tables: those by distance. A prompt's last token is not of its source: it is step 0."""
+def _positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: int | None = None) -> _Positions:
+    """Of the query at `step`. tables: those by distance. behind: how many positions it sees; None for all.
+
+    A prompt's last token is not of its source: it is step 0.
+    """
     layer, ancestors = next(iter(cache["layers"].values())), cache.get("ancestors")
-    by_distance, keys = tables["by_distance"], tables.get("keys_by_distance")
+    by_distance, keys = tables.get("by_distance"), tables.get("keys_by_distance")
     T = layer["self_keys"].shape[-1] if ancestors is None else ancestors.shape[-1]
-    here = by_distance.shape[-1] - T  # of distance 0
+    here = 0 if by_distance is None else by_distance.shape[-1] - T  # of distance 0
     positions = jnp.arange(T, dtype=jnp.int32)
-    own = lax.dynamic_slice_in_dim(by_distance, here - step, T, axis=1)[None, :, None]
+    own = jnp.zeros((1, 1, 1, T), jnp.float32)
+    if by_distance is not None:
+        own = lax.dynamic_slice_in_dim(by_distance, here - step, T, axis=1)[None, :, None]
+    if behind is not None:
+        own = own + as_bias(step - positions <= behind)
     own_keys = None if keys is None else lax.dynamic_slice_in_dim(keys, here - step, T, axis=-1)
     if ancestors is None:
         own = own + as_bias(positions <= step)
@@ -149,9 +161,12 @@ def _positions(cache: Cache, tables: LayerCache, step: jax.Array) -> _Positions:
     if "source_bias" in cache:
         return _Positions(cache["source_bias"], own, None, own_keys)
     last, positions = cache["last"][:, None], jnp.arange(layer["source_keys"].shape[-1], dtype=jnp.int32)
-    places = here - jnp.maximum(last + step - positions, 0)
-    near = jnp.take(by_distance, places, axis=1, mode="clip")
-    source = (jnp.swapaxes(near, 0, 1) + as_bias(positions < last)[:, None])[:, :, None]
+    distances = jnp.maximum(last + step - positions, 0)
+    places, visible = here - distances, positions < last
+    source = as_bias(visible if behind is None else visible & (distances <= behind))[:, None]
+    if by_distance is not None:
+        source = jnp.swapaxes(jnp.take(by_distance, places, axis=1, mode="clip"), 0, 1) + source
+    source = source[:, :, None]
     source_keys = None if keys is None else jnp.moveaxis(jnp.take(keys, places, axis=2, mode="clip"), 2, 0)
     return _Positions(source, own, source_keys, own_keys)
 
@@ -162,10 +177,11 @@ def _layer_step(
     cache: LayerCache,
     step: jax.Array,
     positions: _Positions,
+    rotation: Rotation | None,
 ) -> tuple[jax.Array, LayerCache]:
-    """x [B, N, D] or [B, D] -> the same, and the layer's cache with this position in it."""
-    y = layer.pre_self_attention_layer_norm(x)
-    key, value = layer.self_attention.project_keys_values(y)
+    """x [B, N, D] or [B, D] -> the same, and the layer's cache with this position in it. rotation: of the position."""
+    y = normed(layer, "pre", "self_attention", x)
+    key, value = layer.self_attention.project_keys_values(y, rotation)
     keys, values, place = cache["self_keys"], cache["self_values"], step
     if keys.ndim == 4:  # a pool: [B, N, H, K] goes to N places of it
         key, value, place = jnp.transpose(key, (0, 2, 3, 1)), jnp.swapaxes(value, 1, 2), step * key.shape[1]
@@ -176,13 +192,14 @@ def _layer_step(
     values = lax.dynamic_update_slice_in_dim(values, value, place, axis=-2)
     source = _moved(cache["source_keys"], positions.source_keys), cache["source_values"], positions.source_bias
     own = _moved(keys, positions.own_keys), values, positions.own_bias
-    if isinstance(layer, DecoderLayer):
-        x = x + _attend(layer.self_attention, y, own)
-        x = x + _attend(layer.encoder_decoder_attention, layer.pre_cross_attention_layer_norm(x), source)
-    else:
-        x = x + _attend(layer.self_attention, y, source, own)
-    x = feed_forward(x, layer.pre_mlp_layer_norm, layer.mlp, OFF)
-    return x, cache | {"self_keys": keys, "self_values": values}
+    looks_apart = isinstance(layer, DecoderLayer) and not layer.is_merged
+    seen = (own,) if looks_apart else (source, own)
+    x = x + normed(layer, "post", "self_attention", _attend(layer.self_attention, y, rotation, *seen))
+    if isinstance(layer, DecoderLayer) and not layer.is_merged:
+        of_source = rotation if layer.turns_source else None
+        look = functools.partial(_attend, layer.encoder_decoder_attention)
+        x = residual(layer, "cross_attention", x, lambda y: look(y, of_source, source), OFF)
+    return feed_forward(layer, x, OFF), cache | {"self_keys": keys, "self_values": values}
 
 
 def _moved(keys: jax.Array, by: jax.Array | None) -> jax.Array:
@@ -190,11 +207,13 @@ def _moved(keys: jax.Array, by: jax.Array | None) -> jax.Array:
     return keys if by is None else keys.astype(jnp.float32) + by
 
 
-def _attend(attention: Attention, x: jax.Array, *sources: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+def _attend(
+    attention: Attention, x: jax.Array, rotation: Rotation | None, *sources: tuple[jax.Array, jax.Array, jax.Array]
+) -> jax.Array:
     """What `Attention` gives for queries with keys from one or more places: x [B, N, D] or [B, D] -> the same.
 
-    sources: keys, values and bias. Keys [B, H, K, S] and values [B, H, S, K] are read by all N queries of a row; with
-    an axis N behind B, each has its own. The bias is broadcast to [B, H, N, S], float32.
+    rotation: of the queries. sources: keys, values and bias. Keys [B, G, K, S] and values [B, G, S, K] are read by all
+    N queries of a row; with an axis N behind B, each has its own. The bias is broadcast to [B, H, N, S], float32.
     Sums of products rather than matrix products: each number of the cache is used once or by a few queries, head by
     head, so that what one has read is still in the processor's cache for the next; matrix products of so few rows take
     several times as long on CPUs. They are added up in float32, whatever the dtype: that costs nothing while memory is
@@ -203,14 +222,15 @@ def _attend(attention: Attention, x: jax.Array, *sources: tuple[jax.Array, jax.A
 
     def for_queries(kept: jax.Array) -> jax.Array:
         """Keys or values with the axes of queries, [B, H, N, ...] or [B, H, ...]; N is 1 where all read the same."""
+        kept = for_all_heads(kept, attention.num_heads, axis=kept.ndim - 3)
         if x.ndim == 2:
             return kept if kept.ndim == 4 else kept[:, 0]
         return kept[:, :, None] if kept.ndim == 4 else jnp.swapaxes(kept, 1, 2)
 
-    queries = attention.split_heads(attention.query(x)).astype(jnp.float32)
+    queries = attention.project_queries(x, rotation).astype(jnp.float32)
     queries = queries if x.ndim == 2 else jnp.swapaxes(queries, 1, 2)
     logits = [
-        jnp.sum(queries[..., None] * for_queries(keys).astype(jnp.float32), axis=-2)
+        soft_capped(jnp.sum(queries[..., None] * for_queries(keys).astype(jnp.float32), axis=-2), attention.softcap)
         + (bias[:, :, 0] if x.ndim == 2 else bias)
         for keys, _, bias in sources
     ]

@@ -22,8 +22,8 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, PRODUCT, Dropout, named_key
 
 LAYERS = "layers"  # the module and its parameters' first axis
-# (x, layer, its dropout) -> x
-Body = Callable[[jax.Array, Any, Dropout], jax.Array]
+# (x, layer, its dropout, its index, an int or int32 []) -> x
+Body = Callable[[jax.Array, Any, Dropout, int | jax.Array], jax.Array]
 
 
 def layer_name(index: int) -> str:
@@ -53,18 +53,19 @@ class LayerStack(nnx.Module):
     def through_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF) -> jax.Array:
         """body(..., body(body(x, first layer, its dropout), second layer, ...)). dropout: of the stack."""
         if not self.is_scanned:
-            for name, layer in self.named_layers():
-                x = self._rematerialised(body, layer)(x, _parameters(layer), dropout.at(name))
+            for index, (name, layer) in enumerate(self.named_layers()):
+                x = self._rematerialised(body, layer, index)(x, _parameters(layer), dropout.at(name))
             return x
         layers = getattr(self, LAYERS)
         keys = _keys(dropout, self.num_layers)
 
-        def step(x: jax.Array, of_layer: tuple[Any, jax.Array | None]) -> tuple[jax.Array, None]:
-            parameters, key = of_layer
+        def step(x: jax.Array, of_layer: tuple[Any, jax.Array | None, jax.Array]) -> tuple[jax.Array, None]:
+            parameters, key, index = of_layer
             own = OFF if key is None else Dropout(dropout.rate, key)
-            return self._rematerialised(body, layers)(x, parameters, own), None
+            return self._rematerialised(body, layers)(x, parameters, own, index), None
 
-        return lax.scan(step, x, (_parameters(layers), keys))[0]
+        indices = jnp.arange(self.num_layers, dtype=jnp.int32)
+        return lax.scan(step, x, (_parameters(layers), keys, indices))[0]
 
     def named_layers(self) -> list[tuple[str, Any]]:
         """The layers one by one, each with its own parameters."""
@@ -78,20 +79,23 @@ class LayerStack(nnx.Module):
             for index, name in enumerate(names)
         ]
 
-    def _rematerialised(self, body: Body, layer: nnx.Module) -> Callable[[jax.Array, Any, Dropout], jax.Array]:
-        """`body` as a function of the parameters of a layer like `layer`, which keeps what the policy says."""
+    def _rematerialised(self, body: Body, layer: nnx.Module, at: int | None = None) -> Callable[..., jax.Array]:
+        """`body` as a function of the parameters of a layer like `layer`, which keeps what the policy says.
+
+        at: the layer's index; None where it is an argument, scanned over.
+        """
         graph = nnx.graphdef(layer)
 
-        def call(x: jax.Array, parameters: Any, key: jax.Array | None, rate: float) -> jax.Array:
+        def call(x: jax.Array, parameters: Any, key: jax.Array | None, index: Any, rate: float) -> jax.Array:
             dropout = OFF if key is None else Dropout(rate, key)
-            return body(x, nnx.merge(graph, nnx.State(parameters)), dropout)
+            return body(x, nnx.merge(graph, nnx.State(parameters)), dropout, index if at is None else at)
 
         if self.remat_policy != "none":
             # by name: a policy does not see into the products, which have a gradient of their own
             policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if self.remat_policy == "dots" else None
             # a scan's two loops are two programs already, between which XLA finds nothing to save itself
-            call = jax.checkpoint(call, policy=policy, prevent_cse=not self.is_scanned, static_argnums=(3,))
-        return lambda x, parameters, dropout: call(x, parameters, dropout.key, dropout.rate)
+            call = jax.checkpoint(call, policy=policy, prevent_cse=not self.is_scanned, static_argnums=(4,))
+        return lambda x, parameters, dropout, index=None: call(x, parameters, dropout.key, index, dropout.rate)
 
 
 def _parameters(layer: nnx.Module) -> Any:

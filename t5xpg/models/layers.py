@@ -171,13 +171,14 @@ product.defvjp(_product_forward, _product_backward)
 class RMSNorm(nnx.Module):
     """T5's layer norm: divides by the root mean square, subtracts nothing, adds nothing. Statistics in float32."""
 
-    def __init__(self, features: int) -> None:
-        self.scale = nnx.Param(jnp.ones((features,), jnp.float32), axes=("embed",))
+    def __init__(self, features: int, axis: str = "embed") -> None:
+        self.axis = axis
+        self.scale = nnx.Param(jnp.ones((features,), jnp.float32), axes=(axis,))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(lax.square(x32), axis=-1, keepdims=True)
-        scale = activations.gathered(self.scale[...].astype(x.dtype), "embed")
+        scale = activations.gathered(self.scale[...].astype(x.dtype), self.axis)
         return (x32 * lax.rsqrt(mean_square + 1e-6)).astype(x.dtype) * scale
 
 

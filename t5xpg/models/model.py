@@ -106,8 +106,13 @@ class LayerFlops:
 
     @property
     def projection(self) -> int:
-        """Of one position by one of query, key, value and out."""
+        """Of one position by one of query and out."""
         return 2 * self.config.emb_dim * self.config.num_heads * self.config.head_dim
+
+    @property
+    def key_or_value(self) -> int:
+        """Of one position by one of key and value."""
+        return self.projection * (self.config.num_kv_heads or self.config.num_heads) // self.config.num_heads
 
     @property
     def pair(self) -> int:
@@ -118,10 +123,12 @@ class LayerFlops:
         """Of a layer of an encoder, or of a decoder without cross attention."""
         mlp = 2 * self.config.emb_dim * self.config.mlp_dim * (len(self.config.mlp_activations) + 1)
         distances = (2 * length - 1) * self.pair // 2 if self.config.relative_attention_keys else 0
-        return length * (4 * self.projection + mlp + distances) + length * length * self.pair
+        projections = 2 * self.projection + 2 * self.key_or_value
+        return length * (projections + mlp + distances) + length * length * self.pair
 
     def cross_attention(self, queries: int, keys: int) -> int:
-        return (2 * queries + 2 * keys) * self.projection + queries * keys * self.pair
+        own = 0 if self.config.merged_attention else 2 * queries * self.projection
+        return own + 2 * keys * self.key_or_value + queries * keys * self.pair
 
     def output(self, length: int) -> int:
         """Of the output matrix, not a layer's own."""

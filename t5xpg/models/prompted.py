@@ -14,9 +14,11 @@ import jax.numpy as jnp
 
 from t5xpg.models import incremental
 from t5xpg.models.biases import Pairs
+from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.model import Model, Params
-from t5xpg.models.stacks import DecoderOnly, own_biases
+from t5xpg.models.rotary import source_lengths
+from t5xpg.models.stacks import DecoderOnly, normed
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ class PromptedModel:
         """The cache before the first position behind the prompts [B, S] int32, padded with 0 at their ends."""
         modules = self.model.with_parameters(params)
         read = functools.partial(_read, modules.decoder, modules.token_embedder, self.sees_itself)
-        last = {"last": _lengths(inputs)}
+        last = {"last": source_lengths(inputs)}
         return incremental.init_cache(
             modules.decoder, read, inputs, last, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
     def first_tokens(self, inputs: jax.Array) -> jax.Array:
         """[B, S] -> [B] int32: the last token of each prompt; 0, with which every text begins, where it is empty."""
-        return jnp.take_along_axis(_with_start(inputs), _lengths(inputs)[:, None], axis=1)[:, 0]
+        return jnp.take_along_axis(_with_start(inputs), source_lengths(inputs)[:, None], axis=1)[:, 0]
 
     def decode_step(
         self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
@@ -65,24 +67,19 @@ def _with_start(inputs: jax.Array) -> jax.Array:
     return jnp.pad(inputs, ((0, 0), (1, 0)))
 
 
-def _lengths(inputs: jax.Array) -> jax.Array:
-    """[B, S] -> [B] int32: up to the last token that is no padding."""
-    positions = jnp.arange(1, inputs.shape[1] + 1, dtype=jnp.int32)
-    return jnp.max(jnp.where(inputs != 0, positions, jnp.int32(0)), axis=1)
-
-
 def _read(decoder: DecoderOnly, embed: Embed, sees_itself: bool, inputs: jax.Array) -> dict[str, dict[str, jax.Array]]:
     """The keys and values that each layer has of the prompts [b, S], with the 0 before them."""
     tokens = _with_start(inputs)
     P = tokens.shape[1]
-    inside = (jnp.arange(P, dtype=jnp.int32) <= _lengths(inputs)[:, None]).astype(jnp.int32)
+    inside = (jnp.arange(P, dtype=jnp.int32) <= source_lengths(inputs)[:, None]).astype(jnp.int32)
     pairs = Pairs(
         P, inside, None, None, is_causal=True, positions=decoder.relpos_bias, prefix=inside if sees_itself else None
     )
-    bias_of = own_biases(pairs, decoder.chunk_size)
+    geometry = self_geometries(decoder.config, pairs, decoder.window)
     x = embed(tokens, decoder.dtype)
     found = {}
-    for name, layer in decoder.named_layers():
-        found[name] = incremental.source_keys_values(layer.self_attention, layer.pre_self_attention_layer_norm(x))
-        x = layer(x, bias_of(layer), OFF)
+    for at, (name, layer) in enumerate(decoder.named_layers()):
+        own, y = geometry(layer, at), normed(layer, "pre", "self_attention", x)
+        found[name] = incremental.source_keys_values(layer.self_attention, y, own.keys)
+        x = layer(x, own, OFF)
     return found

@@ -7,9 +7,10 @@ from t5xpg.base.errors import UserError
 from t5xpg.models.biases import Pairs
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.positions import RelativePositionBias
-from t5xpg.models.stacks import Decoder, own_biases
+from t5xpg.models.stacks import Decoder
 
 __all__ = ["SharedEncoderDecoderModel", "T5Config"]
 
@@ -23,7 +24,9 @@ class SharedTransformer(nnx.Module):
                 f"T5Config has {config.num_encoder_layers} layers for the encoder and {config.num_decoder_layers} for "
                 "the decoder: where they share their parameters, the numbers have to be equal."
             )
+        config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - {"share_embeddings"})
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.decoder_token_embedder = None
         self.decoder = Decoder(named_key(key, "decoder"), config)
 
     def encoder(
@@ -33,9 +36,10 @@ class SharedTransformer(nnx.Module):
         stack = self.decoder
         positions = None if stack.relpos_bias is None else stack.relpos_bias.in_both_directions()
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=positions)
-        bias_of = own_biases(pairs, stack.chunk_size, RelativePositionBias.in_both_directions)
+        config, read = stack.config, RelativePositionBias.in_both_directions
+        geometry = self_geometries(config, pairs, config.encoder_window, read=read)
         x = dropout.at("embedding")(embed(tokens, stack.dtype))
-        x = stack.through_layers(x, lambda x, layer, dropout: layer(x, bias_of(layer), dropout), dropout)
+        x = stack.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         return dropout.at("output")(stack.decoder_norm(x), shared_axis=None)
 
 

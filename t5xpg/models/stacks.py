@@ -1,4 +1,4 @@
-"""The stacks: pre-norm layers with residuals, the embedding before, a norm after.
+"""The stacks: layers with norms and residuals, the embedding before, a norm after.
 
 Order of norm, dropout and residual as in T5X's minimal T5 (t5x/examples/t5/network.py) and its decoder alone
 (t5x/examples/decoder_only/network.py); names of the parameters too.
@@ -14,55 +14,69 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5xpg.models.attention import Attention
-from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias, as_bias, visible_keys
+from t5xpg.models.attention import Attention, soft_capped
+from t5xpg.models.biases import Pairs
 from t5xpg.models.config import T5Config
+from t5xpg.models.geometry import Geometry, of_layer, rotations, self_geometries
 from t5xpg.models.layer_stack import LayerStack
 from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
-from t5xpg.models.positions import PositionTable, RelativePositionBias
+from t5xpg.models.positions import RelativePositionBias
+from t5xpg.models.rotary import decoder_positions, positions_in_segments, source_positions
 
-Bias = WholeBias | ChunkedBias
-Positions = RelativePositionBias | PositionTable
+
+def add_norms(layer: nnx.Module, name: str, config: T5Config) -> None:
+    """Give a layer its norms before and after the part called `name`; None where it has none."""
+    for place in ("pre", "post"):
+        norm = RMSNorm(config.emb_dim) if config.layer_norms in (place, "both") else None
+        setattr(layer, f"{place}_{name}_layer_norm", norm)
+
+
+def normed(layer: nnx.Module, place: str, name: str, x: jax.Array) -> jax.Array:
+    """x [..., D] after the layer's norm `place` ("pre" or "post") the part called `name`; x where it has none."""
+    norm = getattr(layer, f"{place}_{name}_layer_norm")
+    return x if norm is None else norm(x)
+
+
+def residual(
+    layer: nnx.Module, name: str, x: jax.Array, part: Callable[[jax.Array], jax.Array], dropout: Dropout
+) -> jax.Array:
+    """x [..., D] plus what the part called `name` makes of it, between the layer's norms."""
+    return x + dropout(normed(layer, "post", name, part(normed(layer, "pre", name, x))))
 
 
 def self_attention(
-    x: jax.Array, norm: RMSNorm, attention: Attention, bias: Bias, dropout: Dropout, name: str
+    layer: nnx.Module,
+    name: str,
+    x: jax.Array,
+    geometry: Geometry,
+    dropout: Dropout,
+    source: tuple[jax.Array, jax.Array] | None = None,
 ) -> jax.Array:
-    """x [B, T, D] plus what its positions see in each other. name: of the attention, for its dropout."""
-    y = norm(x)
-    keys, values = attention.project_keys_values(y)
-    return x + dropout.at(name)(attention(y, keys, values, bias, dropout.at(f"{name}_weights")))
+    """x [B, T, D] plus what its positions see in each other. name: of the attention in its layer.
 
-
-def feed_forward(x: jax.Array, norm: RMSNorm, mlp: Mlp, dropout: Dropout) -> jax.Array:
-    """x [B, T, D] plus what the MLP makes of each position."""
-    return x + dropout.at("mlp")(mlp(norm(x), dropout.at("mlp_hidden")))
-
-
-def own_biases(
-    pairs: Pairs, chunk_size: int | None, read: Callable[[RelativePositionBias], Positions] = lambda table: table
-) -> Callable[[Layer], Bias]:
-    """What is added to the logits of a layer's self attention, by its layer.
-
-    pairs: with the positions of the stack's table, of which all layers have the same; with None where every layer has a
-    table. read: how such a table is read.
+    source: keys and values [B, S, G, K] of more positions that each of them sees.
     """
-    shared = None if pairs.positions is None else pairs.bias(chunk_size)
+    attention: Attention = getattr(layer, name)
 
-    def of(layer: Layer) -> Bias:
-        if layer.relpos_bias is None:
-            assert shared is not None
-            return shared
-        return replace(pairs, positions=read(layer.relpos_bias)).bias(chunk_size)
+    def attend(y: jax.Array) -> jax.Array:
+        keys, values = attention.project_keys_values(y, geometry.keys)
+        if source is not None:
+            keys, values = (jnp.concatenate(both, axis=1) for both in zip((keys, values), source, strict=True))
+        return attention(y, keys, values, geometry.bias, dropout.at(f"{name}_weights"), geometry.queries)
 
-    return of
+    return residual(layer, name, x, attend, dropout.at(name))
+
+
+def feed_forward(layer: EncoderLayer | DecoderOnlyLayer, x: jax.Array, dropout: Dropout) -> jax.Array:
+    """x [B, T, D] plus what the MLP makes of each position."""
+    return residual(layer, "mlp", x, lambda y: layer.mlp(y, dropout.at("mlp_hidden")), dropout.at("mlp"))
 
 
 def position_table(
     key: jax.Array, config: T5Config, *, bidirectional: bool, of_layer: bool
 ) -> RelativePositionBias | None:
     """The relative positions of a layer or of a stack, whichever of them has a table. key: its own."""
-    if config.relpos_bias_in_every_layer != of_layer:
+    if config.relpos_bias_in_every_layer != of_layer or not config.relative_attention_bias:
         return None
     return RelativePositionBias(named_key(key, "relpos_bias"), config, bidirectional)
 
@@ -70,64 +84,78 @@ def position_table(
 class EncoderLayer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.relpos_bias = position_table(key, config, bidirectional=True, of_layer=True)
-        self.pre_attention_layer_norm = RMSNorm(config.emb_dim)
+        add_norms(self, "attention", config)
         self.attention = Attention(named_key(key, "attention"), config)
-        self.pre_mlp_layer_norm = RMSNorm(config.emb_dim)
+        add_norms(self, "mlp", config)
         self.mlp = Mlp(named_key(key, "mlp"), config)
 
-    def __call__(self, x: jax.Array, bias: Bias, dropout: Dropout) -> jax.Array:
+    def __call__(self, x: jax.Array, geometry: Geometry, dropout: Dropout) -> jax.Array:
         """[B, S, D] -> [B, S, D]."""
-        x = self_attention(x, self.pre_attention_layer_norm, self.attention, bias, dropout, "attention")
-        return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
+        return feed_forward(self, self_attention(self, "attention", x, geometry, dropout), dropout)
 
 
 class DecoderOnlyLayer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=True)
-        self.pre_self_attention_layer_norm = RMSNorm(config.emb_dim)
+        add_norms(self, "self_attention", config)
         self.self_attention = Attention(named_key(key, "self_attention"), config)
-        self.pre_mlp_layer_norm = RMSNorm(config.emb_dim)
+        add_norms(self, "mlp", config)
         self.mlp = Mlp(named_key(key, "mlp"), config)
 
-    def __call__(self, x: jax.Array, bias: Bias, dropout: Dropout) -> jax.Array:
+    def __call__(self, x: jax.Array, geometry: Geometry, dropout: Dropout) -> jax.Array:
         """[B, T, D] -> [B, T, D]."""
-        x = self_attention(x, self.pre_self_attention_layer_norm, self.self_attention, bias, dropout, "self_attention")
-        return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
+        return feed_forward(self, self_attention(self, "self_attention", x, geometry, dropout), dropout)
 
 
 class DecoderLayer(DecoderOnlyLayer):
+    """A layer that looks at a source, too: by an attention of its own, or merged with the one over its positions."""
+
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         super().__init__(key, config)
-        self.pre_cross_attention_layer_norm = RMSNorm(config.emb_dim)
-        self.encoder_decoder_attention = Attention(named_key(key, "encoder_decoder_attention"), config)
+        self.is_merged = config.merged_attention
+        self.turns_source = config.rotary_cross_attention
+        if not self.is_merged:
+            add_norms(self, "cross_attention", config)
+            self.encoder_decoder_attention = Attention(named_key(key, "encoder_decoder_attention"), config)
+
+    @property
+    def source_attention(self) -> Attention:
+        """The attention that looks at the source."""
+        return self.self_attention if self.is_merged else self.encoder_decoder_attention
 
     def with_source(
-        self, x: jax.Array, encoded: jax.Array, self_bias: Bias, cross_bias: Bias, dropout: Dropout
+        self, x: jax.Array, encoded: jax.Array, own: Geometry, cross: Geometry, dropout: Dropout
     ) -> jax.Array:
         """x [B, T, D], encoded [B, S, D] -> [B, T, D]."""
-        norm = self.pre_self_attention_layer_norm
-        x = self_attention(x, norm, self.self_attention, self_bias, dropout, "self_attention")
-        keys, values = self.encoder_decoder_attention.project_keys_values(encoded)
-        y = self.pre_cross_attention_layer_norm(x)
-        weights_dropout = dropout.at("encoder_decoder_attention_weights")
-        y = self.encoder_decoder_attention(y, keys, values, cross_bias, weights_dropout)
-        x = x + dropout.at("encoder_decoder_attention")(y)
-        return feed_forward(x, self.pre_mlp_layer_norm, self.mlp, dropout)
+        keys, values = self.source_attention.project_keys_values(encoded, cross.keys)
+        if self.is_merged:
+            x = self_attention(self, "self_attention", x, own.merged(cross), dropout, (keys, values))
+            return feed_forward(self, x, dropout)
+        x = self_attention(self, "self_attention", x, own, dropout)
 
-    def source_weights(self, x: jax.Array, encoded: jax.Array, self_bias: Bias, cross_bias: WholeBias) -> jax.Array:
+        def look(y: jax.Array) -> jax.Array:
+            weights_dropout = dropout.at("encoder_decoder_attention_weights")
+            return self.encoder_decoder_attention(y, keys, values, cross.bias, weights_dropout, cross.queries)
+
+        x = residual(self, "cross_attention", x, look, dropout.at("encoder_decoder_attention"))
+        return feed_forward(self, x, dropout)
+
+    def source_weights(self, x: jax.Array, encoded: jax.Array, own: Geometry, cross: Geometry) -> jax.Array:
         """The weights over the source [B, H, T, S] float32 in `with_source`, without dropout."""
-        x = self_attention(x, self.pre_self_attention_layer_norm, self.self_attention, self_bias, OFF, "self_attention")
-        keys, _ = self.encoder_decoder_attention.project_keys_values(encoded)
-        return self.encoder_decoder_attention.weights(self.pre_cross_attention_layer_norm(x), keys, cross_bias)
-
-
-Layer = EncoderLayer | DecoderOnlyLayer
+        keys, _ = self.source_attention.project_keys_values(encoded, cross.keys)
+        if self.is_merged:
+            y = normed(self, "pre", "self_attention", x)
+            keys = jnp.concatenate([self.self_attention.project_keys_values(y, own.keys)[0], keys], axis=1)
+            return self.self_attention.weights(y, keys, own.merged(cross).whole, own.queries)[..., x.shape[1] :]
+        x = self_attention(self, "self_attention", x, own, OFF)
+        y = normed(self, "pre", "cross_attention", x)
+        return self.encoder_decoder_attention.weights(y, keys, cross.whole, cross.queries)
 
 
 class Encoder(LayerStack):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.config = config
         self.dtype = jnp.dtype(config.dtype)
-        self.chunk_size = config.attention_chunk_size
         self.relpos_bias = position_table(key, config, bidirectional=True, of_layer=False)
         self.add_layers(key, config, config.num_encoder_layers, EncoderLayer)
         self.encoder_norm = RMSNorm(config.emb_dim)
@@ -137,9 +165,9 @@ class Encoder(LayerStack):
     ) -> jax.Array:
         """tokens [B, S] int32 -> [B, S, D] in the compute dtype."""
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=self.relpos_bias)
-        bias_of = own_biases(pairs, self.chunk_size)
+        geometry = self_geometries(self.config, pairs, self.config.encoder_window)
         x = dropout.at("embedding")(embed(tokens, self.dtype))
-        x = self.through_layers(x, lambda x, layer, dropout: layer(x, bias_of(layer), dropout), dropout)
+        x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         # T5X decides here for each value, everywhere else for a whole sequence
         return dropout.at("output")(self.encoder_norm(x), shared_axis=None)
 
@@ -148,16 +176,22 @@ class _DecoderStack(LayerStack):
     layer: type[DecoderOnlyLayer]
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
+        self.config = config
         self.dtype = jnp.dtype(config.dtype)
-        self.chunk_size = config.attention_chunk_size
         self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=False)
         self.add_layers(key, config, config.num_decoder_layers, self.layer)
         self.decoder_norm = RMSNorm(config.emb_dim)
         self.logits_dense = output_matrix(key, config)
 
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """How many positions behind and ahead a position sees in layers with a window."""
+        behind = self.config.decoder_window
+        return None if behind is None else (behind, behind)
+
     def to_logits(self, embed: Embed, x: jax.Array) -> jax.Array:
         """x [..., D] -> logits [..., V] float32."""
-        return to_logits(embed, self.logits_dense, x)
+        return to_logits(self.config, embed, self.logits_dense, x)
 
 
 class Decoder(_DecoderStack):
@@ -175,17 +209,40 @@ class Decoder(_DecoderStack):
         dropout: Dropout = OFF,
     ) -> jax.Array:
         """As `DecoderOnly`, with encoded [B, S, D] of the encoder's tokens [B, S]."""
-        length = input_tokens.shape[1]
-        own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
-        bias_of = own_biases(own, self.chunk_size)
-        cross_bias = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids).bias(self.chunk_size)
+        segments = encoder_segment_ids, segment_ids
+        own, cross = self._geometries(self.config, encoder_tokens, target_tokens, *segments)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
 
-        def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout) -> jax.Array:
-            return layer.with_source(x, encoded, bias_of(layer), cross_bias, dropout)
+        def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout, at: int | jax.Array) -> jax.Array:
+            return layer.with_source(x, encoded, own(layer, at), cross(at), dropout)
 
         x = self.through_layers(x, through, dropout)
         return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
+
+    def _geometries(
+        self,
+        config: T5Config,
+        encoder_tokens: jax.Array,
+        target_tokens: jax.Array,
+        encoder_segment_ids: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+    ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
+        """Of the attention over own positions and over the source, by a layer and its index."""
+        length = target_tokens.shape[1]
+        own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
+        cross = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids).bias(config.attention_chunk_size)
+        if not config.rotary_cross_attention:
+            # a source that is not turned shows how far a query is: from the beginning of its text
+            places = None if segment_ids is None else positions_in_segments(segment_ids)
+            return self_geometries(config, own, self.window, places), lambda _: Geometry(cross)
+        places = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
+        queries = rotations(config, places)
+        keys = rotations(config, source_positions(encoder_tokens, encoder_segment_ids))
+
+        def of_source(at: int | jax.Array) -> Geometry:
+            return Geometry(cross, of_layer(config, queries, at), of_layer(config, keys, at))
+
+        return self_geometries(config, own, self.window, places), of_source
 
     def source_weights(
         self,
@@ -196,13 +253,13 @@ class Decoder(_DecoderStack):
         target_tokens: jax.Array,
     ) -> jax.Array:
         """The attention of every layer over the source, without dropout: [B, L, H, T, S] float32."""
-        length = input_tokens.shape[1]
-        own = Pairs(length, target_tokens, None, None, is_causal=True, positions=self.relpos_bias)
-        bias_of, cross_bias = own_biases(own, None), WholeBias(as_bias(visible_keys(encoder_tokens)))
+        whole = replace(self.config, attention_chunk_size=None)
+        own, cross = self._geometries(whole, encoder_tokens, target_tokens)
         x, found = embed(input_tokens, self.dtype), []
-        for _, layer in self.named_layers():
-            found.append(layer.source_weights(x, encoded, bias_of(layer), cross_bias))
-            x = layer.with_source(x, encoded, bias_of(layer), cross_bias, OFF)
+        for at, (_, layer) in enumerate(self.named_layers()):
+            geometries = own(layer, at), cross(at)
+            found.append(layer.source_weights(x, encoded, *geometries))
+            x = layer.with_source(x, encoded, *geometries, OFF)
         return jnp.stack(found, axis=1)
 
 
@@ -229,9 +286,9 @@ class DecoderOnly(_DecoderStack):
             input_tokens.shape[1], target_tokens, segment_ids, segment_ids, is_causal=True,
             positions=self.relpos_bias, prefix=prefix,
         )  # fmt: skip
-        bias_of = own_biases(pairs, self.chunk_size)
+        geometry = self_geometries(self.config, pairs, self.window)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
-        x = self.through_layers(x, lambda x, layer, dropout: layer(x, bias_of(layer), dropout), dropout)
+        x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
 
 
@@ -242,8 +299,7 @@ def output_matrix(key: jax.Array, config: T5Config) -> Dense | None:
     return Dense(named_key(key, "logits_dense"), (config.emb_dim, config.vocab_size), ("embed", "vocab"))
 
 
-def to_logits(embed: Embed, matrix: Dense | None, x: jax.Array) -> jax.Array:
+def to_logits(config: T5Config, embed: Embed, matrix: Dense | None, x: jax.Array) -> jax.Array:
     """x [..., D] -> logits [..., V]. In float32, whatever the compute dtype: T5X's choice for stability."""
-    if matrix is None:
-        return embed.attend(x) / math.sqrt(x.shape[-1])
-    return matrix(x.astype(jnp.float32))
+    logits = embed.attend(x) / math.sqrt(x.shape[-1]) if matrix is None else matrix(x.astype(jnp.float32))
+    return soft_capped(logits, config.logit_softcap)

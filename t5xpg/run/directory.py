@@ -52,6 +52,12 @@ class RunDirectory:
         self.report = path / "report"
         self.hosts = path / "hosts"  # what further processes have to say, by their numbers
 
+    @staticmethod
+    def is_record(name: str) -> bool:
+        """Whether a file of a run ("run.json", "checkpoints/8/params/…") is none of a checkpoint's arrays."""
+        parts = name.split("/")
+        return parts[0] != "checkpoints" or parts[2:3] in (["meta"], ["metrics"])
+
     def exists(self) -> bool:
         """Whether a run was started here."""
         return self.run_json.exists()

@@ -1,5 +1,6 @@
 """Which code a run was made with, and whether that is one commit, which anyone can take and run again."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,3 +59,10 @@ def shown(git: Git) -> str:
     if git is None:
         return "no git checkout"
     return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
+
+
+def commit_of(results: Mapping[str, Any]) -> str | None:
+    """The one commit that results were trained with, in full; None where they are of several, or of changes."""
+    training, _ = of_results(results)
+    found = str(training[0]["commit"]) if training and training[0] and not objections(training) else ""
+    return found if re.fullmatch("[0-9a-f]{40,64}", found) else None  # never an option of git's

@@ -5,6 +5,7 @@ It opens from file://, fetches nothing, and can be read without JavaScript, whic
 """
 
 import csv
+import hashlib
 import io
 import json
 import shutil
@@ -15,10 +16,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from t5xpg.base import environment, paths
+from t5xpg.base import environment, paths, sbom
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.page import cell, decimals
+from t5xpg.run import sources
 from t5xpg.run.report import README_FILE
 from t5xpg.site import crate, docstrings, lineage
 from t5xpg.site.markup import differences, html_of
@@ -78,7 +80,11 @@ class Site:
             self._experiment(one)
         for run in self.compared():
             self._data(run)
-        self._text(crate.FILE, json.dumps(crate.metadata(self.folder, self.shown), ensure_ascii=False, indent=1))
+        bills = {
+            one.name: place for one in self.shown if one.published and (place := self._bill(one.published.results))
+        }
+        described = crate.metadata(self.folder, self.shown, bills)
+        self._text(crate.FILE, json.dumps(described, ensure_ascii=False, indent=1))
         for document in self.documents:
             if document.parts[0] != "experiments":
                 text = (paths.REPOSITORY / document).read_text(encoding="utf-8")
@@ -110,6 +116,18 @@ class Site:
         text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
         self._text(f"data/{run['id']}.csv", table(run["curves"]))
+
+    def _bill(self, results: Mapping[str, Any]) -> str | None:
+        """Write the packages that a run was trained with, by the lock of its commit; None where git has it not."""
+        commit, lock = sources.commit_of(results), f"requirements/{sbom.lock_name(results['hardware'])}.txt"
+        shown = ["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{lock}"]
+        found = environment.output_of(shown) if commit else None
+        if not found:
+            return None
+        text = sbom.text(found, results["hardware"], results["versions"])
+        place = f"data/packages-{hashlib.sha256(text.encode()).hexdigest()[:12]}.cdx.json"
+        self._text(place, text)
+        return place
 
     def _html(self, text: str, document: Path) -> Markup:
         return html_of(text, lambda target: self._link(target, document))

@@ -17,10 +17,13 @@ _LICENSE = "https://www.apache.org/licenses/LICENSE-2.0"
 Entity = Mapping[str, Any]
 
 
-def metadata(site: Path, experiments: Sequence[Shown]) -> dict[str, Any]:
-    """The crate of a site whose files are written: published experiments as data sets, their runs as actions."""
+def metadata(site: Path, experiments: Sequence[Shown], bills: Mapping[str, str]) -> dict[str, Any]:
+    """The crate of a site whose files are written: published experiments as data sets, their runs as actions.
+
+    bills: by experiment the file that lists the packages of its run (`base.sbom`), where there is one.
+    """
     published = [(one, one.published) for one in experiments if one.published]
-    found = [entity for shown, run in published if run for entity in _experiment(site, shown, run)]
+    found = [entity for shown, run in published if run for entity in _experiment(site, shown, run, bills)]
     entities: dict[str, Entity] = {entity["@id"]: entity for entity in found}  # runs share software and data
     root = {
         "@id": "./",
@@ -34,11 +37,12 @@ def metadata(site: Path, experiments: Sequence[Shown]) -> dict[str, Any]:
     return {"@context": f"{_SPECIFICATION}/context", "@graph": [{"@id": FILE, **about}, root, *entities.values()]}
 
 
-def _experiment(site: Path, shown: Shown, run: Trained) -> Iterable[Entity]:
+def _experiment(site: Path, shown: Shown, run: Trained, bills: Mapping[str, str]) -> Iterable[Entity]:
     results = run.results
     commit = (results.get("git") or {}).get("commit")
     files = [f"data/{run.id}{kind}" for kind in (".json", ".csv")]
     files += [f"experiments/{shown.name}/{picture.name}" for picture in sorted(shown.folder.glob("*.svg"))]
+    bill = [bills[shown.name]] if shown.name in bills else []
     software = {"t5xpg": commit, **{name: version for name, version in results["versions"].items() if name != "t5xpg"}}
     tools = [_software(name, version) for name, version in software.items() if version]
     splits = (results["data"] or {}).get("splits") or {}
@@ -51,7 +55,7 @@ def _experiment(site: Path, shown: Shown, run: Trained) -> Iterable[Entity]:
         "@id": f"#run-{shown.name}",
         "@type": "CreateAction",
         "name": results["command"],
-        "instrument": [{"@id": tool["@id"]} for tool in tools],
+        "instrument": [*({"@id": tool["@id"]} for tool in tools), *({"@id": file} for file in bill)],
         "object": [{"@id": split["@id"]} for split in data],
         "result": [{"@id": file} for file in files],
     }
@@ -60,13 +64,13 @@ def _experiment(site: Path, shown: Shown, run: Trained) -> Iterable[Entity]:
         "@type": "Dataset",
         "name": shown.name,
         "description": f"{shown.question} {shown.answer}".strip(),
-        "hasPart": [{"@id": file} for file in files],
+        "hasPart": [{"@id": file} for file in [*files, *bill]],
         "mentions": {"@id": action["@id"]},
     }
     yield action
     yield from tools
     yield from data
-    for file in files:
+    for file in [*files, *bill]:
         path = site / file
         facts = {"sha256": sha256_of_file(path), "contentSize": str(path.stat().st_size)}
         yield {"@id": file, "@type": "File", "name": path.name, "encodingFormat": _FORMATS[path.suffix], **facts}

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from t5xpg.base import phases
+from t5xpg.base import phases, stores
 from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
@@ -87,7 +87,11 @@ def train(
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
     directory = RunDirectory(path) if group.first else SharedRunDirectory(path, group.process)
-    with directory.lock() if group.first else contextlib.nullcontext():
+    with (
+        directory.lock() if group.first else contextlib.nullcontext(),
+        stores.training(path if group.first else None) as uploads,
+    ):
+        group.barrier("store")
         with contextlib.ExitStack() as stack:
             # Prepare: the text, vocabulary and cache that the run reads, or a recording of its batches.
             recording = None if recorded is None else stack.enter_context(_recording(recorded, experiment, end))
@@ -100,7 +104,9 @@ def train(
 
             # Open: from here on an interruption is a request; before, it ends an export or a caching at once.
             request = stack.enter_context(StopRequest())
-            checkpointer = stack.enter_context(Checkpointer(directory.checkpoints, experiment.checkpoints, group=group))
+            checkpointer = stack.enter_context(
+                Checkpointer(directory.checkpoints, experiment.checkpoints, group=group, committed=uploads.soon)
+            )
             step = reached = checkpointer.latest() or 0
             stop = group.follow(request, step)
             records = read_jsonl(directory.metrics_jsonl) if experiment.selection is not None else []
@@ -110,6 +116,7 @@ def train(
                 early = f"; it ended early: {best.reason}" if best.ends(step) else ""
                 print(f"{loaded.name}: already trained for {step:,} steps, in {shown(path)}{early}")
                 return 0
+            uploads.begin()
             service = recording or stack.enter_context(DataService(log=directory.data_log))
             start = Start(loaded, directory, identity, source, checkpointer, service, group, step)
             with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled, request) as (run, at):

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from t5xpg import cli, commands, handlers
-from t5xpg.commands import COMMANDS, from_make, help_page
+from t5xpg.commands import COMMANDS, from_make
+from t5xpg.help_page import help_page
 from tests.workplace import REPOSITORY
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")

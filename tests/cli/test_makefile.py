@@ -111,7 +111,14 @@ def test_tests_are_words(folder: Path) -> None:
 def test_help_needs_no_environment(tmp_path: Path) -> None:
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     shutil.copytree(REPOSITORY / "requirements", tmp_path / "requirements")
-    for name in ("__init__.py", "commands.py", "base/__init__.py", "base/errors.py", "base/option_values.py"):
+    for name in (
+        "__init__.py",
+        "commands.py",
+        "help_page.py",
+        "base/__init__.py",
+        "base/errors.py",
+        "base/option_values.py",
+    ):
         (tmp_path / "t5xpg" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / "t5xpg" / name, tmp_path / "t5xpg" / name)
     assert "  make train          train an experiment" in make(tmp_path)

@@ -57,6 +57,7 @@ TRIED_ELSEWHERE = {
     r"make prove-resume .*": "tests/study/proofs",
     r"make prove-hosts .*": "tests/study/proofs",
     r"make reproduce .*": "tests/study",
+    r"make verify-claim .*": "tests/study/test_claim.py",
     r"make (sweep|report|check) EXP=((optimizers|ul2|matrix)_tiny|speedrun).*": "tests/study",
     r"make speedrun-check .*": "tests/study/test_speedrun.py",
     r".*\bCOORDINATOR=.*": "tests/distributed/test_several_hosts.py",
@@ -70,6 +71,7 @@ TRIED_ELSEWHERE = {
     r"make sweep .* LAUNCHER=slurm .*": "tests/study/test_launchers.py",
     r"make (watch .*|site SERVE=1)": "tests/site",  # they end with Ctrl-C
     r"make runs (REMOVE|GC)=.*": "tests/run/test_listing.py",
+    r".*\bs3://.*": "tests/faults/test_object_store.py",
     r"make new .*": "tests/experiment/test_new.py",
 }
 # A folder laid out like a dataset of the hub has this card.

@@ -17,7 +17,7 @@ from t5xpg.check.run import look_at
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
-from t5xpg.models.decoding import greedy
+from t5xpg.models.decoding import DecodingConfig, beam_search, greedy
 from t5xpg.run.directory import RunDirectory
 from tests.small_models import FAMILIES, seq2seq
 from tests.small_tokenizers import sentencepiece_model
@@ -64,6 +64,10 @@ def test_it_computes_what_transformers_computes(runs: Path, name: str) -> None:
     model, length = loaded.experiment.model, answers["generated"].shape[1]
     decode = jax.jit(functools.partial(greedy, model, max_decode_length=length))
     np.testing.assert_array_equal(decode(params, answers["inputs"]), answers["generated"])
+    if "beams" in answers:
+        best = DecodingConfig("beam", length, 4, False, "transformers", 1.0, False)
+        beams = jax.jit(functools.partial(beam_search, model, max_decode_length=length, config=best))
+        np.testing.assert_array_equal(beams(params, answers["inputs"]).tokens[:, 0], answers["beams"])
     with safe_open(FAMILIES / name / "answers.safetensors", "numpy") as file:
         texts = json.loads(file.metadata()["texts"])
     for text, ids in texts.items():

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import ctranslate2
 import jax
@@ -14,49 +13,18 @@ from tokenizers import Tokenizer
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.exchange import to_ctranslate2
 from t5xpg.exchange.importing import import_checkpoint
-from t5xpg.exchange.to_ctranslate2 import check_model, in_ctranslate2
+from t5xpg.exchange.to_ctranslate2 import ENGINE, QUANTIZATIONS, check_model, in_ctranslate2
+from t5xpg.exchange.to_engine import export
 from t5xpg.experiment import config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
-from t5xpg.models.model import Model
-from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
-from tests.small_models import FAMILIES, SIZES, seq2seq
+from tests.exchange.small_engine_models import BYTES, CASES, LENGTHS, USUAL, T, made, rows
+from tests.small_models import FAMILIES, seq2seq
 from tests.small_tokenizers import sentencepiece_model
-
-BYTES = Vocabulary("bytes", extra_ids=125)
-LENGTHS, S, T = (60, 33, 7, 2), 60, 24
-USUAL: dict[str, Any] = {**SIZES, "vocab_size": 390}  # above the ids of the vocabulary
-T5: dict[str, Any] = {"mlp_activations": ("relu",), "logits_via_embedding": True, "emb_dim": 15}
-TABLES: dict[str, Any] = {"relpos_bias_in_every_layer": True}
-FEWER: dict[str, Any] = {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 40}
-CASES: dict[str, tuple[type[Model], dict[str, Any]]] = {
-    "t5": (EncoderDecoderModel, T5),
-    "t5_1_1": (EncoderDecoderModel, {"num_decoder_layers": 3}),
-    "t5_1_1_tied": (EncoderDecoderModel, {"logits_via_embedding": True, "mlp_activations": ("silu", "linear")}),
-    "umt5": (EncoderDecoderModel, {**TABLES, **FEWER, "mlp_activations": ("gelu",)}),
-    "shared": (SharedEncoderDecoderModel, TABLES),
-}
-
-
-def made(kind: type[Model], **settings: Any) -> tuple[Model, Any]:
-    """A small model, each of whose parameters counts, and the epsilon of its norms: the embedding is small."""
-    draw = np.random.default_rng(0)
-
-    def drawn(path: Any, leaf: Any) -> np.ndarray:
-        name, normal = str(path), draw.standard_normal(leaf.shape).astype(np.float32)
-        if "scale" in name:
-            return 1 + normal / 4
-        if "rel_embedding" in name:
-            return normal
-        return normal / np.float32(20 if "embedding" in name else np.sqrt(leaf.shape[0]))
-
-    model = kind(T5Config(**{**USUAL, **settings}))
-    return model, jax.tree_util.tree_map_with_path(drawn, model.abstract_params())
 
 
 def translated(folder: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -72,13 +40,6 @@ def translated(folder: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray
         found = [tokens.index(token) for token in result.hypotheses[0]]
         answers[row, : len(found)], logits[row, : len(found)] = found, [np.asarray(one) for one in result.logits[0]]
     return answers, logits
-
-
-def rows() -> np.ndarray:
-    """[B, S] int32, of different lengths, each with an end."""
-    tokens = np.random.default_rng(1).integers(3, BYTES.size, (len(LENGTHS), S)).astype(np.int32)
-    ends = np.asarray(LENGTHS)[:, None] - 1
-    return np.where(np.arange(S) < ends, tokens, np.where(np.arange(S) == ends, 1, 0)).astype(np.int32)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -101,7 +62,7 @@ def test_it_computes_what_the_model_computes(case: str, tmp_path: Path) -> None:
 def test_quantization(tmp_path: Path) -> None:
     model, params = made(EncoderDecoderModel, emb_dim=32, mlp_dim=64)
     found = {}
-    for name in to_ctranslate2.QUANTIZATIONS:
+    for name in QUANTIZATIONS:
         folder = tmp_path / name
         folder.mkdir()
         in_ctranslate2(model, params, BYTES, name).save(str(folder))
@@ -124,10 +85,10 @@ def test_a_run_is_written_with_its_tokenizer(
         sentencepiece_model(given_folder / "spiece.model", vocab_size=40)
     import_checkpoint(str(given_folder), runs)
     loaded = config.load(name)
-    folder = to_ctranslate2.export(loaded, runs / name)
+    folder = export(ENGINE, loaded, runs / name)
     assert folder == runs / name / "ctranslate2"
     assert f"{name} after step 0 for CTranslate2, in float32: " in capsys.readouterr().out
-    to_ctranslate2.export(loaded, runs / name, folder, "int8")  # it is replaced
+    export(ENGINE, loaded, runs / name, folder, "int8")  # it is replaced
     tokens = json.loads((folder / "shared_vocabulary.json").read_text())
     assert len(set(tokens)) == len(tokens)
     if name == "byt5":
@@ -151,7 +112,7 @@ def test_what_ctranslate2_has_nothing_for() -> None:
     for kind, settings, message in (
         (DecoderOnlyModel, {}, "CTranslate2 has no model that is known to be equal to DecoderOnlyModel: Shared"),
         (EncoderOnlyModel, {}, "equal to EncoderOnlyModel"),
-        (EncoderDecoderModel, {"relative_attention_keys": True}, "no keys of relative positions"),
+        (EncoderDecoderModel, {"relative_attention_keys": True}, "CTranslate2 has no relative_attention_keys"),
         (EncoderDecoderModel, {"mlp_activations": ("tanh",)}, r"activations \('tanh',\); it has \('relu"),
         (EncoderDecoderModel, {"mlp_activations": ("gelu", "gelu")}, "no MLP with the activations"),
     ):
@@ -165,12 +126,12 @@ def test_what_is_refused_before_anything_is_written(
     import_checkpoint(str(FAMILIES / "t5"), runs)
     loaded = config.load("t5")
     with pytest.raises(UserError, match=r"QUANTIZATION=int9 is not known\. Did you mean"):
-        to_ctranslate2.export(loaded, runs / "t5", quantization="int9")
+        export(ENGINE, loaded, runs / "t5", quantization="int9")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "model.bin").write_text("my thesis")
     with pytest.raises(UserError, match="is there, and is no folder that an export for CTranslate2 wrote"):
-        to_ctranslate2.export(loaded, runs / "t5", tmp_path / "mine")
+        export(ENGINE, loaded, runs / "t5", tmp_path / "mine")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs the package ctranslate2, .* -m pip install ctranslate2"):
-        to_ctranslate2.export(loaded, runs / "t5")
+        export(ENGINE, loaded, runs / "t5")
     assert not (runs / "t5" / "ctranslate2").exists()

@@ -110,7 +110,7 @@ def test_what_t5x_has_no_network_for() -> None:
         network_of(EncoderOnlyModel(usual))
     with pytest.raises(UserError, match="T5X has no decoder alone with tables"):
         network_of(DecoderOnlyModel(dataclasses.replace(usual, relpos_bias_in_every_layer=True)))
-    with pytest.raises(UserError, match="T5X's networks have no keys of relative positions"):
+    with pytest.raises(UserError, match="T5X's networks have no relative_attention_keys"):
         network_of(EncoderDecoderModel(dataclasses.replace(usual, relative_attention_keys=True)))
     fewer = dataclasses.replace(usual, relative_attention_num_buckets=16, relative_attention_max_distance=64)
     with pytest.raises(UserError, match="this model has 16 up to 64"):

@@ -47,13 +47,29 @@ def write_gin(folder: Path, **options: str) -> str:
         (kind, path.stem)
         for kind, folder in (("model", "models"), ("optimizer", "optimizers"), ("partitioning", "partitioning"))
         for path in sorted((paths.GIN / folder).glob("*.gin"))
-        if path.stem != "t5_1_1"  # the part that the sizes have in common
+        if path.stem not in ("t5_1_1", "t5gemma", "t5gemma2")  # what the sizes of a family have in common
     ],
 )
 def test_every_fragment_builds(tmp_path: Path, kind: str, name: str) -> None:
     experiment = config.load(write_gin(tmp_path, **{kind: name})).experiment
     assert float(experiment.optimizer.learning_rate(100)) > 0
     experiment.optimizer.transformation(experiment.model.logical_axes())
+
+
+@pytest.mark.parametrize(
+    ("model", "num_params"),
+    [
+        ("t5gemma_s", 312_517_632),
+        ("t5gemma_b", 591_490_560),
+        ("t5gemma_xl", 3_766_980_608),
+        ("t5gemma_9b", 20_333_401_088),
+        ("t5gemma2_270m", 2 * 268_098_176 - 262_144 * 640),  # two of Gemma 3 270M with one embedding
+    ],
+)
+def test_sizes_are_those_that_were_published(tmp_path: Path, model: str, num_params: int) -> None:
+    """Numbers of the tensors in Google's checkpoints on the hub."""
+    file = write_gin(tmp_path, model=model)
+    assert config.load(file, ["SCAN_LAYERS=True"]).experiment.model.num_params == num_params
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ OF_FILES = {
     "scan_length": r"no file scan/train\.tsv\. .* published: https://\S+SCAN, tasks\.txt, which .*splits\.py .* type: ",
     "translate_ende": (
         r"there is no file multi30k/train\.en\.gz\. They are published: https://github\.com/multi30k/dataset, .* type: "
-        r'make data DATASET=multi30k FIELDS=en,de FILES="train=… validation=… test=…"$'
+        r'make data DATASET=multi30k FIELDS=inputs=en,targets=de FILES="train=… validation=… test=…"$'
     ),
     "norwegian_t5_tiny": (  # where this machine's programs bring no Norwegian
         r"there is no file \S+/\*\.mo\. .* type: make data DATASET=norwegian_messages FILES=\"train=…\"$"

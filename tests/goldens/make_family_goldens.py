@@ -5,8 +5,9 @@
 
 Needs what make_goldens.py needs. Each folder is what `save_pretrained` writes of a model with random weights and of its
 tokenizer, with `answers.safetensors`: `inputs` [B, S], padded with 0, `targets` [B, T], `logits` of the targets,
-`generated` greedily, and in its metadata texts with their ids and the versions. `parts` and `*_bin` hold the weights of
-t5_1_1 in the other ways that they come in, small.bin one tensor of four numbers.
+`generated` greedily, of T5Gemma `beams` (the best of four), and in its metadata texts with their ids and the versions.
+`parts` and `*_bin` hold the weights of t5_1_1 in the other ways that they come in, small.bin one tensor of four
+numbers.
 """
 
 from __future__ import annotations
@@ -40,6 +41,48 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
     "mt5": ("mt5", GATED, 3),
     "umt5": ("umt5", GATED, 4),
     "umt5_tied": ("umt5", {**GATED, "tie_word_embeddings": True}, 5),
+    "longt5": ("longt5", {**GATED, "local_radius": 5, "encoder_attention_type": "local"}, 8),
+}
+
+GEMMA = {
+    "hidden_size": 16, "head_dim": 6, "intermediate_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "vocab_size": 48, "query_pre_attn_scalar": 9, "max_position_embeddings": 64, "bos_token_id": 2,
+}  # fmt: skip
+CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+VISION = {"hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 0, "num_attention_heads": 1, "patch_size": 2}
+
+
+def gemma(layers: int, **more: Any) -> dict[str, Any]:
+    """A stack of T5Gemma."""
+    return {**GEMMA, "num_hidden_layers": layers, **more}
+
+
+def second(layers: int) -> dict[str, Any]:
+    """A stack of T5Gemma 2."""
+    types = ["sliding_attention" if (at + 1) % 3 else "full_attention" for at in range(layers)]
+    bases = {"rope_type": "default", "rope_theta": 100.0}, {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0}
+    rope = dict(zip(("sliding_attention", "full_attention"), bases, strict=True))
+    return gemma(layers, sliding_window=5, layer_types=types, rope_parameters=rope)
+
+
+FAMILIES |= {
+    "t5gemma": (
+        "t5gemma",
+        {"encoder": gemma(3, sliding_window=4, **CAPS), "decoder": gemma(2, sliding_window=4, **CAPS)},
+        6,
+    ),
+    "t5gemma2": (
+        "t5gemma2",
+        {
+            "encoder": {
+                "text_config": second(3),
+                "vision_config": {**VISION, "image_size": 2, "vision_use_head": False},
+                "mm_tokens_per_image": 1,
+            },
+            "decoder": second(4),
+        },
+        7,
+    ),
 }
 
 
@@ -57,8 +100,18 @@ def tokenizer_of(family: str) -> Any:
 def make(family: str, folder: Path) -> None:
     """Write the checkpoint."""
     model_type, own, seed = FAMILIES[family]
-    settings = COMMON | own
     rng = np.random.default_rng(seed)
+    if "encoder" in own:
+        model = transformers.AutoModelForSeq2SeqLM.from_config(
+            transformers.AutoConfig.for_model(model_type, **own, vocab_size=48, tie_word_embeddings=True)
+        )
+        with torch.no_grad():
+            for tensor in model.parameters():
+                tensor.copy_(torch.from_numpy(0.3 * rng.normal(size=tuple(tensor.shape))))
+        model.save_pretrained(folder)
+        tokenizer_of(family).save_pretrained(folder)
+        return
+    settings = COMMON | own
     config = transformers.AutoConfig.for_model(model_type, **settings)
     made = transformers.AutoModelForSeq2SeqLM.from_config(config)
     tied = settings["tie_word_embeddings"]
@@ -80,18 +133,24 @@ def answers(family: str, folder: Path) -> tuple[dict[str, np.ndarray], dict[str,
         inputs[row, length - 1], inputs[row, length:] = 1, 0
     given = torch.from_numpy(inputs)
     mask = (given > 0).long()
-    shifted = torch.from_numpy(np.pad(targets[:, :-1], ((0, 0), (1, 0))))
+    start = 2 if "encoder" in FAMILIES[family][1] else 0
+    shifted = torch.from_numpy(np.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=start))
     with torch.no_grad():
         logits = model(input_ids=given, attention_mask=mask, decoder_input_ids=shifted).logits.numpy()
-    said = model.generate(
-        input_ids=given, attention_mask=mask, max_new_tokens=DECODE, do_sample=False, num_beams=1
-    )[:, 1:].numpy()  # fmt: skip
+
+    def generated(**options: Any) -> np.ndarray:
+        said = model.generate(input_ids=given, attention_mask=mask, max_new_tokens=DECODE, do_sample=False, **options)
+        said = said[:, 1:].numpy()
+        return np.pad(said, ((0, 0), (0, DECODE - said.shape[1]))).astype(np.int32)
+
     tensors = {
         "inputs": inputs.astype(np.int32),
         "targets": targets.astype(np.int32),
         "logits": logits,
-        "generated": np.pad(said, ((0, 0), (0, DECODE - said.shape[1]))).astype(np.int32),
+        "generated": generated(num_beams=1),
     }
+    if start:
+        tensors["beams"] = generated(num_beams=4)
     return tensors, {"texts": {text: tokenizer(text).input_ids for text in TEXTS}}
 
 

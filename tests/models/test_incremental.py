@@ -9,21 +9,24 @@ import numpy as np
 import pytest
 
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig, decode
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from tests.small_models import SIZES, seq2seq
+from tests.models.test_beyond_t5 import REDLLM, SIZES, T5GEMMA, T5GEMMA2
+from tests.small_models import seq2seq
 
 B, N, S, T = 4, 3, 9, 6
 LENGTHS = (9, 4, 1, 0)  # of the inputs
+GEMMA = {name: value for name, value in T5GEMMA.items() if name not in OF_TWO_STACKS}
 
 
 @functools.cache
 def params(kind: type, **more: Any) -> Any:
     """Parameters whose position biases matter."""
     made = kind(T5Config(**SIZES, **more)).init(jax.random.key(2))
-    made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
+    if "relpos_bias" in made["decoder"]:
+        made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
     return made
 
 
@@ -61,6 +64,14 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
         ("float32", 2e-5, PREFIX_LM, N, False, {"relative_attention_keys": True}),
         ("float32", 2e-5, PREFIX_LM, N, True, {}),
         ("bfloat16", 0.1, LM, N, True, {}),
+        ("float32", 2e-5, ENC_DEC, None, False, REDLLM),
+        ("float32", 2e-5, ENC_DEC, N, True, REDLLM),
+        ("float32", 2e-5, ENC_DEC, N, False, T5GEMMA),
+        ("float32", 2e-5, ENC_DEC, N, True, T5GEMMA),
+        ("float32", 2e-5, ENC_DEC, None, False, T5GEMMA2),
+        ("float32", 2e-5, ENC_DEC, N, True, T5GEMMA2),
+        ("float32", 2e-5, LM, N, True, GEMMA),
+        ("float32", 2e-5, PREFIX_LM, None, False, {**GEMMA, "decoder_window": 20}),
     ],
 )
 def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered, more) -> None:
@@ -101,8 +112,8 @@ def test_what_beams_share_is_there_once() -> None:
     tokens = jax.ShapeDtypeStruct((B, S), np.int32)
     init = functools.partial(model.init_cache, max_decode_length=T, beams=N, reordered=True)
     layer = jax.eval_shape(init, model.abstract_params(), tokens)["layers"]["layers_0"]
-    assert layer["source_keys"].shape == (B, 3, 5, S)
-    assert layer["self_keys"].shape == (B, 3, 5, T * N)
+    assert layer["source_keys"].shape == (B, 4, 6, S)
+    assert layer["self_keys"].shape == (B, 4, 6, T * N)
 
 
 @pytest.mark.parametrize("config", [DecodingConfig(), DecodingConfig(method="beam", num_decodes=N)])

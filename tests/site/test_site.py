@@ -98,6 +98,10 @@ def test_the_crate_names_what_there_is(site: Path) -> None:
     run = entities["#run-nb_nn"]
     results = read_results(paths.EXPERIMENTS / "nb_nn" / "results.json")
     assert entities[run["instrument"][0]["@id"]]["softwareVersion"] == results["git"]["commit"]
+    bills = [one["@id"] for one in run["instrument"] if one["@id"].endswith(".cdx.json")]
+    for bill in bills:  # where git has the commit
+        listed = {one["name"]: one["version"] for one in json.loads((site / bill).read_text())["components"]}
+        assert results["versions"].items() >= {name: listed[name] for name in ("jax", "flax", "seqio")}.items()
     digests = {entities[one["@id"]]["sha256"] for one in run["object"]}
     assert digests == {split["sha256"] for split in results["data"]["splits"].values()}
 

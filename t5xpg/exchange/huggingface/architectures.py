@@ -15,6 +15,7 @@ import numpy as np
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.huggingface.config import FAMILIES, config_to_transformers
 from t5xpg.exchange.huggingface.params import params_to_transformers
 from t5xpg.models.config import T5Config
@@ -73,6 +74,8 @@ def known_kind(model: Model, known: Collection[type[Model]], none: str) -> type[
 
 def _encoder_decoder(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
     config = model.config
+    if t5gemma.fits(config):
+        return Exported(SEQ2SEQ, *t5gemma.to_transformers(config, params, vocabulary.eos_id))
     return Exported(SEQ2SEQ, config_to_transformers(config, vocabulary.eos_id), params_to_transformers(params, config))
 
 
@@ -84,9 +87,8 @@ def unshared(config: T5Config, params: Params) -> Params:
         encoder["relpos_bias"] = decoder["relpos_bias"]
     for index in range(config.num_decoder_layers):
         layer = decoder[f"layers_{index}"]
-        names = {"self_attention": "attention", "pre_self_attention_layer_norm": "pre_attention_layer_norm"}
-        shared = ("self_attention", "pre_self_attention_layer_norm", "pre_mlp_layer_norm", "mlp", "relpos_bias")
-        encoder[f"layers_{index}"] = {names.get(name, name): layer[name] for name in shared if name in layer}
+        own = {name: part for name, part in layer.items() if "encoder_decoder" not in name and "cross" not in name}
+        encoder[f"layers_{index}"] = {name.replace("self_attention", "attention"): own[name] for name in own}
     return {**params, "encoder": encoder}
 
 
@@ -97,6 +99,7 @@ def _shared(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
 
 
 def _decoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
+    model.config.require_t5("transformers' T5")
     config = dataclasses.replace(model.config, num_encoder_layers=1)
     both = EncoderDecoderModel(config)
     zeros: Params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), both.abstract_params())
@@ -114,6 +117,7 @@ def _decoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Expor
 
 def _encoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
     config = model.config
+    config.require_t5("transformers' T5ForTokenClassification")
     whole = config_to_transformers(config, vocabulary.eos_id)
     labels = token_names(config.vocab_size, vocabulary)
     settings = {

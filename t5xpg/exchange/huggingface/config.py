@@ -14,7 +14,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.models.config import T5Config
 
 # model_type -> what the names of its classes begin with
-FAMILIES: Mapping[str, str] = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
+FAMILIES: Mapping[str, str] = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5", "longt5": "LongT5"}
 _DISTANCES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}  # where it does not say
 # its names, and those of T5Config
 _SIZES = {
@@ -32,7 +32,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "gated-relu": ("relu", "linear"),
 }
 # T5's in name, and something else in their layers
-_RELATIVES = ("longt5", "switch_transformers", "t5gemma", "t5gemma2", "pix2struct", "udop")
+_RELATIVES = ("switch_transformers", "pix2struct", "udop")
 
 
 def feed_forward_proj(config: T5Config) -> str:
@@ -46,9 +46,9 @@ def feed_forward_proj(config: T5Config) -> str:
 
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
     """The config.json of the same model for transformers (padding 0, with which decoding starts)."""
-    if config.relative_attention_keys:
-        raise UserError("transformers' T5 has no keys of relative positions (relative_attention_keys).")
-    model_type = "umt5" if config.relpos_bias_in_every_layer else "t5"
+    is_local = config.encoder_window is not None  # in all layers of the encoder, as far behind as ahead
+    config.require_t5("transformers' T5", ("encoder_window", "sliding_window_pattern") if is_local else ())
+    model_type = "umt5" if config.relpos_bias_in_every_layer else "longt5" if is_local else "t5"
     found = {
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
         "model_type": model_type,
@@ -64,6 +64,14 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
         "decoder_start_token_id": 0,
         "dtype": "float32",
     }
+    if config.encoder_window is not None:
+        behind, ahead = config.encoder_window
+        if behind != ahead or config.sliding_window_pattern <= config.num_encoder_layers or model_type != "longt5":
+            raise UserError(
+                "transformers' LongT5 has windows as far behind as ahead in all layers of its encoder; this model has "
+                f"{config.encoder_window} in all but every {config.sliding_window_pattern}th layer."
+            )
+        found |= {"encoder_attention_type": "local", "local_radius": behind}
     if head_factor_to_transformers(config) != 1.0:
         found["scale_decoder_outputs"] = True
     return found
@@ -103,7 +111,7 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
         what = ", whose layers are not T5's" if model_type in _RELATIVES else ""
         raise UserError(
             f"The checkpoint's model_type is {model_type!r}{what}; {known} can be read (T5, T5 1.1, FLAN, ByT5, mT5, "
-            f"umT5).{near if 'Did you mean' in near else ''}"
+            f"umT5, LongT5), 't5gemma' and 't5gemma2'.{near if 'Did you mean' in near else ''}"
         )
     proj = config.get("feed_forward_proj", "gated-gelu" if model_type != "t5" else "relu")
     if proj not in _ACTIVATIONS:
@@ -120,6 +128,14 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
         sizes = {ours: given[theirs] for theirs, ours in _SIZES.items()}
     except KeyError as error:
         raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
+    if model_type == "longt5":
+        if config.get("encoder_attention_type", "local") != "local":
+            raise UserError(
+                f"The checkpoint's encoder_attention_type is {config['encoder_attention_type']!r}: of LongT5 those "
+                "with 'local' can be read."
+            )
+        radius = int(_number(config, "local_radius", 127))
+        sizes |= {"encoder_window": (radius, radius), "sliding_window_pattern": sizes["num_encoder_layers"] + 1}
     return T5Config(
         **sizes,
         mlp_activations=_ACTIVATIONS[proj],

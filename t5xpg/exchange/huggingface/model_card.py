@@ -123,10 +123,10 @@ def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | No
     return "\n".join(["---", *lines, "---"])
 
 
-def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int) -> dict[str, Any]:
+def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int, start_id: int) -> dict[str, Any]:
     """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number."""
     found: dict[str, Any] = {
-        "decoder_start_token_id": vocabulary.pad_id,
+        "decoder_start_token_id": start_id,
         "eos_token_id": vocabulary.eos_id,
         "pad_token_id": vocabulary.pad_id,
         "max_new_tokens": decoding.max_decode_length or longest,

@@ -5,7 +5,9 @@ numbers are the same. Goes with transformers.T5ForConditionalGeneration (T5, T5 
 and umT5.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -33,34 +35,62 @@ _ATTENTIONS = {  # ours, transformers', and the norm before it
 }
 
 
-def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[tuple[str, str, bool]]:
-    """The names of one layer, as `_names` has them."""
+class Tensor(NamedTuple):
+    """A parameter: our name, the checkpoint's, whether it is transposed there; ours is factor * (theirs + shift)."""
+
+    ours: str
+    theirs: str
+    transposed: bool = False
+    factor: float = 1.0
+    shift: float = 0.0
+
+    def read(self, array: np.ndarray) -> np.ndarray:
+        """Ours, contiguous, of theirs in float32."""
+        if self.shift:
+            array = array + np.float32(self.shift)
+        array = array * np.float32(self.factor) if self.factor != 1.0 else array
+        return np.ascontiguousarray(array.T if self.transposed else array)
+
+    def written(self, array: np.ndarray) -> np.ndarray:
+        """Theirs of ours: the inverse."""
+        array = np.asarray(array, np.float32)
+        array = array / np.float32(self.factor) if self.factor != 1.0 else array
+        if self.shift:
+            array = array - np.float32(self.shift)
+        return np.ascontiguousarray(array.T if self.transposed else array)
+
+
+def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[Tensor]:
+    """Those of one layer."""
     ours, theirs = f"{stack}/layers_{index}", f"{stack}.block.{index}.layer"
     attentions = _ATTENTIONS[stack]
     if config.relpos_bias_in_every_layer:
-        yield f"{ours}/relpos_bias/rel_embedding", f"{theirs}.0.{_POSITIONS}", True
+        yield Tensor(f"{ours}/relpos_bias/rel_embedding", f"{theirs}.0.{_POSITIONS}", True)
     for number, (attention, their_attention, norm) in enumerate(attentions):
-        yield f"{ours}/{norm}/scale", f"{theirs}.{number}.layer_norm.weight", False
+        if stack == "encoder" and config.encoder_window is not None:
+            their_attention = f"Local{their_attention}"
+        yield Tensor(f"{ours}/{norm}/scale", f"{theirs}.{number}.layer_norm.weight")
         for matrix, their_matrix in _MATRICES.items():
             their_name = f"{theirs}.{number}.{their_attention}.{their_matrix}.weight"
-            yield f"{ours}/{attention}/{matrix}/kernel", their_name, True
+            yield Tensor(f"{ours}/{attention}/{matrix}/kernel", their_name, True)
     mlp = f"{theirs}.{len(attentions)}"
-    yield f"{ours}/pre_mlp_layer_norm/scale", f"{mlp}.layer_norm.weight", False
+    yield Tensor(f"{ours}/pre_mlp_layer_norm/scale", f"{mlp}.layer_norm.weight")
     for matrix in (*(["wi"] if len(config.mlp_activations) == 1 else ["wi_0", "wi_1"]), "wo"):
-        yield f"{ours}/mlp/{matrix}/kernel", f"{mlp}.DenseReluDense.{matrix}.weight", True
+        yield Tensor(f"{ours}/mlp/{matrix}/kernel", f"{mlp}.DenseReluDense.{matrix}.weight", True)
 
 
-def _names(config: T5Config) -> Iterator[tuple[str, str, bool]]:
-    """Of each parameter: our name, the name in transformers, and whether it is transposed there."""
-    yield "token_embedder/embedding", _EMBEDDING, False
+def _names(config: T5Config, head_factor: float) -> Iterator[Tensor]:
+    """The tensors of a T5. head_factor: what the output matrix of the checkpoint is multiplied by."""
+    yield Tensor("token_embedder/embedding", _EMBEDDING)
     for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if not config.relpos_bias_in_every_layer:
-            yield f"{stack}/relpos_bias/rel_embedding", f"{stack}.block.0.layer.0.{_POSITIONS}", True
+            local = "Local" if stack == "encoder" and config.encoder_window is not None else ""
+            yield Tensor(f"{stack}/relpos_bias/rel_embedding", f"{stack}.block.0.layer.0.{local}{_POSITIONS}", True)
         for index in range(layers):
             yield from _layer_names(stack, index, config)
-        yield f"{stack}/{stack}_norm/scale", f"{stack}.final_layer_norm.weight", False
+        yield Tensor(f"{stack}/{stack}_norm/scale", f"{stack}.final_layer_norm.weight")
     if not config.logits_via_embedding:
-        yield "decoder/logits_dense/kernel", _HEAD, True
+        yield Tensor("decoder/logits_dense/kernel", _HEAD, True, head_factor)
 
 
 def has_own_head(state_dict: Mapping[str, np.ndarray]) -> bool:
@@ -80,50 +110,63 @@ def params_from_transformers(
     missing, unknown, or of other shapes than config says, naming them.
     """
     feed_forward_proj(config)
+    is_tied = config.logits_via_embedding
+    wrong = []
+    if is_tied and has_own_head(state_dict):
+        wrong.append("lm_head.weight differs from shared.weight, the configuration says that they are tied")
+    # transformers ties the head that a checkpoint lacks, also where the output is not scaled as tied ones are
+    copies = {} if is_tied or _HEAD in state_dict else {_HEAD: _EMBEDDING}
+    ignored = {*_IGNORED, _HEAD} if is_tied else _IGNORED
+    return from_tensors(state_dict, config, list(_names(config, head_factor)), ignored, copies, wrong)
+
+
+def from_tensors(
+    state_dict: Mapping[str, np.ndarray],
+    config: T5Config,
+    names: Sequence[Tensor],
+    ignored: Collection[str],
+    copies: Mapping[str, str] = MappingProxyType({}),
+    wrong: Sequence[str] = (),
+) -> Params:
+    """Our parameters (numpy float32) from the tensors of a checkpoint.
+
+    ignored: names that may be there besides. copies: what is read in place of a name. wrong: what is known to be.
+    Raises UserError where tensors are missing, unknown, or of other shapes than config says, naming them.
+    """
     abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")
     params: dict[str, np.ndarray] = {}
-    used, missing, wrong = set(_IGNORED), [], []
-    for ours, name, transposed in _names(config):
-        used.add(name)
-        # transformers ties the head that a checkpoint lacks, also where the output is not scaled as tied ones are
-        source = _EMBEDDING if name == _HEAD and name not in state_dict else name
+    missing, differing = [], list(wrong)
+    for tensor in names:
+        source = copies.get(tensor.theirs, tensor.theirs)
         if source not in state_dict:
             missing.append(source)
             continue
-        array, expected = np.asarray(state_dict[source]), tuple(abstract[ours].shape)
-        expected = expected[::-1] if transposed else expected
+        array, expected = np.asarray(state_dict[source]), tuple(abstract[tensor.ours].shape)
+        expected = expected[::-1] if tensor.transposed else expected
         if array.shape != expected:
-            wrong.append(f"{source} is {array.shape}, the configuration says {expected}")
+            differing.append(f"{source} is {array.shape}, the configuration says {expected}")
             continue
-        array = as_float32(source, array)
-        params[ours] = np.ascontiguousarray(array.T if transposed else array)
-        if name == _HEAD and head_factor != 1.0:
-            params[ours] *= np.float32(head_factor)
-    if config.logits_via_embedding and _HEAD in state_dict:
-        used.add(_HEAD)
-        if has_own_head(state_dict):
-            wrong.append("lm_head.weight differs from shared.weight, the configuration says that they are tied")
+        params[tensor.ours] = tensor.read(as_float32(source, array))
     if missing:
         raise UserError(
             f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {first_names(missing)}."
             f"{nearest(missing[0], state_dict)}"
         )
-    if unknown := sorted(set(state_dict) - used):
+    if unknown := sorted(set(state_dict) - {tensor.theirs for tensor in names} - set(ignored)):
         listed = first_names(unknown)
         raise UserError(f"The checkpoint has {len(unknown)} tensors that this configuration lacks: {listed}.")
-    if wrong:
-        raise UserError(f"The checkpoint and the configuration differ: {'; '.join(wrong[:5])}.")
+    if differing:
+        raise UserError(f"The checkpoint and the configuration differ: {'; '.join(differing[:5])}.")
     return unflatten_dict(params, sep="/")
 
 
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
     """The inverse: float32 arrays by name. Tied models have no lm_head.weight, as transformers saves them."""
     feed_forward_proj(config)
+    return to_tensors(params, _names(config, 1.0 / head_factor_to_transformers(config)))
+
+
+def to_tensors(params: Params, names: Iterable[Tensor]) -> dict[str, np.ndarray]:
+    """The inverse of `from_tensors`."""
     flat = flatten_dict(params, sep="/")
-    tensors = {}
-    for ours, name, transposed in _names(config):
-        array = np.asarray(flat[ours], dtype=np.float32)
-        tensors[name] = np.ascontiguousarray(array.T if transposed else array)
-    if not config.logits_via_embedding and (factor := head_factor_to_transformers(config)) != 1.0:
-        tensors[_HEAD] = tensors[_HEAD] * np.float32(factor)
-    return tensors
+    return {tensor.theirs: tensor.written(flat[tensor.ours]) for tensor in names}

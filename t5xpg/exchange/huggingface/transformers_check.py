@@ -81,6 +81,7 @@ def check_in_transformers(
     settings = {
         "auto_class": exported.auto_class,
         "prompted": exported.prompted,
+        "start_id": exported.config.get("decoder_start_token_id", 0),
         "max_new_tokens": _ANSWER,
         "texts": texts,
         "tokenizer_type": tokenizer_type(exported.config["model_type"], vocabulary),

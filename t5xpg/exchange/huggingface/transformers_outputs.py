@@ -3,7 +3,8 @@
     python transformers_outputs.py FOLDER INPUTS OUTPUTS
 
 INPUTS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
-decoder, and as metadata `settings` (JSON: `auto_class`, `prompted`, `max_new_tokens`, `texts`, `tokenizer_type`).
+decoder, and as metadata `settings`: JSON of `auto_class`, `prompted` (whether the decoder continues the inputs),
+`start_id` (which decoders begin with), `max_new_tokens`, `texts`, `tokenizer_type`.
 OUTPUTS gets `logits`, where the model has a decoder `generated` [B, max_new_tokens], and as metadata `found` (JSON: ids
 of the texts by AutoTokenizer, names of the classes that were loaded, versions). Imports nothing of t5xpg, which that
 environment lacks.
@@ -40,8 +41,10 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
         if "decoder_inputs" not in tensors:
             found["logits"] = model(**given).logits
         else:
-            found["logits"] = model(**given, decoder_input_ids=tensors["decoder_inputs"]).logits
-            found["generated"] = generated(model, given, settings["prompted"], settings["max_new_tokens"])
+            own = tensors["decoder_inputs"]
+            own[:, 0] = settings["start_id"]
+            found["logits"] = model(**given, decoder_input_ids=own).logits
+            found["generated"] = generated(model, given, settings)
     answer = {
         "ids": [tokenizer(text).input_ids for text in settings["texts"]],
         "model": type(model).__name__,
@@ -52,15 +55,16 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
     save_file(outputs, outputs_file, metadata={"found": json.dumps(answer)})
 
 
-def generated(model: Any, given: dict[str, Any], prompted: bool, length: int) -> Any:
-    """Greedy answers [B, length], without what they begin with. prompted: the inputs are continued by the decoder."""
+def generated(model: Any, given: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """Greedy answers [B, max_new_tokens], without what they begin with."""
     import torch
 
-    inputs = given["input_ids"]
+    inputs, prompted, length = given["input_ids"], settings["prompted"], settings["max_new_tokens"]
+    first = torch.tensor([settings["start_id"]])
     rows = torch.zeros((len(inputs), length), dtype=torch.int64)
     for row, tokens in enumerate(inputs):  # one by one: prompts differ in length
         real = tokens[tokens > 0]
-        start = torch.cat([torch.zeros(1, dtype=torch.int64), real]) if prompted else torch.zeros(1, dtype=torch.int64)
+        start = torch.cat([first, real]) if prompted else first
         source = torch.ones((1, 1), dtype=torch.int64) if prompted else real[None]
         answer = model.generate(
             input_ids=source, decoder_input_ids=start[None], max_new_tokens=length, do_sample=False, num_beams=1

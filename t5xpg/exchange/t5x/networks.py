@@ -49,8 +49,7 @@ def network_of(model: Model) -> Network:
             f"T5X's networks have {_BUCKETS} buckets of relative positions up to a distance of {_DISTANCE}; this model "
             f"has {buckets} up to {distance}."
         )
-    if config.relative_attention_keys:
-        raise UserError("T5X's networks have no keys of relative positions (relative_attention_keys).")
+    config.require_t5("T5X's networks")
     if not config.relpos_bias_in_every_layer:
         return DECODER_ONLY if kind is DecoderOnlyModel else MINIMAL
     if kind is DecoderOnlyModel:

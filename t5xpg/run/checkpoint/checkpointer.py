@@ -104,15 +104,23 @@ class Checkpointer(Closing):
 
     One process at a time may write. read_only: nothing is changed, so that a run can be looked at while it trains;
     UserError where there is no such directory. group: the processes that write together, with the same calls in order.
+    committed: called when a checkpoint is whole, beside the training; `wait` raises what it raises.
     """
 
     def __init__(
-        self, directory: Path, config: CheckpointConfig, *, read_only: bool = False, group: Group = ALONE
+        self,
+        directory: Path,
+        config: CheckpointConfig,
+        *,
+        read_only: bool = False,
+        group: Group = ALONE,
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
         # orbax logs its inner workings, and every error once in each of its threads; errors reach the caller anyway.
         absl.logging.set_verbosity(absl.logging.FATAL)
         self._config = config
         self._group = group
+        self._committed = committed
         self._directory = Path(directory).absolute()
         require_path_for_orbax(self._directory)
         self._writing: threading.Thread | None = None
@@ -185,6 +193,7 @@ class Checkpointer(Closing):
                 self._folders.finish(step)
             phases.end("save", step)
             self._tidy()
+            self._committed()
         except BaseException as error:
             self._error = error
             self._discard(step)

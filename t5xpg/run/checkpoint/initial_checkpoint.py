@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from t5xpg.base import paths
+from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.checkpoint.folders import saved_steps
 
@@ -52,13 +52,15 @@ class SavedStep:
 
 def find(initial: InitialCheckpoint) -> SavedStep:
     """Raise UserError, with the nearest names, where there is no such checkpoint."""
-    named, step = Path(initial.checkpoint).expanduser(), None
+    named, step = paths.local(initial.checkpoint).expanduser(), None
     if named.name == _FOLDER:
         named = named.parent
     elif named.parent.name == _FOLDER and re.fullmatch("[0-9]{1,18}", named.name):
         named, step = named.parent.parent, int(named.name)
     # a name is one of a run; a path is looked for from here, too
     places = [*([named] if os.sep in initial.checkpoint else []), paths.runs_directory() / named]
+    for place in places:
+        stores.pull(place)
     run = next((place for place in places if place.is_dir()), places[0])
     steps = saved_steps(run / _FOLDER)
     if not run.is_dir():

@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"d_model": 16, "d_kv": 4, "d_ff": 20, "num_heads": 4, "
 
 
 def test_keys_of_relative_positions_are_refused() -> None:
-    with pytest.raises(UserError, match="transformers' T5 has no keys of relative positions"):
+    with pytest.raises(UserError, match="transformers' T5 has no relative_attention_keys"):
         config_to_transformers(T5Config(vocab_size=99, relative_attention_keys=True))
 
 
@@ -112,9 +112,13 @@ def test_other_values_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model_type": "mt6"}, r"'mt6'; 't5', 'mt5', 'umt5' can be read .*Did you mean mt5"),
-        ({"model_type": "bert"}, r"'bert'; 't5', 'mt5', 'umt5' can be read \(T5, T5 1\.1, FLAN, ByT5, mT5, umT5\)\.$"),
-        ({"model_type": "longt5"}, "whose layers are not T5's"),
+        ({"model_type": "mt6"}, r"'mt6'; 't5', 'mt5', 'umt5', 'longt5' can be read .*Did you mean mt5"),
+        (
+            {"model_type": "bert"},
+            r"'bert'; 't5', .*, 'longt5' can be read \(T5, .*, LongT5\), 't5gemma' and 't5gemma2'\.$",
+        ),
+        ({"model_type": "udop"}, "whose layers are not T5's"),
+        ({"model_type": "longt5", "encoder_attention_type": "transient-global"}, "'transient-global': of LongT5 those"),
         ({"feed_forward_proj": "gated-gelo"}, "Did you mean gated-gelu"),
         ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-05; T5's is 1e-6"),
         ({"layer_norm_epsilon": math.nan}, "layer_norm_epsilon is nan; T5's is 1e-6"),

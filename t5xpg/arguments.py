@@ -1,0 +1,68 @@
+"""What the options of a command name: experiments with what was laid over them, run directories, paths, words."""
+
+import shlex
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from t5xpg.base import paths, stores
+from t5xpg.base.errors import UserError
+
+if TYPE_CHECKING:
+    from t5xpg.experiment.config import LoadedConfig
+
+chosen_runs: list[Path] = []  # the run directories that the command works in
+
+
+def overrides(options: Namespace) -> tuple[list[str], list[str]]:
+    """("NAME=value", …) and the gin files that were laid over the experiment."""
+    from t5xpg.experiment import config
+
+    laid_over, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
+    chosen, first = config.chosen_loggers(getattr(options, "logger", None) or "")
+    return [*chosen, *laid_over], [*first, *files]
+
+
+def without_overrides(options: Namespace, message: str) -> None:
+    if any(overrides(options)):
+        raise UserError(message)
+
+
+def load(options: Namespace) -> "LoadedConfig":
+    from t5xpg.experiment import config
+
+    return config.load(options.experiment, *overrides(options))
+
+
+def load_with_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
+    """The experiment, and its run directory: --run, its model_dir, or its name in runs/."""
+    loaded = load(options)
+    return loaded, run_directory(options, loaded.experiment.model_dir or loaded.name)
+
+
+def run_directory(options: Namespace, otherwise: str) -> Path:
+    """--run, or `otherwise`: a path, or a name in runs/."""
+    return pulled_run(options.run or otherwise)
+
+
+def pulled_run(chosen: str) -> Path:
+    """`paths.run_directory`, with what its store has."""
+    path = paths.run_directory(chosen)
+    stores.pull(path)
+    chosen_runs.append(path)
+    return path
+
+
+def path_of(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def words(text: str, name: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{name}={text}: {error}.") from None
+
+
+def named(options: Namespace, *names: str) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in names}

@@ -1,0 +1,293 @@
+"""T5Gemma and the text part of T5Gemma 2 in transformers: config.json and tensors, there and back.
+
+Embeddings are multiplied by sqrt(D) there when they are read, and not before the logits: E sqrt(D) is our embedding.
+Norms are 1 + w there. Products of queries and keys are multiplied by query_pre_attn_scalar^-0.5 there; here that is in
+the queries' matrix, or in the norm of the queries, beside its 1 / sqrt(K).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.exchange.huggingface.params import Tensor, from_tensors, to_tensors
+from t5xpg.models.config import T5Config
+from t5xpg.models.model import Params
+
+FAMILIES: Mapping[str, str] = {"t5gemma": "T5Gemma", "t5gemma2": "T5Gemma2"}
+# transformers' names, and those of T5Config, of what both stacks have alike
+_ALIKE = {
+    "vocab_size": "vocab_size", "hidden_size": "emb_dim", "num_attention_heads": "num_heads", "head_dim": "head_dim",
+    "num_key_value_heads": "num_kv_heads", "intermediate_size": "mlp_dim",
+    "attn_logit_softcapping": "attention_logit_softcap",
+}  # fmt: skip
+_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu", "silu": "silu"}
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+_MATRICES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
+_MLP = {"wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
+_EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+_HEAD = "lm_head.out_proj.weight"
+_SHARED = ("token_embedder/embedding", "decoder_token_embedder/embedding")
+# what T5Gemma 2 has for images, of which nothing is read, and the smallest that it can have
+_IMAGES = ("model.encoder.vision_tower.", "model.encoder.multi_modal_projector.", "model.encoder.embed_tokens.eoi_")
+_VISION = {"hidden_size": 2, "intermediate_size": 2, "num_attention_heads": 1, "num_hidden_layers": 0, "patch_size": 2}
+Json = Mapping[str, Any]
+
+
+def is_one(config: Json) -> bool:
+    """Whether a config.json is of this family."""
+    return config.get("model_type") in FAMILIES
+
+
+def fits(config: T5Config) -> bool:
+    """Whether a model is meant to be one of this family rather than a T5."""
+    return config.rotary_base is not None and config.layer_norms == "both"
+
+
+def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[T5Config, Params]:
+    """T5Config and our parameters (numpy float32) of a checkpoint. Raises UserError for one that we cannot be."""
+    tensors = {name.replace("model.encoder.text_model.", "model.encoder."): tensors[name] for name in tensors}
+    tensors = {name: array for name, array in tensors.items() if not name.startswith(_IMAGES)}
+    read = _Config(config)
+    ours = read.config(tensors)
+    ignored = () if not ours.share_embeddings else _EMBEDDINGS
+    ignored = (*ignored, _HEAD) if ours.logits_via_embedding else ignored
+    names = list(_names(ours, read.query_scale))
+    return ours, from_tensors(tensors, ours, names, ignored)
+
+
+class _Config:
+    """The settings of a config.json."""
+
+    def __init__(self, config: Json) -> None:
+        self.is_second = config.get("model_type") == "t5gemma2"
+        self.whole = config
+        encoder = self._part(config, "encoder")
+        self.encoder = self._part(encoder, "text_config") if self.is_second else encoder
+        self.decoder = self._part(config, "decoder")
+        for name in (*_ALIKE, "query_pre_attn_scalar", "hidden_activation", "rope_parameters", "rms_norm_eps"):
+            ours, theirs = self.encoder.get(name), self.decoder.get(name)
+            if ours != theirs:
+                raise UserError(
+                    f"The checkpoint's encoder has {name} {ours!r} and its decoder {theirs!r}: only models whose two "
+                    "stacks are alike in all but their layers can be read."
+                )
+        if self.decoder.get("attention_bias") or self.encoder.get("attention_bias"):
+            raise UserError("The checkpoint's attention has biases (attention_bias), which no T5 here has.")
+        if abs(float(self.decoder.get("rms_norm_eps", 1e-6)) - 1e-6) > 1e-12:
+            raise UserError(f"The checkpoint's rms_norm_eps is {self.decoder['rms_norm_eps']!r}; here it is 1e-6.")
+        if self._needed("hidden_activation") not in _ACTIVATIONS:
+            raise UserError(
+                f"The checkpoint's hidden_activation is {self.decoder['hidden_activation']!r}; known: "
+                f"{', '.join(_ACTIVATIONS)}."
+            )
+
+    @staticmethod
+    def _part(config: Json, name: str) -> Json:
+        if not isinstance(found := config.get(name), Mapping):
+            raise UserError(f"The checkpoint's config.json has no object {name!r}.")
+        return found
+
+    def _needed(self, name: str) -> Any:
+        if self.decoder.get(name) is None:
+            raise UserError(f"The checkpoint's config.json has no {name!r} of its decoder.")
+        return self.decoder[name]
+
+    @property
+    def query_scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return float(self._needed("query_pre_attn_scalar")) ** -0.5
+
+    def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
+        """T5Config. tensors: whether two embeddings are one is seen from them."""
+        needed = [name for name in _ALIKE if name != "attn_logit_softcapping"]
+        sizes = {_ALIKE[name]: self._needed(name) for name in needed}
+        is_shared = self.is_second
+        if not is_shared and all(name in tensors for name in _EMBEDDINGS):
+            is_shared = np.array_equal(tensors[_EMBEDDINGS[0]], tensors[_EMBEDDINGS[1]])
+        return T5Config(
+            **sizes,
+            num_encoder_layers=self.encoder["num_hidden_layers"],
+            num_decoder_layers=self._needed("num_hidden_layers"),
+            mlp_activations=(_ACTIVATIONS[self._needed("hidden_activation")], "linear"),
+            dropout_rate=float(self.whole.get("dropout_rate") or 0.0),
+            logits_via_embedding=self.whole.get("tie_word_embeddings") is not False,
+            attention_logit_softcap=self.decoder.get("attn_logit_softcapping"),
+            logit_softcap=self.decoder.get("final_logit_softcapping"),
+            relative_attention_bias=False,
+            layer_norms="both",
+            qk_norm=self.is_second,
+            merged_attention=self.is_second,
+            share_embeddings=is_shared,
+            decoder_start_token_id=self._needed("bos_token_id"),
+            **self._rotary(),
+            **self._windows(),
+        )
+
+    def _rotary(self) -> dict[str, Any]:
+        rope = self._needed("rope_parameters") if "rope_parameters" in self.decoder else self.decoder
+        local, whole = (rope.get(name, rope) for name in (_LOCAL, _GLOBAL))
+        kinds = {one.get("rope_type", "default") for one in (local, whole)}
+        if not kinds <= {"default", "linear"} or local.get("rope_type", "default") != "default":
+            raise UserError(
+                f"The checkpoint's rotary positions are {', '.join(sorted(kinds))}; known: default, linear."
+            )
+        local_base, base = (float(one["rope_theta"]) for one in (local, whole))
+        return {
+            "rotary_base": base,
+            "rotary_local_base": local_base if local_base != base else None,
+            "rotary_scale": float(whole.get("factor") or 1.0),
+        }
+
+    def _windows(self) -> dict[str, Any]:
+        size = int(self._needed("sliding_window"))
+        stacks = [list(part.get("layer_types") or ()) for part in (self.encoder, self.decoder)]
+        longest = max(map(len, stacks))
+        for pattern in range(1, longest + 2):
+            expected = [_LOCAL if (at + 1) % pattern else _GLOBAL for at in range(longest)]
+            if all(stack == expected[: len(stack)] for stack in stacks):
+                break
+        else:
+            raise UserError(
+                f"The checkpoint's layer_types are {stacks[0]} and {stacks[1]}: known are those where every so many-th "
+                f"layer is {_GLOBAL!r}, in both stacks alike."
+            )
+        around = ((size + 1) // 2 - 1, size // 2) if self.is_second else (size, size)
+        return {"encoder_window": around, "decoder_window": size - 1, "sliding_window_pattern": pattern}
+
+
+def _names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
+    """query_scale: what products of queries and keys are multiplied by there."""
+    root = math.sqrt(config.emb_dim)
+    stacks = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+    for ours, theirs in zip(_SHARED, _EMBEDDINGS, strict=True):
+        if ours == _SHARED[0] or not config.share_embeddings:
+            yield Tensor(ours, theirs, factor=root)
+    for stack, layers in stacks.items():
+        attentions = [("attention" if stack == "encoder" else "self_attention", "self_attn")]
+        if stack == "decoder" and not config.merged_attention:
+            attentions.append(("encoder_decoder_attention", "cross_attn"))
+        for index in range(layers):
+            ours, theirs = f"{stack}/layers_{index}", f"model.{stack}.layers.{index}"
+            parts = [("mlp", "feedforward")]
+            for name, their_name in attentions:
+                parts.append(("cross_attention" if their_name == "cross_attn" else name, their_name))
+                for matrix, their_matrix in _MATRICES.items():
+                    scale = query_scale if matrix == "query" and not config.qk_norm else 1.0
+                    kernel = f"{theirs}.{their_name}.{their_matrix}.weight"
+                    yield Tensor(f"{ours}/{name}/{matrix}/kernel", kernel, True, scale)
+                if config.qk_norm:
+                    scale = query_scale * math.sqrt(config.head_dim)
+                    yield Tensor(
+                        f"{ours}/{name}/query_norm/scale", f"{theirs}.{their_name}.q_norm.weight", False, scale, 1
+                    )
+                    yield Tensor(f"{ours}/{name}/key_norm/scale", f"{theirs}.{their_name}.k_norm.weight", shift=1)
+            for name, their_name in parts:
+                for place in ("pre", "post"):
+                    norm = f"{theirs}.{place}_{their_name}_layernorm.weight"
+                    yield Tensor(f"{ours}/{place}_{name}_layer_norm/scale", norm, shift=1)
+            for matrix, their_matrix in _MLP.items():
+                yield Tensor(f"{ours}/mlp/{matrix}/kernel", f"{theirs}.mlp.{their_matrix}.weight", True)
+        yield Tensor(f"{stack}/{stack}_norm/scale", f"model.{stack}.norm.weight", shift=1)
+    if not config.logits_via_embedding:
+        yield Tensor("decoder/logits_dense/kernel", _HEAD, True)
+
+
+def to_transformers(config: T5Config, params: Params, eos_id: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """config.json and tensors of a model. Raises UserError where the family computes something else."""
+    written = config_to_transformers(config, eos_id)
+    is_second = written["model_type"] == "t5gemma2"
+    tensors = to_tensors(params, _names(config, config.head_dim**-0.5 if config.qk_norm else 1.0))
+    if config.share_embeddings and not is_second:
+        tensors[_EMBEDDINGS[1]] = tensors[_EMBEDDINGS[0]].copy()
+    if is_second:
+        D, (wide, patch) = config.emb_dim, (_VISION["hidden_size"], _VISION["patch_size"])
+        tower, projector = (f"model.encoder.{part}" for part in ("vision_tower", "multi_modal_projector"))
+        shapes = {
+            f"{tower}.embeddings.patch_embedding.weight": (wide, 3, patch, patch),
+            f"{tower}.embeddings.patch_embedding.bias": (wide,),
+            f"{tower}.embeddings.position_embedding.weight": (1, wide),
+            f"{tower}.post_layernorm.weight": (wide,),
+            f"{tower}.post_layernorm.bias": (wide,),
+            f"{projector}.mm_input_projection_weight": (wide, D),
+            f"{projector}.mm_soft_emb_norm.weight": (wide,),
+            "model.encoder.embed_tokens.eoi_embedding": (D,),
+        }
+        tensors |= {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    return written, tensors
+
+
+def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
+    """The config.json of the same model. Raises UserError, which says why, where the family has no such model."""
+    is_second = config.merged_attention
+    model_type = "t5gemma2" if is_second else "t5gemma"
+    size = None if config.decoder_window is None else config.decoder_window + 1
+    around = None if size is None else ((size + 1) // 2 - 1, size // 2) if is_second else (size, size)
+    needed: dict[str, Any] = {
+        "layer_norms": "both", "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
+        "relative_attention_keys": False, "encoder_window": around,
+    }  # fmt: skip
+    if is_second:
+        needed |= {"share_embeddings": True, "logits_via_embedding": True}
+    else:
+        needed |= {"rotary_local_base": None, "rotary_scale": 1.0}
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"transformers' {FAMILIES[model_type]} has {name} {value!r}, and this model {getattr(config, name)!r}: "
+                "it has no architecture that computes the same."
+            )
+    first, *gate = config.mlp_activations
+    activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    if gate != ["linear"] or first not in activations or config.rotary_base is None:
+        known = ", ".join(f"({name!r}, 'linear')" for name in activations)
+        raise UserError(f"transformers' {FAMILIES[model_type]} has rotary positions and an MLP with {known}.")
+    window = 4096 if size is None else size
+    default = {"rope_type": "default", "rope_theta": config.rotary_base}
+    rope: dict[str, Any] = default
+    if is_second:
+        scaled = {"rope_type": "linear", "factor": config.rotary_scale} if config.rotary_scale != 1.0 else {}
+        local = {**default, "rope_theta": config.rotary_local_base or config.rotary_base}
+        rope = {_GLOBAL: default | scaled, _LOCAL: local}
+    tokens = {"pad_token_id": 0, "eos_token_id": eos_id, "bos_token_id": config.decoder_start_token_id}
+
+    def stack(layers: int) -> dict[str, Any]:
+        has_windows = size is not None
+        pattern = config.sliding_window_pattern
+        types = [_LOCAL if has_windows and (at + 1) % pattern else _GLOBAL for at in range(layers)]
+        return {
+            **{theirs: getattr(config, ours) for theirs, ours in _ALIKE.items()},
+            "num_key_value_heads": config.num_kv_heads or config.num_heads,
+            "num_hidden_layers": layers,
+            "hidden_activation": activations[first],
+            "final_logit_softcapping": config.logit_softcap,
+            # products of queries and keys are right as they are; normalised ones are divided by sqrt(K)
+            "query_pre_attn_scalar": config.head_dim if is_second else 1,
+            "layer_types": types,
+            "sliding_window": window,
+            "rope_parameters": rope,
+            "rms_norm_eps": 1e-6,
+            "dropout_rate": config.dropout_rate,
+            **tokens,
+        }
+
+    encoder: dict[str, Any] = stack(config.num_encoder_layers)
+    if is_second:
+        vision: dict[str, Any] = {**_VISION, "image_size": _VISION["patch_size"], "vision_use_head": False}
+        vision["model_type"] = "siglip_vision_model"
+        encoder = {"text_config": encoder, "vision_config": vision, "mm_tokens_per_image": 1}
+    return {
+        "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
+        "model_type": model_type,
+        "encoder": encoder,
+        "decoder": {**stack(config.num_decoder_layers), "is_decoder": True},
+        "vocab_size": config.vocab_size,
+        "dropout_rate": config.dropout_rate,
+        "tie_word_embeddings": config.logits_via_embedding,
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": config.decoder_start_token_id,
+        **tokens,
+        "dtype": "float32",
+    }

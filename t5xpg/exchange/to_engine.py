@@ -1,0 +1,79 @@
+"""A run's checkpoint as a folder for an engine: a program that answers with trained models, in files of its own."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import directory_atomically, write_json
+from t5xpg.base.paths import shown
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
+from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
+from t5xpg.exchange.t5x.networks import RECORD, record_of
+from t5xpg.experiment import assembly
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.model import Model, Params
+from t5xpg.run.directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Engine:
+    """name: of FORMAT=, of the folder in the run directory, and of the package that writes its files.
+
+    The package is an optional one, and imported when such an export is asked for. title: as messages have it.
+    quantizations: what parameters can be stored in, the default first. file: which every export has. check_model:
+    raises UserError for a model that it has nothing for that computes the same. write: puts its files into a folder.
+    """
+
+    title: str
+    name: str
+    quantizations: tuple[str, ...]
+    file: str
+    check_model: Callable[[Model], None]
+    write: Callable[[Path, Experiment, Params, Vocabulary, str], None]
+
+
+def export(
+    engine: Engine, loaded: LoadedConfig, path: Path, output: Path | None = None, quantization: str | None = None
+) -> Path:
+    """Write the last checkpoint of the run at `path` for the engine, with the tokenizer's files; returns the folder.
+
+    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Raises
+    UserError where the engine's package is not installed, and where it has nothing that computes the same.
+    """
+    if importlib.util.find_spec(engine.name) is None:
+        raise UserError(
+            f"FORMAT={engine.name} needs the package {engine.name}, which is not installed: "
+            f".venv/bin/python -m pip install {engine.name}"
+        )
+    quantization = quantization or engine.quantizations[0]
+    if quantization not in engine.quantizations:
+        raise UserError(f"QUANTIZATION={quantization} is not known.{nearest(quantization, engine.quantizations)}")
+    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
+    directory = RunDirectory(path)
+    check_same_model(directory, experiment)
+    target = (directory.path / engine.name if output is None else output).absolute()
+    _check_target(target, engine)
+    engine.check_model(experiment.model)
+    params, vocabulary, step = parameters_and_vocabulary(directory, experiment, assembly.assemble(experiment))
+    assembly.check_vocabulary(vocabulary, experiment)
+    with directory_atomically(target) as folder:
+        engine.write(folder, experiment, params, vocabulary, quantization)
+        write_tokenizer(folder, vocabulary, longest=experiment.lengths["inputs"])
+        check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
+        write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
+    print(f"{loaded.name} after step {step:,} for {engine.title}, in {quantization}: {shown(target)}", flush=True)
+    return target
+
+
+def _check_target(target: Path, engine: Engine) -> None:
+    """Raise UserError for a folder that holds something else than an export: it would be gone."""
+    is_empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+    if not is_empty and not all((target / name).is_file() for name in (engine.file, RECORD)):
+        raise UserError(
+            f"OUTPUT={target} is there, and is no folder that an export for {engine.title} wrote. Name another one."
+        )

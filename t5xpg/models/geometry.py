@@ -1,0 +1,108 @@
+"""What the layers of a stack know of positions: biases, masks, windows and rotations, by the kind of a layer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
+from t5xpg.models.config import T5Config
+from t5xpg.models.positions import PositionTable, RelativePositionBias
+from t5xpg.models.rotary import Rotation, rotation
+
+Positions = RelativePositionBias | PositionTable
+_EVERYWHERE = (2**30, 2**30)
+
+
+class Geometry(NamedTuple):
+    """Of one attention: what is added to its logits, and how its queries and its keys are turned."""
+
+    bias: WholeBias | ChunkedBias
+    queries: Rotation | None = None
+    keys: Rotation | None = None
+
+    @property
+    def whole(self) -> WholeBias:
+        """The bias of attention that is not by chunks."""
+        assert isinstance(self.bias, WholeBias)
+        return self.bias
+
+    def merged(self, source: Geometry) -> Geometry:
+        """One softmax over a decoder's own positions [.., T, T] and those of a source [.., T, S] behind them."""
+        own, other = self.whole, source.whole
+        assert own.mask is not None and other.mask is not None  # noqa: PT018
+        B, queries, keys = max(own.mask.shape[0], other.mask.shape[0]), own.mask.shape[2], other.mask.shape[3]
+        masks = [jnp.broadcast_to(mask, (B, 1, queries, mask.shape[3])) for mask in (own.mask, other.mask)]
+        position = own.position
+        if position is not None:
+            position = jnp.pad(position, ((0, 0), (0, 0), (0, 0), (0, keys)))
+        return self._replace(bias=WholeBias(jnp.concatenate(masks, axis=3), position))
+
+
+def has_window(config: T5Config, index: int | jax.Array) -> Any:
+    """Whether the layer at `index`, counted from 0, has a window where its stack has one; bool, or boolean []."""
+    return (index + 1) % config.sliding_window_pattern != 0
+
+
+Kinds = tuple[Any, ...]  # one for layers with a window and one for the others; a single one where they are the same
+
+
+def of_kinds(differ: bool, make: Callable[[bool], Any]) -> Kinds:
+    """make(whether a layer has a window), of the kinds of layers that differ."""
+    return (make(True), make(False)) if differ else (make(False),)
+
+
+def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
+    """What a layer has of `kinds`. index: traced where layers are scanned over."""
+    if len(kinds) == 1:
+        return kinds[0]
+    is_local = has_window(config, index)
+    if isinstance(is_local, bool):
+        return kinds[0 if is_local else 1]
+    return jax.tree.map(lambda local, whole: jnp.where(is_local, local, whole), *kinds)
+
+
+def rotations(config: T5Config, positions: jax.Array) -> Kinds:
+    """Of positions [...] int32: `Rotation` or None, for each kind of layer."""
+    differ = config.rotary_local_base is not None or config.rotary_scale != 1.0
+    return of_kinds(differ, functools.partial(rotation, config, positions))
+
+
+def self_geometries(
+    config: T5Config,
+    pairs: Pairs,
+    window: tuple[int, int] | None,
+    positions: jax.Array | None = None,
+    read: Callable[[RelativePositionBias], Positions] = lambda table: table,
+) -> Callable[[Any, int | jax.Array], Geometry]:
+    """The geometry of a layer's self attention, by the layer and its index.
+
+    pairs: with the positions of the stack's table, of which all layers have the same; with None where every layer has a
+    table, or none has. window: of the layers that have one. positions: of the rows, [T] or [B, T], where they do not
+    begin at 0. read: how a layer's table is read.
+    """
+    turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
+    everywhere = _EVERYWHERE if config.scan_layers else None  # scanned over, the two kinds have arrays of one shape
+
+    def biases(pairs: Pairs) -> Kinds:
+        def of(is_local: bool) -> WholeBias | ChunkedBias:
+            return replace(pairs, window=window and (window if is_local else everywhere)).bias(
+                config.attention_chunk_size
+            )
+
+        return of_kinds(window is not None, of)
+
+    shared = biases(pairs)
+
+    def of(layer: Any, index: int | jax.Array) -> Geometry:
+        has_table = layer.relpos_bias is not None
+        added = biases(replace(pairs, positions=read(layer.relpos_bias))) if has_table else shared
+        own = of_layer(config, turned, index)
+        return Geometry(of_layer(config, added, index), own, own)
+
+    return of

@@ -1,0 +1,277 @@
+"""Runs in a store: every interruption leaves the former or the next state, and nobody writes over another."""
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from t5xpg.base import mirror, paths, stores
+from t5xpg.base.errors import UserError
+from t5xpg.base.mirror import SupersededError
+
+URL = "memory://bucket/runs/mine"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """The mirror of the run on the machine of a name; the store is empty."""
+
+    def on(name: str) -> Path:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        return paths.run_directory(URL)
+
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    return on
+
+
+def write(folder: Path, **texts: str) -> None:
+    """Files of a run: metrics="…", checkpoint_8="…"."""
+    for name, text in texts.items():
+        step = name.removeprefix("checkpoint_")
+        path = folder / ("metrics.jsonl" if step == name else f"checkpoints/{step}/params")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in sorted(folder.rglob("[!.]*"))
+        if path.is_file()
+    }
+
+
+def stored() -> set[str]:
+    """What lies in the store beside manifests."""
+    return {name.removeprefix("/bucket/runs/mine/") for name in MemoryFileSystem.store if "/manifests/" not in name}
+
+
+def test_an_address_is_that_of_its_mirror(machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = machine("one")
+    assert paths.url_of(folder) == URL
+    assert paths.url_of(Path("runs/mine")) is None
+    monkeypatch.setenv("T5XPG_RUNS_DIR", "memory://bucket/runs/")
+    assert paths.run_directory("mine") == folder
+    assert paths.local("file:///tmp/runs") == Path("/tmp/runs")
+    with pytest.raises(UserError, match=r"has \. or \.\. in it"):
+        paths.local("s3://bucket/../elsewhere")
+
+
+def test_what_one_machine_pushes_another_one_pulls(machine: Callable[[str], Path]) -> None:
+    write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
+    (folder / "checkpoints/2.unfinished").mkdir()
+    (folder / "checkpoints/2.unfinished/params").write_text("half")
+    (folder / ".lock").touch()
+    stores.push(folder)
+    assert stored() == {"metrics.jsonl", "checkpoints/1/params"}
+    stores.pull(other := machine("other"))
+    assert contents(other) == {"metrics.jsonl": "1\n", "checkpoints/1/params": "a"}
+    # it goes on there; an earlier checkpoint goes here too, with its folder
+    write(other, metrics="1\n2\n", checkpoint_2="b")
+    (other / "checkpoints/1/params").unlink()
+    stores.push(other)
+    assert len(stored()) == 2
+    stores.pull(machine("one"))
+    assert contents(folder)["metrics.jsonl"] == "1\n2\n"
+    assert not (folder / "checkpoints/1").exists()
+
+
+def test_one_file_of_each_name_is_read_and_records_can_be_left_for_later(machine: Callable[[str], Path]) -> None:
+    write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
+    stores.push(folder)
+    other = machine("other")
+    stores.pull_all(paths.local("memory://bucket/runs"), lambda name: "params" not in name)
+    assert contents(other) == {"metrics.jsonl": "1\n"}
+    write(other, metrics="2\n")
+    stores.push(other)  # without removing what was not pulled
+    stores.pull(other)
+    assert contents(other) == {"metrics.jsonl": "2\n", "checkpoints/1/params": "a"}
+    stores.remove(other)
+    assert not MemoryFileSystem.store
+    with pytest.raises(UserError, match="holds nothing any more"):
+        stores.pull(other)
+
+
+class KilledError(BaseException):
+    pass
+
+
+def test_a_push_that_ends_anywhere_leaves_a_whole_state(
+    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, left = MemoryFileSystem.put_file, 0
+
+    def dying(self: Any, *arguments: Any, **named: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KilledError
+        put(self, *arguments, **named)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", dying)
+    monkeypatch.setattr(mirror, "_TRANSFERS", 1)
+    former: dict[str, str] = {}
+    reached = 0
+    for round in range(1, 4):
+        folder = machine("one")
+        write(folder, metrics="".join(f"{n}\n" for n in range(round)), **{f"checkpoint_{round}": str(round)})
+        (folder / "checkpoints" / str(round - 2) / "params").unlink(missing_ok=True)
+        now = contents(folder)
+        for allowed in range(10):
+            left = allowed
+            try:
+                stores.push(machine("one"))
+            except KilledError:
+                found = former
+            else:
+                found = now
+            left = 100
+            stores.pull(fresh := machine(f"fresh_{round}_{allowed}"))
+            assert contents(fresh) == found
+            stores.pull(machine("one"))
+            assert contents(folder) == now, "what is here and not stored was changed"
+            if found is now:
+                reached += 1
+                break
+        former = now
+    assert reached == 3
+    assert len(stored()) == len(former)
+
+
+def test_killed_between_the_manifest_and_its_record(
+    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training went on meanwhile: what it wrote since the push began is not replaced by what was pushed."""
+    write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
+    stores.push(folder)
+    write(folder, metrics="1\n2\n", checkpoint_2="b")
+    write_manifest = mirror.Mirror._write
+
+    def then_die(self: Any, manifest: Any) -> None:
+        write_manifest(self, manifest)
+        write(folder, metrics="1\n2\n3\n", checkpoint_3="c")
+        raise KilledError
+
+    monkeypatch.setattr(mirror.Mirror, "_write", then_die)
+    with pytest.raises(KilledError):
+        stores.push(folder)
+    now = contents(folder)
+    stores.pull(folder)
+    assert contents(folder) == now
+
+
+def test_what_interrupted_pushes_left_is_removed(
+    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryFileSystem()
+    memory.pipe_file("/bucket/runs/mine/checkpoints/7/params", b"half")
+    memory.pipe_file("/bucket/runs/mine/inner/manifests/00000001.json", b"{}")  # another run's, in its folder
+    memory.pipe_file("/bucket/runs/mine/inner/run.json", b"")
+    write(folder := machine("one"), metrics="1\n")
+    stores.push(folder)
+    assert "checkpoints/7/params" in stored()  # it may be on its way
+    monkeypatch.setattr(mirror, "_ORPHANED", timedelta(0))
+    for line in "abcdefg":
+        write(folder, metrics=line)
+        stores.push(folder)
+    assert len(stored() - {"inner/run.json"}) == 1
+    assert "inner/run.json" in stored()
+    assert len([name for name in MemoryFileSystem.store if "mine/manifests" in name]) == 3
+
+
+def test_the_later_of_two_trainers_goes_on_alone(machine: Callable[[str], Path]) -> None:
+    first, second = machine("first"), machine("second")
+
+    def train_both() -> None:
+        machine("first")
+        with stores.training(first) as uploads:
+            uploads.begin()
+            write(first, metrics="1\n", checkpoint_1="a")
+            uploads.finish()
+            machine("second")
+            with stores.training(second) as taking_over:
+                assert contents(second) == contents(first)
+                taking_over.begin()
+                write(second, metrics="1\n2\n", checkpoint_2="b")
+            write(first, metrics="1\nother\n", checkpoint_2="other", checkpoint_3="other")
+
+    with pytest.raises(SupersededError, match=r"is trained by another process: process .* This one stops"):
+        train_both()
+    stores.pull(fresh := machine("fresh"))
+    assert contents(fresh) == contents(second)
+    stores.pull(machine("first"))  # what it had not stored is gone: another process has trained on
+    assert contents(first) == contents(second)
+
+
+def test_of_two_that_begin_at_once_one_does_not(machine: Callable[[str], Path]) -> None:
+    first, second = stores.Uploads(machine("first")), stores.Uploads(machine("second"))
+    first.begin()
+    with pytest.raises(SupersededError, match="is trained by another process"):
+        second.begin()
+    first.finish()
+
+
+def test_an_evaluation_elsewhere_does_not_stop_the_training(machine: Callable[[str], Path]) -> None:
+    with stores.training(folder := machine("one")) as uploads:
+        uploads.begin()
+        write(folder, metrics="1\n", checkpoint_1="a")
+        uploads._store.push(uploads._trainer)  # type: ignore[union-attr]
+        stores.pull(other := machine("other"))
+        (other / "evaluation.json").write_text("{}")
+        stores.push(other)
+        write(folder, metrics="1\n2\n")
+    stores.pull(fresh := machine("fresh"))
+    assert contents(fresh) == contents(folder) | {"evaluation.json": "{}"}
+
+
+def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
+    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = threading.Semaphore(0)
+
+    def unreachable(*arguments: Any, **named: Any) -> None:
+        tried.release()
+        raise TimeoutError("no answer")
+
+    def train() -> None:
+        with stores.training(folder) as uploads, monkeypatch.context() as patch:
+            uploads.begin()
+            patch.setattr(MemoryFileSystem, "put_file", unreachable)
+            for step in "12":
+                write(folder, metrics=step)
+                uploads.soon()
+                assert tried.acquire(timeout=20)
+            uploads.finish()
+
+    folder = machine("one")
+    with pytest.raises(UserError, match=r"cannot be written \(TimeoutError: no answer\).*the same command stores it"):
+        train()
+    assert capsys.readouterr().out.count("warning: ") == 1
+    with stores.training(folder):  # the same command
+        pass
+    stores.pull(fresh := machine("fresh"))
+    assert contents(fresh) == {"metrics.jsonl": "2"}
+
+
+def test_what_is_damaged_or_cannot_be_is_said(machine: Callable[[str], Path]) -> None:
+    write(folder := machine("one"), metrics="1\n")
+    stores.push(folder)
+    memory = MemoryFileSystem()
+    memory.pipe_file("/bucket/runs/mine/metrics.jsonl", b"2\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged"):
+        stores.pull(machine("other"))
+    memory.rm_file("/bucket/runs/mine/metrics.jsonl")
+    with pytest.raises(UserError, match="a file that its manifest names is missing"):
+        stores.pull(machine("other"))
+    (manifest,) = memory.ls("/bucket/runs/mine/manifests", detail=False)
+    text = json.loads(memory.cat_file(manifest))
+    memory.pipe_file(manifest, json.dumps({**text, "files": {"../x": ["x", 1, "0"]}}).encode())
+    with pytest.raises(UserError, match="leads out of the folder"):
+        stores.pull(machine("other"))
+    with pytest.raises(UserError, match=r"elsewhere://bucket.*Expected s3://"):
+        stores.pull(paths.local("elsewhere://bucket"))

@@ -1,0 +1,85 @@
+"""A run whose data, cache and run directory are in an S3 server of this machine alone."""
+
+import logging
+import shutil
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t5xpg.base.files import json_object_if_any
+from tests.workplace import Workplace, assert_same_run, wait_until
+
+pytest.importorskip("s3fs")
+server = pytest.importorskip("moto.server")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The server's only bucket is `bucket`; what is started finds it."""
+    import s3fs
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs each request
+    running = server.ThreadedMotoServer("127.0.0.1", port=0)
+    running.start()
+    _, port = running.get_host_and_port()
+    # what the server of another test of this process had
+    urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")).close()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("FSSPEC_S3_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    files = s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{port}", use_listings_cache=False)
+    files.mkdir("bucket")
+    yield files
+    running.stop()
+
+
+@pytest.mark.process
+def test_a_killed_run_goes_on_from_the_store_alone(workplace: Workplace, pretrained: Path, store: Any) -> None:
+    home = workplace.folder / "mirrors"
+    run = home / "t5xpg" / "stores" / "s3" / "bucket" / "runs" / "stored"
+    variables = {f"T5XPG_{name}_DIR": f"s3://bucket/{name.lower()}" for name in ("DATA", "CACHE", "RUNS")}
+    variables["XDG_CACHE_HOME"] = str(home)
+    files = " ".join(f"{split}='{workplace.folder / split}.txt'" for split in ("train", "validation"))
+    workplace.run("data", "small", f"--files={files}", **variables)
+    train = ("train", str(workplace.experiment), "--run=stored")
+
+    def steps() -> set[int]:
+        """Those that the last push stored."""
+        names = json_object_if_any(run / ".t5xpg_store.json").get("files", {})
+        return {int(name.split("/")[1]) for name in names if name.startswith("checkpoints/")}
+
+    with workplace.start(*train, **variables) as process:
+        wait_until(process, steps)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert 12 not in steps(), "it ended before it was killed"
+    shutil.rmtree(home)
+    printed = workplace.run(*train, **variables)
+    assert "continues after step" in printed
+    assert "small_span_corruption is cached already" not in printed
+    shutil.rmtree(home)
+    evaluated = workplace.run("eval", str(workplace.experiment), "--run=s3://bucket/runs/stored", **variables)
+    assert "small after step 12 on validation" in evaluated
+    assert "cache small" not in evaluated, "what is stored was made again"
+    assert_same_run(run, pretrained, 12)
+    assert store.exists("bucket/runs/stored/evaluation.json")
+    assert store.exists("bucket/runs/stored/checkpoints/12/SHA256SUMS")
+    table = workplace.run("runs", **variables)
+    assert "stored" in table
+    workplace.run("runs", "--remove=stored", "--yes", **variables)
+    assert not store.find("bucket/runs/stored")
+
+
+@pytest.mark.process
+def test_a_store_that_cannot_be_reached_is_said_before_training(workplace: Workplace, store: Any) -> None:
+    printed = workplace.run(
+        "train", str(workplace.experiment), code=1, T5XPG_RUNS_DIR="s3://no-such-bucket/runs",
+        XDG_CACHE_HOME=str(workplace.folder / "mirrors"),
+    )  # fmt: skip
+    assert "t5xpg: error: s3://no-such-bucket/runs/small cannot be written" in printed
+    assert "step 0" not in printed

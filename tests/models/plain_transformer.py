@@ -1,0 +1,124 @@
+"""An encoder-decoder in NumPy, float64, one text at a time and head by head: what the options of `T5Config` mean."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from t5xpg.models.config import T5Config
+from t5xpg.models.positions import relative_position_bucket
+
+ACTIVATIONS = {
+    "gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "linear": lambda x: x,
+}
+
+
+def logits(params: Any, config: T5Config, inputs: list[int], targets: list[int]) -> np.ndarray:
+    """Of one pair of texts without padding: [T, V]."""
+    params = _float64(params)
+    embedding = params["token_embedder"]["embedding"]
+    encoded = _stack(params["encoder"], "encoder", config, embedding[inputs], None)
+    embedding = params.get("decoder_token_embedder", params["token_embedder"])["embedding"]
+    begun = [config.decoder_start_token_id, *targets[:-1]]
+    x = _stack(params["decoder"], "decoder", config, embedding[begun], encoded)
+    if config.logits_via_embedding:
+        return _capped(x @ embedding.T / math.sqrt(config.emb_dim), config.logit_softcap)
+    return _capped(x @ params["decoder"]["logits_dense"]["kernel"], config.logit_softcap)
+
+
+def _float64(tree: Any) -> Any:
+    return {k: _float64(v) for k, v in tree.items()} if isinstance(tree, dict) else np.asarray(tree, np.float64)
+
+
+def _capped(x: np.ndarray, cap: float | None) -> np.ndarray:
+    return x if cap is None else cap * np.tanh(x / cap)
+
+
+def _norm(layer: Any, name: str, x: np.ndarray) -> np.ndarray:
+    if name not in layer:
+        return x
+    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6) * layer[name]["scale"]
+
+
+def _stack(stack: Any, name: str, config: T5Config, x: np.ndarray, encoded: np.ndarray | None) -> np.ndarray:
+    is_decoder = encoded is not None
+    number = config.num_decoder_layers if is_decoder else config.num_encoder_layers
+    first = len(encoded) if encoded is not None and config.rotary_cross_attention else 0
+    places = first + np.arange(len(x))
+    for index in range(number):
+        layer = stack[f"layers_{index}"]
+        is_local = (index + 1) % config.sliding_window_pattern != 0
+        window = config.encoder_window
+        if is_decoder:
+            window = None if config.decoder_window is None else (config.decoder_window, 0)
+        own = "self_attention" if is_decoder else "attention"
+        see = np.ones((len(x), len(x)), bool)
+        for q in range(len(x)):
+            for k in range(len(x)):
+                behind = q - k
+                if is_decoder and behind < 0:
+                    see[q, k] = False
+                if is_local and window is not None and not -window[1] <= behind <= window[0]:
+                    see[q, k] = False
+        table = (layer if config.relpos_bias_in_every_layer else stack).get("relpos_bias")
+        bias = np.where(see, 0.0, -np.inf)[None].repeat(config.num_heads, 0)
+        if table is not None:
+            distances = np.arange(len(x))[None, :] - np.arange(len(x))[:, None]
+            bias = bias + table["rel_embedding"][:, relative_position_bucket(distances, not is_decoder, 32, 128)]
+        y = _norm(layer, f"pre_{own}_layer_norm", x)
+        seen = [(y, bias, places)]
+        elsewhere = np.arange(len(encoded)) if encoded is not None and config.rotary_cross_attention else None
+        source = (encoded, np.zeros((config.num_heads, len(x), 0 if encoded is None else len(encoded))), elsewhere)
+        if is_decoder and config.merged_attention:
+            seen.append(source)
+        y = _attention(layer[own], config, is_local, y, places, seen)
+        x = x + _norm(layer, f"post_{own}_layer_norm", y)
+        if is_decoder and not config.merged_attention:
+            y = _norm(layer, "pre_cross_attention_layer_norm", x)
+            here = places if config.rotary_cross_attention else None
+            y = _attention(layer["encoder_decoder_attention"], config, is_local, y, here, [source])
+            x = x + _norm(layer, "post_cross_attention_layer_norm", y)
+        y, mlp = _norm(layer, "pre_mlp_layer_norm", x), layer["mlp"]
+        first_name, *others = ["wi"] if len(config.mlp_activations) == 1 else ["wi_0", "wi_1"]
+        hidden = ACTIVATIONS[config.mlp_activations[0]](y @ mlp[first_name]["kernel"])
+        for other in others:
+            hidden = hidden * (y @ mlp[other]["kernel"])
+        x = x + _norm(layer, "post_mlp_layer_norm", hidden @ mlp["wo"]["kernel"])
+    return _norm(stack, f"{name}_norm", x)
+
+
+def _attention(
+    part: Any, config: T5Config, is_local: bool, x: np.ndarray, places: np.ndarray | None, seen: list[Any]
+) -> np.ndarray:
+    """seen: of each group of positions what they are, their biases [H, Q, S], and their places or None."""
+    H, K = config.num_heads, config.head_dim
+    shared = H // (config.num_kv_heads or H)
+    found = []
+    for head in range(H):
+        mine, theirs = slice(head * K, head * K + K), slice(head // shared * K, head // shared * K + K)
+        queries = x @ part["query"]["kernel"][:, mine]
+        if config.qk_norm:
+            queries = _norm(part, "query_norm", queries) / math.sqrt(K)
+        queries = _turned(config, is_local, queries, places)
+        rows, values = [], []
+        for memory, bias, at in seen:
+            keys = _turned(config, is_local, _norm(part, "key_norm", memory @ part["key"]["kernel"][:, theirs]), at)
+            rows.append(_capped(queries @ keys.T, config.attention_logit_softcap) + bias[head])
+            values.append(memory @ part["value"]["kernel"][:, theirs])
+        weights = np.exp(np.concatenate(rows, axis=1))
+        found.append(weights / weights.sum(axis=1, keepdims=True) @ np.concatenate(values))
+    return np.concatenate(found, axis=1) @ part["out"]["kernel"]
+
+
+def _turned(config: T5Config, is_local: bool, x: np.ndarray, places: np.ndarray | None) -> np.ndarray:
+    """Each pair of numbers k and k + K/2 as one complex number, multiplied by exp(i place base^(-2k/K))."""
+    if config.rotary_base is None or places is None:
+        return x
+    half = x.shape[1] // 2
+    base = config.rotary_local_base if is_local and config.rotary_local_base is not None else config.rotary_base
+    scale = 1.0 if is_local else config.rotary_scale
+    angles = np.outer(places / scale, [base ** (-k / half) for k in range(half)])
+    turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * angles)
+    return np.concatenate([turned.real, turned.imag], axis=1)

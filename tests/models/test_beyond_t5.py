@@ -1,0 +1,205 @@
+"""What later models changed of T5, each option by itself and together: against a plain program in float64."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.models import plain_transformer
+from tests.small_models import relative_l2, seq2seq
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 29, "emb_dim": 12, "num_heads": 4, "head_dim": 6, "num_encoder_layers": 3, "num_decoder_layers": 3,
+    "mlp_dim": 14,
+}  # fmt: skip
+NO_BIAS = {"relative_attention_bias": False}
+ROTARY = {**NO_BIAS, "rotary_base": 100.0}
+T5GEMMA = {
+    **ROTARY, "num_kv_heads": 2, "layer_norms": "both", "attention_logit_softcap": 1.5, "logit_softcap": 2.0,
+    "encoder_window": (3, 3), "decoder_window": 2, "logits_via_embedding": True, "share_embeddings": False,
+    "decoder_start_token_id": 2,
+}  # fmt: skip
+T5GEMMA2 = {
+    **ROTARY, "num_kv_heads": 1, "layer_norms": "both", "qk_norm": True, "merged_attention": True,
+    "rotary_local_base": 7.0, "rotary_scale": 8.0, "encoder_window": (2, 3), "decoder_window": 3,
+    "sliding_window_pattern": 3, "logits_via_embedding": True, "mlp_activations": ("silu", "linear"),
+}  # fmt: skip
+REDLLM = {**ROTARY, "rotary_cross_attention": True, "qk_norm": True, "rotary_local_base": 7.0}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "t5": {},
+    "num_kv_heads": {"num_kv_heads": 2},
+    "qk_norm": {"qk_norm": True},
+    "post": {"layer_norms": "post"},
+    "both": {"layer_norms": "both", "mlp_activations": ("silu",)},
+    "softcaps": {"attention_logit_softcap": 0.5, "logit_softcap": 1.0},
+    "no positions": NO_BIAS,
+    "rotary": ROTARY,
+    "rotary and bias": {"rotary_base": 50.0, "relpos_bias_in_every_layer": True},
+    "windows": {"encoder_window": (2, 1), "decoder_window": 1},
+    "merged": {"merged_attention": True, "num_kv_heads": 1},
+    "merged, rotary": {**REDLLM, "merged_attention": True},
+    "embeddings": {"share_embeddings": False, "decoder_start_token_id": 3},
+    "redllm": REDLLM,
+    "t5gemma": T5GEMMA,
+    "t5gemma2": T5GEMMA2,
+}
+PAIRS = [([5, 7, 9, 3, 8, 4, 6, 2, 11], [4, 6, 8, 1, 3, 2, 9]), ([12, 3, 4], [22, 21]), ([7, 1, 2, 28], [9])]
+
+
+def model_of(name: str, **more: Any) -> EncoderDecoderModel:
+    return EncoderDecoderModel(T5Config(**{**SIZES, **OPTIONS[name], **more}))
+
+
+def parameters(model: EncoderDecoderModel) -> Any:
+    """Parameters of which each matters: norms are not 1, and differences of positions are large."""
+    keys = iter(jax.random.split(jax.random.key(3), 500))
+
+    def changed(path: Any, leaf: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path)
+        if "scale" in name:
+            return leaf + 0.3 * jax.random.normal(next(keys), leaf.shape)
+        return 3.0 * leaf if "rel_embedding" in name or "query" in name else leaf
+
+    return jax.tree_util.tree_map_with_path(changed, model.init(jax.random.key(0)))
+
+
+def padded(texts: list[list[int]]) -> np.ndarray:
+    longest = max(map(len, texts)) + 2
+    return np.asarray([text + [0] * (longest - len(text)) for text in texts], np.int32)
+
+
+def batch() -> dict[str, np.ndarray]:
+    return seq2seq(padded([inputs for inputs, _ in PAIRS]), padded([targets for _, targets in PAIRS]))
+
+
+def packed() -> dict[str, np.ndarray]:
+    """All pairs in one row, and padding behind them."""
+    found: dict[str, list[int]] = {}
+    for number, (inputs, targets) in enumerate(PAIRS, start=1):
+        parts = {"encoder_input_tokens": inputs, "encoder_segment_ids": [number] * len(inputs)}
+        parts |= {"decoder_target_tokens": targets, "decoder_input_tokens": [0, *targets[:-1]]}
+        for name, part in {**parts, "decoder_segment_ids": [number] * len(targets)}.items():
+            found.setdefault(name, []).extend(part)
+    return {name: np.asarray([[*row, 0, 0]], np.int32) for name, row in found.items()}
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def expected(request: pytest.FixtureRequest) -> tuple[str, Any, list[np.ndarray]]:
+    """An option, parameters of its model, and the logits of all pairs."""
+    model = model_of(request.param)
+    params = parameters(model)
+    return request.param, params, [plain_transformer.logits(params, model.config, *pair) for pair in PAIRS]
+
+
+def test_logits(expected: tuple[str, Any, list[np.ndarray]]) -> None:
+    """Of padded rows and of packed ones."""
+    name, params, theirs = expected
+    with jax.default_matmul_precision("highest"):
+        rows = model_of(name).logits(params, batch())
+        together = model_of(name).logits(params, packed())[0]
+    for row, logits in zip(rows, theirs, strict=True):
+        assert relative_l2(row[: len(logits)], logits) < 1e-5
+    assert relative_l2(together[:-2], np.concatenate(theirs)) < 1e-5
+
+
+def loss_and_gradients(model: EncoderDecoderModel, params: Any, batch: Any) -> tuple[jax.Array, Any]:
+    def loss(params: Any) -> jax.Array:
+        logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
+        found = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+        return -jnp.sum(jnp.where(targets > 0, found, 0.0))
+
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("t5gemma", {"attention_chunk_size": 4}),
+        ("t5gemma", {"attention_chunk_size": 4, "scan_layers": True, "remat_policy": "dots"}),
+        ("t5gemma2", {"scan_layers": True, "remat_policy": "full"}),
+        ("redllm", {"attention_chunk_size": 3, "scan_layers": True}),
+        ("softcaps", {"attention_chunk_size": 3}),
+        ("windows", {"attention_chunk_size": 3, "remat_policy": "full"}),
+    ],
+)
+def test_ways_to_compute(name: str, more: dict[str, Any]) -> None:
+    """By chunks, scanned and rematerialised: the loss and its gradients are the same."""
+    model, other = model_of(name), model_of(name, **more)
+    params = parameters(model)
+
+    def as_theirs(tree: Any) -> Any:
+        if "scan_layers" not in more:
+            return tree
+        for stack in ("encoder", "decoder"):
+            layers = [tree[stack][f"layers_{index}"] for index in range(3)]
+            rest = {name: part for name, part in tree[stack].items() if not name.startswith("layers_")}
+            tree = tree | {stack: rest | {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}}
+        return tree
+
+    loss, gradients = loss_and_gradients(model, params, packed())
+    their_loss, theirs = loss_and_gradients(other, as_theirs(params), packed())
+    np.testing.assert_allclose(their_loss, loss, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5), theirs, as_theirs(gradients))
+
+
+@pytest.mark.parametrize("name", ["redllm", "t5gemma", "t5gemma2"])
+def test_bfloat16(name: str) -> None:
+    model = model_of(name)
+    params = parameters(model)
+    exact, rough = (one.logits(params, batch()) for one in (model, model_of(name, dtype="bfloat16")))
+    assert rough.dtype == jnp.float32
+    assert relative_l2(rough, exact) < 0.05
+
+
+def test_attention_over_the_source() -> None:
+    """Of a separate attention the weights add up to 1; of a merged one to what is not on the own positions."""
+    for name, is_merged in (("t5gemma", False), ("t5gemma2", True)):
+        model = model_of(name)
+        weights = np.asarray(model.source_attention(parameters(model), batch()))
+        assert weights.shape == (3, 3, 4, 9, 11)
+        sums = weights.sum(axis=-1)[0]
+        assert (sums < 0.999).any() == is_merged
+        assert (sums < 1.001).all()
+        assert (weights[1, ..., 3:] == 0).all()  # padding
+
+
+def test_operations() -> None:
+    """Fewer heads of keys and values and a merged attention spare products."""
+    lengths = {"inputs": 10, "targets": 6}
+    plain = model_of("t5").flops_per_example(lengths)
+    head = 2 * 12 * 6  # of one position
+    assert plain - model_of("num_kv_heads").flops_per_example(lengths) == 3 * 3 * 2 * 2 * head * (10 + 6 + 10)
+    fewer = model_of("t5", num_kv_heads=1).flops_per_example(lengths)
+    assert fewer - model_of("merged").flops_per_example(lengths) == 3 * 3 * 2 * 4 * head * 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_kv_heads": 3}, r"T5Config.num_kv_heads is 3; it must be None or a divisor of num_heads\."),
+        ({"layer_norms": "before"}, r"T5Config.layer_norms is 'before'\. Known: both, post, pre"),
+        ({"rotary_base": 10.0, "head_dim": 5}, r"T5Config.head_dim is 5; it must be even with rotary positions\."),
+        ({"rotary_cross_attention": True}, r"T5Config.rotary_cross_attention is True; .* without a rotary_base\."),
+        ({"encoder_window": 3}, r"T5Config.encoder_window is 3; .* positions behind and ahead\."),
+        ({"attention_logit_softcap": 0.0}, r"T5Config.attention_logit_softcap is 0.0; it must be None or a number"),
+        ({"rotary_scale": "8"}, r"T5Config.rotary_scale is '8'; it must be None or a number above 0\."),
+        ({"decoder_start_token_id": 29}, r"T5Config.decoder_start_token_id is 29; it must be an id of the vocabulary"),
+        ({"merged_attention": True, "attention_chunk_size": 4}, r"attention_chunk_size is 4; .* merged_attention\."),
+        ({"relative_attention_keys": True, "qk_norm": True}, r"qk_norm is True; it must be False with relative keys\."),
+    ],
+)
+def test_settings_that_no_model_can_have(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        T5Config(**{**SIZES, **settings})
+
+
+def test_a_decoder_alone_has_no_source() -> None:
+    model = DecoderOnlyModel(T5Config(**SIZES, merged_attention=True, share_embeddings=False))
+    with pytest.raises(UserError, match=r"DecoderOnlyModel has no merged_attention and no share_embeddings"):
+        model.abstract_params()
