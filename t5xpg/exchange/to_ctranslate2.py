@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.architectures import known_kind, token_names, unshared
 from t5xpg.exchange.to_engine import Engine
@@ -121,4 +122,19 @@ def _write(folder: Path, experiment: Experiment, params: Params, vocabulary: Voc
     in_ctranslate2(experiment.model, params, vocabulary, quantization).save(str(folder))
 
 
-ENGINE = Engine("CTranslate2", "ctranslate2", QUANTIZATIONS, "model.bin", check_model, _write)
+def log_likelihood(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> float:
+    """See `Engine`. Targets end with the end token where they were not cut."""
+    import ctranslate2
+
+    names = read_json(folder / "shared_vocabulary.json")
+    ids = [[row[row != 0] for row in rows] for rows in (inputs, targets)]
+    end = names.index(read_json(folder / "config.json")["eos_token"])
+    given = [row[:-1] if end in row[-1:] else row for row in ids[1]]  # CTranslate2 adds the end
+    sources, answers = ([[names[token] for token in row] for row in rows] for rows in (ids[0], given))
+    scored = ctranslate2.Translator(str(folder)).score_batch(sources, answers, max_input_length=0)
+    return sum(sum(one.log_probs[: len(row)]) for one, row in zip(scored, ids[1], strict=True))
+
+
+ENGINE = Engine(
+    "CTranslate2", "ctranslate2", QUANTIZATIONS, "model.bin", check_model, _write, log_likelihood, "ctranslate2"
+)

@@ -1,14 +1,21 @@
 """A run's checkpoint as a folder for an engine: a program that answers with trained models, in files of its own."""
 
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+import numpy as np
+
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, write_json
 from t5xpg.base.paths import shown
+from t5xpg.data.spec import unpacked
+from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
@@ -16,8 +23,12 @@ from t5xpg.exchange.t5x.networks import RECORD, record_of
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.decoding import score
 from t5xpg.models.model import Model, Params
 from t5xpg.run.directory import RunDirectory
+
+_MEASURED = 64  # examples that say what quantization loses
+_UNKNOWN = "what this loses was not measured: {}"
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,8 @@ class Engine:
     The package is an optional one, and imported when such an export is asked for. title: as messages have it.
     quantizations: what parameters can be stored in, the default first. file: which every export has. check_model:
     raises UserError for a model that it has nothing for that computes the same. write: puts its files into a folder.
+    log_likelihood: what the engine gives targets [B, T] after inputs [B, S], int32 and padded with 0, in nats, summed
+    over all tokens; `runs_with` is the package that it needs.
     """
 
     title: str
@@ -35,6 +48,8 @@ class Engine:
     file: str
     check_model: Callable[[Model], None]
     write: Callable[[Path, Experiment, Params, Vocabulary, str], None]
+    log_likelihood: Callable[[Path, np.ndarray, np.ndarray], float]
+    runs_with: str
 
 
 def export(
@@ -42,6 +57,7 @@ def export(
 ) -> Path:
     """Write the last checkpoint of the run at `path` for the engine, with the tokenizer's files; returns the folder.
 
+    Prints what is lost where parameters are quantized: the loss of the first held-out examples, ours and the engine's.
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Raises
     UserError where the engine's package is not installed, and where it has nothing that computes the same.
     """
@@ -67,7 +83,34 @@ def export(
         check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
     print(f"{loaded.name} after step {step:,} for {engine.title}, in {quantization}: {shown(target)}", flush=True)
+    if quantization != engine.quantizations[0]:
+        lost = (
+            _UNKNOWN.format("it was imported")
+            if directory.imported()
+            else _lost_quality(engine, target, experiment, params)
+        )
+        print(f"  {lost}", flush=True)
     return target
+
+
+def _lost_quality(engine: Engine, folder: Path, experiment: Experiment, params: Params) -> str:
+    """The loss of the first held-out examples in nats per target token, ours and the engine's; or why it is unknown."""
+    if importlib.util.find_spec(engine.runs_with) is None:
+        return _UNKNOWN.format(f"{engine.runs_with} is not installed")
+    config = dataclasses.replace(unpacked(experiment.eval_dataset), batch_size=_MEASURED, max_batches=1)
+    try:
+        with DataService() as service, contextlib.closing(service.open(config)) as stream:
+            batch = next(iter(stream))
+    except UserError as error:
+        return _UNKNOWN.format(error)
+    inputs, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
+    rows, tokens = (targets != 0).any(axis=1), np.count_nonzero(targets)
+    before = -float(jax.jit(functools.partial(score, experiment.model))(params, batch).sum()) / tokens
+    after = -engine.log_likelihood(folder, inputs[rows], targets[rows]) / tokens
+    return (
+        f"loss of {np.count_nonzero(rows)} examples of {config.split}: {before:.4f} nats per target token here, "
+        f"{after:.4f} in {engine.title} ({after / before - 1:+.2%})"
+    )
 
 
 def _check_target(target: Path, engine: Engine) -> None:

@@ -185,4 +185,27 @@ def _write(folder: Path, experiment: Experiment, params: Params, vocabulary: Voc
     write_json(folder / "generation_config.json", answer)
 
 
-ENGINE = Engine("ONNX", "onnx", ("float32", "int8"), DECODER, check_model, _write)
+def log_likelihood(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> float:
+    """See `Engine`."""
+    import onnxruntime
+
+    encoder, decoder = (onnxruntime.InferenceSession(str(folder / name)) for name in (ENCODER, DECODER))
+    given = {"input_ids": inputs.astype(np.int64), "attention_mask": (inputs != 0).astype(np.int64)}
+    (hidden,) = encoder.run(None, given)
+    shifted = np.pad(targets[:, :-1], ((0, 0), (1, 0))).astype(np.int64)
+    of_first_call = {
+        one.name: np.zeros((len(inputs), one.shape[1], 0, 1), np.float32)
+        for one in decoder.get_inputs()
+        if one.name.startswith("past_key_values.")
+    }
+    of_first_call |= {"input_ids": shifted, "use_cache_branch": np.array([False])}
+    source = {"encoder_hidden_states": hidden, "encoder_attention_mask": given["attention_mask"]}
+    logits = decoder.run(["logits"], {**of_first_call, **source})[0].astype(np.float64)
+    logits -= logits.max(axis=-1, keepdims=True)
+    chosen = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - np.log(np.exp(logits).sum(axis=-1))
+    return float(chosen[targets != 0].sum())
+
+
+ENGINE = Engine(
+    "ONNX", "onnx", ("float32", "int8"), DECODER, check_model, _write, log_likelihood, runs_with="onnxruntime"
+)

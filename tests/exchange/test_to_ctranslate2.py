@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.importing import import_checkpoint
-from t5xpg.exchange.to_ctranslate2 import ENGINE, QUANTIZATIONS, check_model, in_ctranslate2
+from t5xpg.exchange.to_ctranslate2 import ENGINE, QUANTIZATIONS, check_model, in_ctranslate2, log_likelihood
 from t5xpg.exchange.to_engine import export
 from t5xpg.experiment import config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.decoding import greedy
+from t5xpg.models.decoding import greedy, score
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from tests.exchange.small_engine_models import BYTES, CASES, LENGTHS, USUAL, T, made, rows
@@ -57,6 +57,8 @@ def test_it_computes_what_the_model_computes(case: str, tmp_path: Path) -> None:
     assert compared.sum() > 3 * T
     assert len(set(answers[compared])) > len(LENGTHS)
     np.testing.assert_allclose(logits[compared], expected[compared], atol=1e-4 * min(1.0, np.abs(expected).max()))
+    total = score(model, params, seq2seq(rows(), answers)).sum()
+    np.testing.assert_allclose(log_likelihood(tmp_path, rows(), answers), total, rtol=1e-5)
 
 
 def test_quantization(tmp_path: Path) -> None:

@@ -1,28 +1,29 @@
 """Runs as ONNX, which computes what the model computes, by the names that Optimum asks for."""
 
 import json
+import re
 from pathlib import Path
 
 import jax
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnxruntime import quantization
 
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.formats import onnx_graph
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.exchange.to_engine import export
-from t5xpg.exchange.to_onnx import DECODER, ENCODER, ENGINE, check_model, write_graphs
+from t5xpg.exchange.to_onnx import DECODER, ENCODER, ENGINE, check_model, log_likelihood, write_graphs
 from t5xpg.experiment import config
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.decoding import greedy
+from t5xpg.models.decoding import greedy, score
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from tests.exchange.small_engine_models import CASES, USUAL, T, made, rows
 from tests.small_models import FAMILIES, relative_l2, seq2seq
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-quantization = pytest.importorskip("onnxruntime.quantization")
+from tests.workplace import Workplace
 
 
 class Files:
@@ -87,6 +88,8 @@ def test_it_computes_what_the_model_computes(case: str, tmp_path: Path) -> None:
     expected = np.asarray(jax.jit(model.logits)(params, batch))
     tolerance = 1e-4 * min(1.0, np.abs(expected).max())
     np.testing.assert_allclose(logits[answers > 0], expected[answers > 0], atol=tolerance)
+    total = score(model, params, batch).sum()
+    np.testing.assert_allclose(log_likelihood(tmp_path, inputs, answers), total, rtol=1e-5)
     # the same without a past, and with several positions behind one
     for lengths in ([T], [T - 9, 9]):
         files.encode(inputs)
@@ -126,6 +129,18 @@ def test_a_run_is_written_with_its_tokenizer(runs: Path, capsys: pytest.CaptureF
     assert (settings["architectures"], settings["eos_token_id"]) == (["T5ForConditionalGeneration"], 1)
     with pytest.raises(UserError, match=r"QUANTIZATION=float16 is not known"):
         export(ENGINE, loaded, runs / "t5_1_1", quantization="float16")
+
+
+@pytest.mark.process
+def test_what_int8_loses_is_printed(workplace: Workplace, pretrained: Path) -> None:
+    for name in ("onnx", "ctranslate2"):
+        export = ("export", str(workplace.experiment), f"--run={pretrained}", f"--format={name}")
+        printed = workplace.run(*export, "--quantization=int8")
+        found = re.search(r"loss of (\d+) examples of validation: (\S+) nats .* here, (\S+) in .* \((\S+)%\)", printed)
+        assert found, printed
+        here, there = float(found[2]), float(found[3])
+        assert int(found[1]) > 1
+        assert 0 < abs(there - here) < 0.05 * here
 
 
 def test_what_there_are_no_graphs_for() -> None:

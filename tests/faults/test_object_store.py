@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
+from moto import server
 
 from t5xpg.base.files import json_object_if_any
 from tests.workplace import Workplace, assert_same_run, wait_until
-
-pytest.importorskip("s3fs")
-server = pytest.importorskip("moto.server")
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The server's only bucket is `bucket`; what is started finds it."""
-    import s3fs
-
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs each request
     running = server.ThreadedMotoServer("127.0.0.1", port=0)
     running.start()
