@@ -16,6 +16,7 @@ from t5xpg.experiment import data_state
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.needs import PlannedIds
+from t5xpg.models import adaptation
 from t5xpg.optim import state
 from t5xpg.run.best import BestMetric, validation_names
 from t5xpg.run.checkpoint.folders import last_meta
@@ -54,6 +55,9 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
         return Finding("start", str(error), problem=True), None
     taken = "parameters" if initial.reset_optimizer else "parameters and optimiser"
     text = f"{taken} of {meta['experiment']} after step {int(place.folder().name):,}, in {shown(place.run)}"
+    if initial.adapt_decoder:
+        lines = [f"{ours}  begins as  {theirs}" for ours, theirs in adaptation.origins(abstract.params).items()]
+        text = "\n".join([text, *lines, "all others, those of the decoder, as they are"])
     return Finding("start", text), meta
 
 

@@ -32,6 +32,7 @@ WITHOUT_EFFECT = {
     "infer_eval_period": None,
     "infer_eval_steps": None,
     "initial": None,
+    "initial.adapt_decoder": False,
     "optimizer.relpos_bias_factor": 1.0,
     "optimizer.embedding_factor": 1.0,
     "model.config.attention_chunk_size": None,

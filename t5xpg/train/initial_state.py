@@ -16,10 +16,13 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions
+from t5xpg.models import adaptation
+from t5xpg.models.config import OF_TWO_STACKS
+from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
-from t5xpg.run.checkpoint.initial_checkpoint import SavedStep, find
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 from t5xpg.run.directory import differing
 
 NAME = "initial"  # in a run's identity, and in the meta of its checkpoints
@@ -55,8 +58,11 @@ def _load(built: Assembly) -> InitialState:
         place = SavedStep(place.run, step)
         require_fit(place, experiment, built.abstract_state)
         if initial.reset_optimizer:
-            params, meta = checkpointer.restore_params(step, built.abstract_state.params)
+            wanted = built.abstract_state.params
+            params, meta = checkpointer.restore_params(step, _stored(wanted, initial))
             digest = items.sha256_of_arrays({"params": params})
+            if initial.adapt_decoder:
+                params = adaptation.adapted(params, wanted, experiment.model.config)
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
@@ -141,6 +147,8 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
     Returns the checkpoint's meta: {"experiment", "vocabulary", "settings": of the model}.
     """
     assert experiment.initial is not None
+    if experiment.initial.adapt_decoder:
+        adaptation.check_adaptable(experiment.model)
     folder = place.folder()
     try:
         meta = read_json(folder / "meta" / "metadata")
@@ -148,7 +156,7 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
         if lacking:
             raise ValueError(f"its meta has no {' and no '.join(lacking)}")
-        wanted = {"params": abstract.params}
+        wanted = {"params": _stored(abstract.params, experiment.initial)}
         if not experiment.initial.reset_optimizer:
             wanted["optimizer"] = items.optimizer_tree(abstract)
         trees = {item: items.arrays_of(folder, item) for item in wanted}
@@ -169,9 +177,16 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         lines += [f"  {item}/{line}" for line in shown_lines]
         lines += [f"  and {len(wrong) - len(shown_lines)} more"] if len(wrong) > len(shown_lines) else []
     advice = _advice(experiment, found["params"])
+    if not experiment.initial.adapt_decoder and not any(name.startswith("encoder/") for name in found["params"]):
+        advice.append("It is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder with it.")
     if misfits.get("optimizer") and not misfits["params"]:
         advice.append("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
     raise UserError("\n".join([*lines, *(advice or ["Use the model that it was trained with."])]))
+
+
+def _stored(params: Params, initial: InitialCheckpoint) -> Params:
+    """What is asked of the checkpoint."""
+    return adaptation.decoder_alone(params) if initial.adapt_decoder else params
 
 
 def _other_settings(meta: Mapping[str, Any], experiment: Experiment) -> list[str]:
@@ -179,6 +194,9 @@ def _other_settings(meta: Mapping[str, Any], experiment: Experiment) -> list[str
     recorded = meta["settings"]
     now = settings(experiment.model)
     known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
+    if experiment.initial is not None and experiment.initial.adapt_decoder:
+        of_both = {f"config.{name}" for name in (*OF_TWO_STACKS, "num_encoder_layers", "encoder_window")}
+        known = {name: value for name, value in known.items() if name not in of_both}
     return [
         f"T5Config.{name.removeprefix('config.')} {old} in the checkpoint, {new} now"
         for name, (old, new) in differing({name: recorded[name] for name in known}, known).items()

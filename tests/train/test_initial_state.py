@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
+from t5xpg.check.start import look_at
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.assembly import Assembly
@@ -17,6 +18,7 @@ from t5xpg.experiment.config import settings
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
+from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 from tests.workplace import EXPERIMENT, FINE_TUNING
 
@@ -135,6 +137,31 @@ def test_an_optimiser_of_another_kind(build: Any) -> None:
     assert message.endswith("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
     assert "params/" not in message
     initial_state.begin(build(files=files))
+
+
+def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = ("gin/architectures/decoder_only.gin",)
+    before = build("TASK_FEATURE_LENGTHS={'targets': 64}", files=alone)
+    state = before.new_state()
+    meta = {"experiment": "decoder", "vocabulary": VOCABULARY, "settings": settings(before.experiment.model)}
+    with Checkpointer(tmp_path / "decoder" / "checkpoints", CheckpointConfig()) as checkpoints:
+        checkpoints.save(STEP, state, {}, meta)
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path))
+    named = "INITIAL_CHECKPOINT=decoder"
+    with pytest.raises(UserError, match=r"\nIt is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder"):
+        initial_state.begin(build(named))
+    built = build(named, "ADAPT_DECODER=True", "encoder_decoder.T5Config.share_embeddings=False")
+    start = initial_state.begin(built)
+    assert jax.tree.map(np.shape, start.state.params) == jax.tree.map(np.shape, built.abstract_state.params)
+    assert same(start.state.params["decoder_token_embedder"], state.params["token_embedder"])
+    assert start.origin is not None
+    assert start.origin["sha256"] == sha256_of_arrays({"params": state.params})
+    loaded = config.load(str(tmp_path / "tuned.gin"), (named, "ADAPT_DECODER=True"))
+    (said,) = look_at(loaded, RunDirectory(tmp_path / "tuned"), data=False, quick=True)
+    assert said.text.splitlines()[0].startswith("parameters of decoder after step 5, in ")
+    assert "encoder/layers_*/mlp  begins as  decoder/layers_*/mlp" in said.text.splitlines()
+    with pytest.raises(UserError, match="ADAPT_DECODER takes parameters alone"):
+        build(named, "ADAPT_DECODER=True", "RESET_OPTIMIZER=False")
 
 
 def test_a_schedule_that_has_come_to_its_end(build: Any) -> None:

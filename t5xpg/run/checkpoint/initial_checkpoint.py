@@ -18,19 +18,23 @@ class InitialCheckpoint:
 
     reset_optimizer: take the parameters alone. False: the optimiser goes on as well, with its own step, which its
     learning rate and its decays follow; the steps of the run count from 0 in any case. same_vocabulary: refuse a
-    checkpoint that was trained with another vocabulary than the task has. Raises UserError for values that cannot be.
+    checkpoint that was trained with another vocabulary than the task has. adapt_decoder: the checkpoint is of a decoder
+    alone, and begins an encoder-decoder (`t5xpg.models.adaptation`). Raises UserError for values that cannot be.
     """
 
     checkpoint: str
     reset_optimizer: bool = True
     same_vocabulary: bool = True
+    adapt_decoder: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
             raise UserError(f"INITIAL_CHECKPOINT is {self.checkpoint!r}: expected the name or the folder of a run.")
-        for name, value in (("RESET_OPTIMIZER", self.reset_optimizer), ("SAME_VOCABULARY", self.same_vocabulary)):
-            if not isinstance(value, bool):
-                raise UserError(f"{name} is {value!r}: it must be True or False.")
+        for name in ("reset_optimizer", "same_vocabulary", "adapt_decoder"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name.upper()} is {getattr(self, name)!r}: it must be True or False.")
+        if self.adapt_decoder and not self.reset_optimizer:
+            raise UserError("ADAPT_DECODER takes parameters alone: it does not go with RESET_OPTIMIZER=False.")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,93 @@
+"""An encoder-decoder that begins as a decoder alone: the encoder and the cross attention with its parameters.
+
+As T5Gemma was made of Gemma 2 (Zhang et al. 2025, arXiv 2504.06225, section 3): the encoder is the decoder's layers,
+which then see both sides, and the cross attention of a layer begins as its self attention.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from t5xpg.base.errors import UserError
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.model import Model, Params
+from t5xpg.models.positions import relative_position_bucket
+
+_TABLES = ("relpos_bias/rel_embedding", "relpos_bias/rel_keys")
+
+
+def check_adaptable(model: Model) -> None:
+    """Raise UserError for a model that cannot begin as a decoder alone."""
+    if type(model) is not EncoderDecoderModel:
+        raise UserError(f"ADAPT_DECODER is for an EncoderDecoderModel, and the model is a {type(model).__name__}.")
+    layers = model.config.num_encoder_layers, model.config.num_decoder_layers
+    if layers[0] != layers[1]:
+        raise UserError(
+            f"ADAPT_DECODER: each layer of the encoder begins as one of the decoder, and there are {layers[0]} and "
+            f"{layers[1]}: set num_encoder_layers and num_decoder_layers to those of the checkpoint."
+        )
+
+
+def origin(name: str) -> str:
+    """The decoder's parameter that one of an encoder-decoder begins as, both as "decoder/layers_0/mlp/wo/kernel"."""
+    name = name.removeprefix("decoder_") if name.startswith("decoder_token_embedder/") else name
+    if name.startswith("encoder/"):
+        name = name.replace("encoder/", "decoder/", 1).replace("/encoder_norm/", "/decoder_norm/")
+        return re.sub(r"/((?:pre_|post_)?)attention(?=/|_layer_norm/)", r"/\1self_attention", name)
+    name = name.replace("/encoder_decoder_attention/", "/self_attention/")
+    return re.sub(r"/(pre|post)_cross_attention_layer_norm/", r"/\1_self_attention_layer_norm/", name)
+
+
+def decoder_alone(params: Params) -> Params:
+    """What a decoder alone has of an encoder-decoder's tree."""
+    flat: Mapping[str, Any] = flatten_dict(params, sep="/")
+    kept: Params = unflatten_dict({origin(name): leaf for name, leaf in flat.items() if origin(name) in flat}, sep="/")
+    return kept
+
+
+def adapted(decoder: Params, like: Params, config: T5Config) -> Params:
+    """The parameters of an encoder-decoder, of those of a decoder alone; each lies as the one of `like` does.
+
+    T5's tables of relative positions give an encoder's bucket the mean of what the decoder has for its distances, the
+    same behind and ahead.
+    """
+    flat, both = flatten_dict(decoder, sep="/"), _both_directions(config)
+
+    def leaf(name: str, wanted: Any) -> jax.Array:
+        found = flat[origin(name)]
+        if name.startswith("encoder/") and name.endswith(_TABLES):
+            found = jnp.dot(found, both, precision=jax.lax.Precision.HIGHEST)
+        # a copy: an update gives the arrays of parameters away
+        return jax.device_put(jnp.array(found, copy=True), wanted.sharding)
+
+    made = {name: leaf(name, wanted) for name, wanted in flatten_dict(like, sep="/").items()}
+    tree: Params = unflatten_dict(made, sep="/")
+    return tree
+
+
+def origins(params: Params) -> dict[str, str]:
+    """For `make check`: the parts of an encoder-decoder that another part of a decoder begins, and that part."""
+    found = {}
+    for name in flatten_dict(params, sep="/"):
+        if origin(name) != name:
+            pair = (re.sub(r"layers_\d+", "layers_*", each) for each in (name, origin(name)))
+            ours, theirs = ("/".join(each.split("/")[: 3 if "layers" in each else 2]) for each in pair)
+            found[ours] = theirs
+    return found
+
+
+def _both_directions(config: T5Config) -> jax.Array:
+    """[decoder buckets, encoder buckets] float32: columns add up to 1 or, of buckets without distances, to 0."""
+    buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    steps = np.arange(-farthest, farthest + 1)
+    encoder = relative_position_bucket(steps, True, buckets, farthest)
+    decoder = relative_position_bucket(-np.abs(steps), False, buckets, farthest)
+    counts = np.zeros((buckets, buckets), np.float32)
+    np.add.at(counts, (decoder, encoder), 1)
+    return jnp.asarray(counts / np.maximum(counts.sum(axis=0), 1))

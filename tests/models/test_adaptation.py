@@ -1,0 +1,102 @@
+"""An encoder-decoder that begins as a decoder alone."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from t5xpg.base.errors import UserError
+from t5xpg.models.adaptation import adapted, check_adaptable, decoder_alone, origins
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 40, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "num_encoder_layers": 2, "num_decoder_layers": 2,
+    "mlp_dim": 24,
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "t5_1_1": {},
+    "tables in every layer, with keys": {"relpos_bias_in_every_layer": True, "relative_attention_keys": True},
+    "t5gemma": {
+        "relative_attention_bias": False, "rotary_base": 10_000.0, "layer_norms": "both", "num_kv_heads": 1,
+        "attention_logit_softcap": 50.0, "logits_via_embedding": True, "share_embeddings": False,
+    },
+    "scanned": {"scan_layers": True, "qk_norm": True},
+    "merged": {"merged_attention": True},
+}  # fmt: skip
+OF_TWO_STACKS = ("share_embeddings", "merged_attention")
+
+
+def both(case: str) -> tuple[DecoderOnlyModel, Any, EncoderDecoderModel, Any]:
+    settings = {**SIZES, **CASES[case]}
+    model = EncoderDecoderModel(T5Config(**settings))
+    alone = DecoderOnlyModel(T5Config(**{name: settings[name] for name in settings if name not in OF_TWO_STACKS}))
+    draw = np.random.default_rng(0)
+    decoder = jax.tree.map(
+        lambda leaf: jax.numpy.asarray(draw.normal(size=leaf.shape), leaf.dtype), alone.abstract_params()
+    )
+    return alone, decoder, model, adapted(decoder, model.abstract_params(), model.config)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_stack_is_the_decoder(case: str) -> None:
+    alone, decoder, model, params = both(case)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, model.abstract_params())
+    for name, leaf in flatten_dict(decoder, sep="/").items():
+        np.testing.assert_array_equal(leaf, flatten_dict(params, sep="/")[name], name)
+    assert jax.tree.structure(decoder_alone(params)) == jax.tree.structure(decoder)
+    # over one position there is nothing to see ahead: the encoder gives what the decoder makes its logits of
+    tokens = np.arange(3, 9, dtype=np.int32)[:, None]
+    batch = {"decoder_input_tokens": tokens, "decoder_target_tokens": tokens}
+    head = params["decoder"].get("logits_dense", {}).get("kernel")
+    head = params["token_embedder"]["embedding"].T / np.sqrt(16, dtype=np.float32) if head is None else head
+    found = model.encode(params, tokens) @ head
+    np.testing.assert_allclose(found, alone.logits(decoder, batch), rtol=1e-5, atol=1e-4)
+    for at in range(2) if not model.config.scan_layers and not model.config.merged_attention else ():
+        layer = params["decoder"][f"layers_{at}"]
+        norms = [layer[f"pre_{kind}_attention_layer_norm"]["scale"] for kind in ("self", "cross")]
+        np.testing.assert_array_equal(*norms)
+        for part in ("query", "key", "value", "out"):
+            kernels = [layer[kind][part]["kernel"] for kind in ("self_attention", "encoder_decoder_attention")]
+            np.testing.assert_array_equal(*kernels)
+            assert kernels[0] is not kernels[1]
+
+
+def test_an_encoder_sees_distances_as_the_decoder_sees_those_behind() -> None:
+    _, decoder, model, params = both("t5_1_1")
+    behind = decoder["decoder"]["relpos_bias"]["rel_embedding"]
+    found = params["encoder"]["relpos_bias"]["rel_embedding"]
+    for distance in range(8):  # the buckets of one distance each
+        np.testing.assert_array_equal(found[:, distance], behind[:, distance])
+        if distance:
+            np.testing.assert_array_equal(found[:, 16 + distance], behind[:, distance])
+    # the encoder's bucket 8 has the distances 8 to 11, which the decoder tells apart
+    np.testing.assert_allclose(found[:, 8], behind[:, 8:12].mean(axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(found[:, 9:16], found[:, 25:])
+    assert not found[:, 16].any(), "ahead by nothing: no position is"
+    assert model.config.relative_attention_num_buckets == 32
+
+
+def test_what_is_listed() -> None:
+    model = EncoderDecoderModel(T5Config(**SIZES))
+    assert origins(model.abstract_params()) == {
+        "decoder/layers_*/encoder_decoder_attention": "decoder/layers_*/self_attention",
+        "decoder/layers_*/pre_cross_attention_layer_norm": "decoder/layers_*/pre_self_attention_layer_norm",
+        "encoder/encoder_norm": "decoder/decoder_norm",
+        "encoder/layers_*/attention": "decoder/layers_*/self_attention",
+        "encoder/layers_*/mlp": "decoder/layers_*/mlp",
+        "encoder/layers_*/pre_attention_layer_norm": "decoder/layers_*/pre_self_attention_layer_norm",
+        "encoder/layers_*/pre_mlp_layer_norm": "decoder/layers_*/pre_mlp_layer_norm",
+        "encoder/relpos_bias": "decoder/relpos_bias",
+    }
+
+
+def test_what_cannot_begin_so() -> None:
+    with pytest.raises(UserError, match=r"is for an EncoderDecoderModel, and the model is a SharedEncoder"):
+        check_adaptable(SharedEncoderDecoderModel(T5Config(**SIZES)))
+    with pytest.raises(UserError, match=r"there are 3 and 2: set num_encoder_layers"):
+        check_adaptable(EncoderDecoderModel(T5Config(**{**SIZES, "num_encoder_layers": 3})))
