@@ -4,10 +4,12 @@ Nothing is compiled, exported, cached or written. TensorFlow is started only for
 nothing is known without it. What `make train` would make first is no problem.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
+import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from t5xpg import distributed
@@ -23,6 +25,7 @@ from t5xpg.distributed import hardware
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.adapters import trained_params
 from t5xpg.optim import state
 from t5xpg.run.directory import RunDirectory
 
@@ -145,9 +148,16 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
     buckets = experiment.train_dataset.buckets.values()
     flops = max(each.batch_size * model.flops_per_example(each.task_feature_lengths) for each in buckets)
     yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
-    abstract = state.abstract(model, experiment.optimizer)
+    if experiment.adapter is not None:
+        trained, frozen = (
+            sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+            for tree in (trained_params(model, experiment.adapter), experiment.base_model.abstract_params())
+        )
+        kind = type(experiment.adapter).__name__
+        yield Finding("trained", f"{trained:,} parameters of {kind} ({trained / frozen:.2%}); {frozen:,} are frozen")
+    abstract = state.abstract(model, experiment.optimizer, adapter=experiment.adapter)
     try:
-        shardings = distributed.state_shardings(model.logical_axes(), abstract, mesh, experiment.mesh.rules)
+        shardings = assembly.state_shardings(experiment, abstract, mesh)
     except UserError as error:
         yield Finding("model", str(error), problem=True)
         return

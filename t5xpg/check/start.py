@@ -12,6 +12,7 @@ from t5xpg.check.finding import Finding
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
+from t5xpg.evaluate.trained_model import INITIAL
 from t5xpg.experiment import data_state
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -30,15 +31,15 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick:
     experiment = loaded.experiment
     meta = None
     if experiment.initial is not None:
-        own = last_meta(directory.checkpoints).get(initial_state.NAME)
-        if own is not None and own["named"] == experiment.initial.checkpoint:
+        own = last_meta(directory.checkpoints).get(INITIAL)
+        if own is not None and own["named"] == experiment.initial.checkpoint and experiment.adapter is None:
             text = f"was {own['experiment']} after step {own['step']:,}, which is not needed any more"
             yield Finding("start", text)
         else:
             finding, meta = _initial(experiment, experiment.initial)
             yield finding
             if own is not None and finding.problem:
-                yield Finding("start", initial_state.as_before(own), problem=True)
+                yield Finding("start", initial_state.as_before(own, experiment), problem=True)
             elif own is not None:
                 yield Finding("start", f"`make train` compares it with what the run was started from, {own['named']}")
     if data:
@@ -49,7 +50,7 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
     """Whether the initial checkpoint is there and fits; and its meta, where it does."""
     try:
         place: SavedStep = find(initial)
-        abstract = state.abstract(experiment.model, experiment.optimizer)
+        abstract = state.abstract(experiment.model, experiment.optimizer, adapter=experiment.adapter)
         meta = initial_state.require_fit(place, experiment, abstract)
     except UserError as error:
         return Finding("start", str(error), problem=True), None

@@ -46,6 +46,7 @@ def standard_logical_axis_rules(
         ("relpos_buckets", None),
         ("length", None),
         ("layers", None),
+        ("rank", None),
         *((name, tuple(axes) if isinstance(axes, list) else axes) for name, axes in additional_rules),
     )
 

@@ -50,9 +50,13 @@ def params_shardings(axes: Any, abstract_params: Any, mesh: Mesh, rules: Logical
 
 
 def state_shardings(
-    axes: Any, abstract_state: TrainState, mesh: Mesh, rules: LogicalAxisRules = STANDARD_RULES
+    axes: Any,
+    abstract_state: TrainState,
+    mesh: Mesh,
+    rules: LogicalAxisRules = STANDARD_RULES,
+    frozen_axes: Any = None,
 ) -> TrainState:
-    """A NamedSharding for every array of the state.
+    """A NamedSharding for every array of the state. axes, frozen_axes: of what is trained, and of what is not.
 
     An array of the optimiser lies as the parameter whose path ends its own path and whose shape it has; everything
     else (counts, Adafactor's rows and columns) is replicated, as in T5X.
@@ -78,6 +82,7 @@ def state_shardings(
         params=params,
         opt_state=jax.tree_util.tree_map_with_path(optimizer_sharding, abstract_state.opt_state),
         average=None if abstract_state.average is None else params,
+        frozen=None if frozen_axes is None else params_shardings(frozen_axes, abstract_state.frozen, mesh, rules),
     )
 
 

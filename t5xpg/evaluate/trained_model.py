@@ -12,17 +12,25 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions, deciding_settings
+from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.checkpoint.initial_checkpoint import find
+from t5xpg.run.checkpoint.items import sha256_of_arrays
 from t5xpg.run.directory import RunDirectory, differing
 
 Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
 _MEAN = "mean:"
+# in the meta of a checkpoint: what the run was started from, which is in its identity, too; and what it holds, where
+# that is the parameters of an adapter alone
+INITIAL, ADAPTER = "initial", "adapter"
+Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step", "sha256": of the arrays}
 
 
 def parameters_and_vocabulary(
     directory: RunDirectory, experiment: Experiment, built: Assembly, step: Step = None
 ) -> tuple[Any, Vocabulary, int]:
-    """The parameters of a checkpoint of a run on the mesh, its vocabulary, and its step.
+    """The parameters of a checkpoint of a run on the mesh, its vocabulary, and its step. Those of an adapter are added
+    to those that the run was started from.
 
     step: of the checkpoint, "best", None for the last one, or "mean:N" for the mean of the parameters of the last N,
     added up in float32 from the first of them on. Raises UserError where there is no such one, or where they are fewer.
@@ -32,13 +40,37 @@ def parameters_and_vocabulary(
         count = checkpoints_in_mean(step)
         chosen = checkpointer.last(count) if count else [_chosen(checkpointer, experiment, step)]
         params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)
+        base = None if experiment.adapter is None else base_parameters(built, meta[INITIAL])
+        params = built.weights(params, base)
         for one in chosen[1:]:
-            params = jax.tree.map(jnp.add, params, checkpointer.restore_params(one, built.abstract_state.params)[0])
+            more, _ = checkpointer.restore_params(one, built.abstract_state.params)
+            params = jax.tree.map(jnp.add, params, built.weights(more, base))
         if len(chosen) > 1:
             params = jax.tree.map(lambda total: total / len(chosen), params)
     at = chosen[-1]
     assert at is not None
     return params, vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model), at
+
+
+def base_parameters(built: Assembly, recorded: Origin) -> Params:
+    """What a run with an adapter was started from, read again from INITIAL_CHECKPOINT, on the mesh.
+
+    recorded: what a checkpoint of the run says of that. Raises UserError where it is not there, or is something else.
+    """
+    initial, frozen = built.experiment.initial, built.abstract_state.frozen
+    assert initial is not None
+    assert frozen is not None
+    place = find(initial)
+    step = recorded["step"] if place.step is None and initial.checkpoint == recorded["named"] else place.step
+    with Checkpointer(place.checkpoints, built.experiment.checkpoints, read_only=True) as checkpointer:
+        params, _ = checkpointer.restore_params(step, frozen)
+    if (digest := sha256_of_arrays({"params": params})) != recorded["sha256"]:
+        raise UserError(
+            f"The run was trained beside the parameters of {recorded['experiment']} after step {recorded['step']:,}, "
+            f"{recorded['named']} (SHA-256 {recorded['sha256'][:12]}…), and those of INITIAL_CHECKPOINT="
+            f"{initial.checkpoint} are others ({digest[:12]}…). Name where that checkpoint lies now."
+        )
+    return params
 
 
 def checkpoints_in_mean(step: Step) -> int:

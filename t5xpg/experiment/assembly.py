@@ -18,6 +18,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import rows
 from t5xpg.distributed.rows import HeldRows
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.adapters import trained_axes
 from t5xpg.models.model import Params
 from t5xpg.models.rng import stream_key
 from t5xpg.optim import state, step
@@ -43,23 +44,54 @@ class Assembly:
         the state each, make it in place.
         """
         experiment = self.experiment
-        key = stream_key(experiment.random_seed, "parameters")
         if self.mesh.devices.flat[0].platform == "cpu":
-            return self.state_of(self._on_mesh(experiment.model.init(key), self.shardings.params))
-        return distributed.jit_create(
-            functools.partial(state.create, experiment.model, experiment.optimizer, key, averaged=self._averaged),
-            self.shardings,
+            shardings = self.shardings.params if self.shardings.frozen is None else self.shardings.frozen
+            return self.state_of(self._on_mesh(experiment.base_model.init(self._key), shardings))
+        create = functools.partial(
+            state.create,
+            experiment.model,
+            experiment.optimizer,
+            self._key,
+            averaged=self._averaged,
+            adapter=experiment.adapter,
         )
+        return distributed.jit_create(create, self.shardings)
 
     def state_of(self, params: Params) -> TrainState:
-        """The state before the first update of `params`, which lie on the mesh and are used up."""
-        experiment = self.experiment
-        create = functools.partial(state.of_parameters, experiment.model, experiment.optimizer, averaged=self._averaged)
+        """The state before the first update of `params`, of the experiment's `base_model`, which lie on the mesh and
+        are used up."""
+        model, optimizer, adapter = self.experiment.model, self.experiment.optimizer, self.experiment.adapter
+
+        def create(params: Params) -> TrainState:
+            if adapter is None:
+                return state.of_parameters(model, optimizer, params, averaged=self._averaged)
+            new = adapter.init(self._key, model, params)
+            return state.of_parameters(model, optimizer, new, averaged=self._averaged, adapter=adapter, frozen=params)
+
         return distributed.jit_create(create, self.shardings, params)
+
+    @property
+    def _key(self) -> jax.Array:
+        return stream_key(self.experiment.random_seed, "parameters")
 
     @property
     def _averaged(self) -> bool:
         return self.abstract_state.average is not None
+
+    @functools.cached_property
+    def weights_shardings(self) -> Any:
+        """Where the parameters lie that the model is applied with."""
+        model, experiment = self.experiment.model, self.experiment
+        if experiment.adapter is None:
+            return self.shardings.params
+        abstract = model.abstract_params()
+        return distributed.params_shardings(model.logical_axes(), abstract, self.mesh, experiment.mesh.rules)
+
+    def weights(self, trained: Params, frozen: Params | None) -> Params:
+        """The parameters that the model is applied with, of those of a state or of a checkpoint and its base."""
+        if self.experiment.adapter is None:
+            return trained
+        return jax.jit(self.experiment.adapter.applied, out_shardings=self.weights_shardings)(frozen, trained)
 
     def compile_train_steps(self) -> Callable[..., Any]:
         """`compile_train_step` for the batches of every length bucket: a call runs the program of its batch."""
@@ -86,6 +118,7 @@ class Assembly:
                 num_microbatches=experiment.num_microbatches,
                 skip_nonfinite=experiment.skip_nonfinite > 0,
                 ema_decay=experiment.ema_decay,
+                adapter=experiment.adapter,
                 seed=experiment.random_seed,
                 token_bytes=token_bytes,
             )(state, batch)
@@ -102,9 +135,10 @@ class Assembly:
         def measure(params: Params, batch: Batch, token_bytes: Any) -> Any:
             return step.make_eval_step(experiment.model, experiment.loss, token_bytes=token_bytes)(params, batch)
 
-        jitted = distributed.jit_eval_step(measure, self.mesh, self.shardings.params, 1, experiment.mesh.rules)
+        jitted = distributed.jit_eval_step(measure, self.mesh, self.weights_shardings, 1, experiment.mesh.rules)
+        weights = distributed.with_shardings(experiment.model.abstract_params(), self.weights_shardings)
         batch = abstract_batch(experiment.eval_dataset)
-        return jitted.lower(self.abstract_state.params, batch, self._bytes).compile()
+        return jitted.lower(weights, batch, self._bytes).compile()
 
     def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
         """UTF-8 bytes of every id on every device: int32 [vocab_size of the model], 0 behind the vocabulary's ids.
@@ -162,9 +196,17 @@ def assemble(experiment: Experiment) -> Assembly:
     mesh = distributed.make_mesh(experiment.mesh)
     rows.require_devices_of_all(mesh, jax.process_count())
     check_batches(experiment, mesh)
-    abstract = state.abstract(experiment.model, experiment.optimizer, averaged=experiment.ema_decay is not None)
-    shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh, experiment.mesh.rules)
+    model, adapter = experiment.model, experiment.adapter
+    abstract = state.abstract(model, experiment.optimizer, averaged=experiment.ema_decay is not None, adapter=adapter)
+    shardings = state_shardings(experiment, abstract, mesh)
     return Assembly(experiment, mesh, shardings, distributed.with_shardings(abstract, shardings))
+
+
+def state_shardings(experiment: Experiment, abstract: TrainState, mesh: Mesh) -> TrainState:
+    """A NamedSharding for every array of the experiment's state."""
+    axes = trained_axes(experiment.model, experiment.adapter)
+    frozen = None if experiment.adapter is None else experiment.base_model.logical_axes()
+    return distributed.state_shardings(axes, abstract, mesh, experiment.mesh.rules, frozen)
 
 
 def check_batches(experiment: Experiment, mesh: Mesh) -> None:

@@ -10,6 +10,7 @@ from t5xpg.data.batch import layout_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.distributed import MeshConfig
 from t5xpg.experiment.needs import Need
+from t5xpg.models.adapters import Adapter
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.losses import LossConfig
 from t5xpg.models.model import Model
@@ -32,7 +33,8 @@ class Experiment:
     longer than the lengths of its features, which cut them. infer_eval_period: how often the metrics of the tasks are
     computed, on what the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for
     never. decoding: how predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the
-    run starts from; None for new parameters. selection: which evaluation is the best; None for the lowest validation
+    run starts from; None for new parameters. adapter: what is trained beside the parameters of that; None for
+    themselves. selection: which evaluation is the best; None for the lowest validation
     loss among the checkpoints that are written anyway. loggers: told of the records, besides TensorBoard; they change
     nothing. needs: exports and vocabularies to be made first, where the name of the task does not say enough.
     """
@@ -57,6 +59,7 @@ class Experiment:
     model_dir: str | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     initial: InitialCheckpoint | None = None
+    adapter: Adapter | None = None
     selection: BestMetric | None = None
     loggers: tuple[Logger, ...] = ()
     needs: tuple[Need, ...] = ()
@@ -95,6 +98,26 @@ class Experiment:
         object.__setattr__(self, "needs", tuple(self.needs))
         if self.selection is not None:
             self._select(self.selection)
+        if self.model.config.prompt_tokens and (self.train_dataset.pack or self.eval_dataset.pack):
+            raise UserError("PACK=True puts several texts into a row, and a prompt stands before one: set PACK=False.")
+        if self.adapter is not None:
+            self._check_adapter(self.adapter)
+
+    def _check_adapter(self, adapter: Adapter) -> None:
+        kind = type(adapter).__name__
+        if self.initial is None:
+            raise UserError(
+                f"{kind} trains a few parameters beside those of a checkpoint, and there is none: include "
+                "gin/runs/initial_checkpoint.gin, or gin/runs/finetune.gin, and set INITIAL_CHECKPOINT."
+            )
+        if not self.initial.reset_optimizer:
+            raise UserError(f"RESET_OPTIMIZER is False, and the optimiser of the checkpoint has nothing of {kind}'s.")
+        adapter.check(self.model)
+
+    @property
+    def base_model(self) -> Model:
+        """The model that the initial checkpoint is of."""
+        return self.model if self.adapter is None else self.adapter.base_model(self.model)
 
     def _select(self, selection: BestMetric) -> None:
         """Keep the checkpoint of the best evaluation. Raises UserError where its metric is never measured."""

@@ -33,6 +33,7 @@ WITHOUT_EFFECT = {
     "infer_eval_steps": None,
     "initial": None,
     "initial.adapt_decoder": False,
+    "adapter": None,
     "optimizer.relpos_bias_factor": 1.0,
     "optimizer.embedding_factor": 1.0,
     "model.config.attention_chunk_size": None,
@@ -79,7 +80,7 @@ def deciding(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def decides_predictions(setting: str) -> bool:
     """Whether parameters mean something else with another value of the setting, though they fit."""
-    return setting.split(".")[0] == "model" and not setting.endswith(_FREE_MODEL_SETTINGS)
+    return setting.split(".")[0] in ("model", "adapter") and not setting.endswith(_FREE_MODEL_SETTINGS)
 
 
 def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:

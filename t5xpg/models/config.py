@@ -54,6 +54,7 @@ class T5Config:
     merged_attention: a layer of the decoder has one attention, over its own positions and the source (T5Gemma 2).
     share_embeddings: False gives the decoder an embedding of its own, which is the tied output matrix.
     decoder_start_token_id: of the embedding that decoders begin with, where batches have 0.
+    prompt_tokens: so many embeddings, parameters of their own, stand before what the model reads (Lester et al. 2021).
 
     Raises UserError for a value that no model can have.
     """
@@ -93,6 +94,7 @@ class T5Config:
     merged_attention: bool = False
     share_embeddings: bool = True
     decoder_start_token_id: int = 0
+    prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
         # gin hands lists over; a frozen dataclass has to be hashable
@@ -151,6 +153,7 @@ class T5Config:
         check(is_count(self.sliding_window_pattern), "sliding_window_pattern", "a whole number of at least 1")
         is_start = is_count(self.decoder_start_token_id, 0) and self.decoder_start_token_id < self.vocab_size
         check(is_start, "decoder_start_token_id", "an id of the vocabulary")
+        check(is_count(self.prompt_tokens, 0), "prompt_tokens", "a whole number")
         if self.relative_attention_keys:
             for name in ("num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm"):
                 check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with relative keys")

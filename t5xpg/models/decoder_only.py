@@ -9,6 +9,7 @@ from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
 from t5xpg.models.prompted import PromptedModel
+from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import DecoderOnly
 
 __all__ = ["DecoderOnlyModel", "T5Config"]
@@ -20,6 +21,7 @@ class DecoderOnlyTransformer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS)
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.prompt = make_prompt(key, config)
         self.decoder = DecoderOnly(named_key(key, "decoder"), config)
 
 
@@ -44,14 +46,17 @@ class DecoderOnlyModel(Model):
         """
         modules = self.with_parameters(params)
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
+        P, segment_ids = self.config.prompt_tokens, batch.get("decoder_segment_ids")
+        prefix = batch.get("decoder_causal_attention")
+        assert segment_ids is None or not P, "each text of a packed row would need the prompt"
         return modules.decoder(
-            modules.token_embedder,
-            batch["decoder_input_tokens"],
-            batch["decoder_target_tokens"],
-            batch.get("decoder_segment_ids"),
-            batch.get("decoder_causal_attention"),
+            prompted_embed(modules),
+            prompted(batch["decoder_input_tokens"], P),
+            prompted(batch["decoder_target_tokens"], P),
+            segment_ids,
+            None if prefix is None else prompted(prefix, P),
             dropout.at("decoder"),
-        )
+        )[:, P:]
 
     def for_decoding(self, feature_converter: str) -> PromptedModel:
         """It continues what it is given, which sees all of itself where that was the prefix of a prefix LM."""
@@ -59,6 +64,6 @@ class DecoderOnlyModel(Model):
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"targets": T}, or {"inputs": S, "targets": T} of one row of S + T."""
-        T = sum(lengths.values())
+        T = sum(lengths.values()) + self.config.prompt_tokens
         of = LayerFlops(self.config)
         return 3.0 * (self.config.num_decoder_layers * of.self_attention_and_mlp(T) + of.output(T))

@@ -16,6 +16,7 @@ from t5xpg.models.geometry import of_layer, rotations
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
 from t5xpg.models.rotary import source_lengths, source_positions
+from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Decoder, Encoder
 
 __all__ = ["EncoderDecoderModel", "Params", "T5Config"]
@@ -27,6 +28,7 @@ class Transformer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         sizes = config.vocab_size, config.emb_dim
         self.token_embedder = Embed(named_key(key, "token_embedder"), *sizes)
+        self.prompt = make_prompt(key, config)
         self.decoder_token_embedder = (
             None if config.share_embeddings else Embed(named_key(key, "decoder_token_embedder"), *sizes)
         )
@@ -51,9 +53,10 @@ class EncoderDecoderModel(Model):
         """
         modules = self.with_parameters(params)
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
-        encoder_tokens = batch["encoder_input_tokens"]
+        encoder_tokens = prompted(batch["encoder_input_tokens"], self.config.prompt_tokens)
         encoder_segment_ids = batch.get("encoder_segment_ids")
-        encoded = modules.encoder(modules.token_embedder, encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
+        assert encoder_segment_ids is None or modules.prompt is None, "each text of a packed row would need the prompt"
+        encoded = modules.encoder(prompted_embed(modules), encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
         return modules.decoder(
             _decoder_embedder(modules),
             encoded,
@@ -71,18 +74,24 @@ class EncoderDecoderModel(Model):
 
     def encode(self, params: Params, encoder_input_tokens: jax.Array) -> jax.Array:
         """[B, S] int32 -> the encoder's output [B, S, D] in the compute dtype, without dropout."""
+        return self._encoded(params, prompted(encoder_input_tokens, self.config.prompt_tokens))[
+            :, self.config.prompt_tokens :
+        ]
+
+    def _encoded(self, params: Params, prompted_tokens: jax.Array) -> jax.Array:
         modules = self.with_parameters(params)
-        return modules.encoder(modules.token_embedder, encoder_input_tokens)
+        return modules.encoder(prompted_embed(modules), prompted_tokens)
 
     def source_attention(self, params: Params, batch: Batch) -> jax.Array:
         """What each position of the decoder looks at: [B, L, H, T, S] float32, which add up to 1 over S, with merged
-        attention to what is not on its own positions. batch: as of `logits`, not packed."""
-        modules = self.with_parameters(params)
-        tokens = batch["encoder_input_tokens"]
-        encoded, own = modules.encoder(modules.token_embedder, tokens), self._started(batch["decoder_input_tokens"])
+        attention to what is not on its own positions, and with a prompt to what is not on that. batch: as of `logits`,
+        not packed."""
+        modules, P = self.with_parameters(params), self.config.prompt_tokens
+        tokens = prompted(batch["encoder_input_tokens"], P)
+        encoded, own = self._encoded(params, tokens), self._started(batch["decoder_input_tokens"])
         return modules.decoder.source_weights(
             _decoder_embedder(modules), encoded, tokens, own, batch["decoder_target_tokens"]
-        )
+        )[..., P:]
 
     def init_cache(
         self,
@@ -96,9 +105,10 @@ class EncoderDecoderModel(Model):
         """Each layer's cross attention keys and values, computed once, and room for its own: see `Decodable`."""
         decoder: Decoder = self.with_parameters(params).decoder
         config, is_turned = self.config, self.config.rotary_cross_attention
+        encoder_input_tokens = prompted(encoder_input_tokens, config.prompt_tokens)
 
         def source(tokens: jax.Array) -> dict[str, incremental.LayerCache]:
-            encoded = self.encode(params, tokens)
+            encoded = self._encoded(params, tokens)
             turned = rotations(config, source_positions(tokens, None)) if is_turned else (None,)
             return {
                 name: incremental.source_keys_values(layer.source_attention, encoded, of_layer(config, turned, at))
@@ -132,7 +142,7 @@ class EncoderDecoderModel(Model):
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"inputs": S, "targets": T}."""
-        S, T = lengths["inputs"], lengths["targets"]
+        S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
         of, c = LayerFlops(self.config), self.config
         encoder = c.num_encoder_layers * of.self_attention_and_mlp(S)
         decoder = c.num_decoder_layers * (of.self_attention_and_mlp(T) + of.cross_attention(T, S))

@@ -8,6 +8,7 @@ from flax import nnx
 from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
+from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Encoder, output_matrix, to_logits
 
 __all__ = ["EncoderOnlyModel", "T5Config"]
@@ -19,6 +20,7 @@ class EncoderOnlyTransformer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         config.require_t5("An EncoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS)
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.prompt = make_prompt(key, config)
         self.encoder = Encoder(named_key(key, "encoder"), config)
         self.logits_dense = output_matrix(key, config)
 
@@ -39,12 +41,15 @@ class EncoderOnlyModel(Model):
         """
         modules = self.with_parameters(params)
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
-        embed, tokens = modules.token_embedder, batch["encoder_input_tokens"]
-        encoded = modules.encoder(embed, tokens, batch.get("encoder_segment_ids"), dropout.at("encoder"))
-        return to_logits(self.config, embed, modules.logits_dense, encoded)
+        P = self.config.prompt_tokens
+        embed, tokens = prompted_embed(modules), prompted(batch["encoder_input_tokens"], P)
+        segment_ids = batch.get("encoder_segment_ids")
+        assert segment_ids is None or not P, "each text of a packed row would need the prompt"
+        encoded = modules.encoder(embed, tokens, segment_ids, dropout.at("encoder"))
+        return to_logits(self.config, modules.token_embedder, modules.logits_dense, encoded[:, P:])
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"inputs": S, "targets": S}."""
         S = lengths["inputs"]
-        of = LayerFlops(self.config)
-        return 3.0 * (self.config.num_encoder_layers * of.self_attention_and_mlp(S) + of.output(S))
+        of, read = LayerFlops(self.config), S + self.config.prompt_tokens
+        return 3.0 * (self.config.num_encoder_layers * of.self_attention_and_mlp(read) + of.output(S))

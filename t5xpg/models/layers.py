@@ -74,7 +74,7 @@ PRODUCT = "product"  # what a remat policy knows the result of a product with a 
 Initializer = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]
 
 _dense_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-_embedding_init: Initializer = initializers.normal(1.0)
+embedding_init: Initializer = initializers.normal(1.0)
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=True),
@@ -187,7 +187,7 @@ class Embed(nnx.Module):
 
     def __init__(self, key: jax.Array, vocab_size: int, features: int) -> None:
         shape, axes = (vocab_size, features), ("vocab", "embed")
-        self.embedding = parameter(named_key(key, "embedding"), _embedding_init, shape, axes)
+        self.embedding = parameter(named_key(key, "embedding"), embedding_init, shape, axes)
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """[...] int32 -> [..., D] in dtype."""

@@ -18,6 +18,7 @@ from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.model import Model, Params
 from t5xpg.models.rotary import source_lengths
+from t5xpg.models.soft_prompt import PromptedEmbed, prompted, prompted_embed
 from t5xpg.models.stacks import DecoderOnly, normed
 
 
@@ -42,8 +43,8 @@ class PromptedModel:
     ) -> incremental.Cache:
         """The cache before the first position behind the prompts [B, S] int32, padded with 0 at their ends."""
         modules = self.model.with_parameters(params)
-        read = functools.partial(_read, modules.decoder, modules.token_embedder, self.sees_itself)
-        last = {"last": source_lengths(inputs)}
+        read = functools.partial(_read, modules.decoder, prompted_embed(modules), self.sees_itself)
+        last = {"last": source_lengths(inputs) + self.model.config.prompt_tokens}
         return incremental.init_cache(
             modules.decoder, read, inputs, last, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
@@ -67,11 +68,14 @@ def _with_start(inputs: jax.Array) -> jax.Array:
     return jnp.pad(inputs, ((0, 0), (1, 0)))
 
 
-def _read(decoder: DecoderOnly, embed: Embed, sees_itself: bool, inputs: jax.Array) -> dict[str, dict[str, jax.Array]]:
-    """The keys and values that each layer has of the prompts [b, S], with the 0 before them."""
-    tokens = _with_start(inputs)
+def _read(
+    decoder: DecoderOnly, embed: Embed | PromptedEmbed, sees_itself: bool, inputs: jax.Array
+) -> dict[str, dict[str, jax.Array]]:
+    """The keys and values that each layer has of the prompts [b, S], with the 0 and a soft prompt before them."""
+    soft = decoder.config.prompt_tokens
+    tokens = prompted(_with_start(inputs), soft)
     P = tokens.shape[1]
-    inside = (jnp.arange(P, dtype=jnp.int32) <= source_lengths(inputs)[:, None]).astype(jnp.int32)
+    inside = (jnp.arange(P, dtype=jnp.int32) <= source_lengths(inputs)[:, None] + soft).astype(jnp.int32)
     pairs = Pairs(
         P, inside, None, None, is_causal=True, positions=decoder.relpos_bias, prefix=inside if sees_itself else None
     )

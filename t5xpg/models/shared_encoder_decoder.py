@@ -10,6 +10,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.positions import RelativePositionBias
+from t5xpg.models.soft_prompt import make_prompt
 from t5xpg.models.stacks import Decoder
 
 __all__ = ["SharedEncoderDecoderModel", "T5Config"]
@@ -26,6 +27,7 @@ class SharedTransformer(nnx.Module):
             )
         config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - {"share_embeddings"})
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.prompt = make_prompt(key, config)
         self.decoder_token_embedder = None
         self.decoder = Decoder(named_key(key, "decoder"), config)
 

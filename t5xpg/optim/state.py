@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from t5xpg.models.adapters import Adapter, trained_axes, trained_params
 from t5xpg.models.model import Model, Params
 from t5xpg.optim.optimizers import Optimizer
 
@@ -17,34 +18,60 @@ class TrainState:
 
     The leaves are arrays, or what describes arrays: shapes, shardings, axes. average: an exponential moving average of
     the parameters (`step.make_train_step`), with which the model is measured, used and exported; None where there is
-    none.
+    none. With an adapter params are what it trains, and frozen are the model's own, which no update changes and no
+    checkpoint holds; None without.
     """
 
     step: Any  # int32 scalar: how many updates have been made
     params: Params  # float32
     opt_state: Any  # what the optimiser's transformation keeps
     average: Params | None = None  # float32
+    frozen: Params | None = None  # float32
 
     @property
     def measured(self) -> Params:
-        """The parameters that the model is used with: their average, where there is one."""
+        """The parameters that are used and kept: their average, where there is one."""
         return self.params if self.average is None else self.average
 
 
-def create(model: Model, optimizer: Optimizer, key: jax.Array, *, averaged: bool = False) -> TrainState:
+def create(
+    model: Model, optimizer: Optimizer, key: jax.Array, *, averaged: bool = False, adapter: Adapter | None = None
+) -> TrainState:
     """The state before the first update, with new parameters from `key`. Can be jitted."""
-    return of_parameters(model, optimizer, model.init(key), averaged=averaged)
+    if adapter is None:
+        return of_parameters(model, optimizer, model.init(key), averaged=averaged)
+    base = adapter.base_model(model).init(key)
+    params = adapter.init(key, model, base)
+    return of_parameters(model, optimizer, params, averaged=averaged, adapter=adapter, frozen=base)
 
 
-def of_parameters(model: Model, optimizer: Optimizer, params: Params, *, averaged: bool = False) -> TrainState:
-    """The state before the first update of `params`, which are their own average where `averaged`. Can be jitted."""
-    transformation = optimizer.transformation(model.logical_axes())
+def of_parameters(
+    model: Model,
+    optimizer: Optimizer,
+    params: Params,
+    *,
+    averaged: bool = False,
+    adapter: Adapter | None = None,
+    frozen: Params | None = None,
+) -> TrainState:
+    """The state before the first update of `params`, which are their own average where `averaged`. Can be jitted.
+
+    adapter: of which params are what is trained, and frozen the rest.
+    """
+    transformation = optimizer.transformation(trained_axes(model, adapter))
     average = jax.tree.map(jnp.copy, params) if averaged else None
-    return TrainState(jnp.zeros((), jnp.int32), params, transformation.init(params), average)
+    return TrainState(jnp.zeros((), jnp.int32), params, transformation.init(params), average, frozen)
 
 
-def abstract(model: Model, optimizer: Optimizer, *, averaged: bool = False) -> TrainState:
+def abstract(
+    model: Model, optimizer: Optimizer, *, averaged: bool = False, adapter: Adapter | None = None
+) -> TrainState:
     """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
+    frozen = None if adapter is None else adapter.base_model(model).abstract_params()
     return jax.eval_shape(
-        lambda params: of_parameters(model, optimizer, params, averaged=averaged), model.abstract_params()
+        lambda params, frozen: of_parameters(
+            model, optimizer, params, averaged=averaged, adapter=adapter, frozen=frozen
+        ),
+        trained_params(model, adapter),
+        frozen,
     )

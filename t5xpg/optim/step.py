@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from t5xpg.base.errors import UserError
+from t5xpg.models.adapters import Adapter, trained_axes
 from t5xpg.models.losses import LossConfig, loss_and_metrics, loss_weights_and_normalizer
 from t5xpg.models.model import Model, Params
 from t5xpg.models.rng import stream_key
@@ -32,6 +33,7 @@ def make_train_step(
     num_microbatches: int = 1,
     skip_nonfinite: bool = False,
     ema_decay: float | None = None,
+    adapter: Adapter | None = None,
     seed: int,
     token_bytes: np.ndarray,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
@@ -43,9 +45,10 @@ def make_train_step(
     "learning_rate". num_microbatches: parts that a batch is worked off in, one after the other, to save memory; the
     update is the same but for rounding, and for dropout, whose masks are drawn part by part. skip_nonfinite: where loss
     or gradient is not finite, the step counts, and parameters and optimiser stay as they were. ema_decay: of the
-    state's average of the parameters, see `moved_average`; None of a state without one.
+    state's average of the parameters, see `moved_average`; None of a state without one. adapter: what makes the model's
+    parameters of those that are trained; None where they are its own.
     """
-    transformation = optimizer.transformation(model.logical_axes())
+    transformation = optimizer.transformation(trained_axes(model, adapter))
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         dropout_key = stream_key(seed, "dropout", state.step) if model.config.dropout_rate > 0 else None
@@ -54,7 +57,11 @@ def make_train_step(
             key = None if dropout_key is None else jax.random.fold_in(dropout_key, part)
 
             def loss_of(params: Params) -> tuple[jax.Array, Metrics]:
-                logits = model.logits(params, rows, dropout_key=key)
+                whole = params
+                if adapter is not None:
+                    assert state.frozen is not None
+                    whole = adapter.applied(state.frozen, params)
+                logits = model.logits(whole, rows, dropout_key=key)
                 return loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
 
             (_, sums), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
@@ -76,7 +83,7 @@ def make_train_step(
                 (params, opt_state, average),
                 (state.params, state.opt_state, state.average),
             )
-        return TrainState(state.step + 1, params, opt_state, average), metrics
+        return TrainState(state.step + 1, params, opt_state, average, state.frozen), metrics
 
     return update
 

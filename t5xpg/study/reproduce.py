@@ -14,6 +14,7 @@ from t5xpg.base.files import json_object_if_any, remove, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
+from t5xpg.evaluate.trained_model import INITIAL
 from t5xpg.experiment import assembly, config, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import run_identity
@@ -124,7 +125,7 @@ def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
     if experiment.initial is not None and not any(directory.checkpoints.glob("[0-9]*")):
         origin = initial_state.begin(assembly.assemble(experiment)).origin
         assert origin is not None
-        found[initial_state.NAME] = initial_state.identity(origin)
+        found[INITIAL] = initial_state.identity(origin)
     return found
 
 

@@ -11,7 +11,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import vocabulary_differences
+from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, Origin, vocabulary_differences
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
@@ -25,11 +25,7 @@ from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 from t5xpg.run.directory import differing
 
-NAME = "initial"  # in a run's identity, and in the meta of its checkpoints
 _SHOWN = {"params": 50, "optimizer": 5}  # arrays that do not fit
-
-
-Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step", "sha256": of the arrays}
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ def _load(built: Assembly) -> InitialState:
         place = SavedStep(place.run, step)
         require_fit(place, experiment, built.abstract_state)
         if initial.reset_optimizer:
-            wanted = built.abstract_state.params
+            wanted = _initial_params(built.abstract_state)
             params, meta = checkpointer.restore_params(step, _stored(wanted, initial))
             digest = items.sha256_of_arrays({"params": params})
             if initial.adapt_decoder:
@@ -90,7 +86,7 @@ def origin_of(built: Assembly, recorded: Origin) -> Origin:
         named = _load(built).origin
         assert named is not None
     except UserError as error:
-        raise UserError(f"{error}\n{as_before(recorded)}") from error
+        raise UserError(f"{error}\n{as_before(recorded, built.experiment)}") from error
     return recorded if identity(named) == identity(recorded) else named
 
 
@@ -105,7 +101,7 @@ def origin_of_run(
     if built.experiment.initial is None:
         return None
     if step:
-        return origin_of(built, checkpointer.meta(step)[NAME])
+        return origin_of(built, checkpointer.meta(step)[INITIAL])
     first = begun()
     assert first.origin is not None
     assert first.vocabulary is not None
@@ -116,12 +112,15 @@ def origin_of_run(
     return first.origin
 
 
-def as_before(recorded: Origin) -> str:
+def as_before(recorded: Origin, experiment: Experiment) -> str:
     """What is said where a run that goes on is to be started from what is not there."""
-    return (
-        f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, which need not be "
-        "there any more."
-    )
+    there = "which need not be there any more" if experiment.adapter is None else "wherever that lies now"
+    return f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, {there}."
+
+
+def _initial_params(abstract: TrainState) -> Params:
+    """What is taken of the initial checkpoint's parameters: with an adapter, what is frozen."""
+    return abstract.params if abstract.frozen is None else abstract.frozen
 
 
 def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
@@ -156,7 +155,7 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
         if lacking:
             raise ValueError(f"its meta has no {' and no '.join(lacking)}")
-        wanted = {"params": _stored(abstract.params, experiment.initial)}
+        wanted = {"params": _stored(_initial_params(abstract), experiment.initial)}
         if not experiment.initial.reset_optimizer:
             wanted["optimizer"] = items.optimizer_tree(abstract)
         trees = {item: items.arrays_of(folder, item) for item in wanted}
@@ -166,6 +165,11 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         why = f"its meta has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         why = why.strip().splitlines()[0][:200].rstrip(".")
         raise UserError(f"The checkpoint {shown(folder)} cannot be read: {why}.") from error
+    if ADAPTER in meta:
+        raise UserError(
+            f"The checkpoint {shown(folder)} holds {meta[ADAPTER]} parameters alone. `make export` of its run writes "
+            "the whole model, and `make import` of that makes a run to start from."
+        )
     others = _other_settings(meta, experiment)
     misfits = {item: _misfits(found[item], expected[item]) for item in found}
     if not others and not any(misfits.values()):
@@ -192,7 +196,7 @@ def _stored(params: Params, initial: InitialCheckpoint) -> Params:
 def _other_settings(meta: Mapping[str, Any], experiment: Experiment) -> list[str]:
     """The settings of the model that change what parameters mean, whether they fit or not."""
     recorded = meta["settings"]
-    now = settings(experiment.model)
+    now = settings(experiment.base_model)
     known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
     if experiment.initial is not None and experiment.initial.adapt_decoder:
         of_both = {f"config.{name}" for name in (*OF_TWO_STACKS, "num_encoder_layers", "encoder_window")}

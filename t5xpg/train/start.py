@@ -15,6 +15,7 @@ from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import Group
+from t5xpg.evaluate.trained_model import INITIAL, Origin
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
@@ -117,14 +118,14 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
     return {"total_steps": experiment.total_steps, "num_params": experiment.model.num_params}
 
 
-def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origin: initial_state.Origin | None) -> None:
+def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origin: Origin | None) -> None:
     """Write run.json and the configuration. Raises UserError where the run was started with another identity."""
     if not start.directory.written:
         return
     loaded, experiment = start.loaded, start.loaded.experiment
     identity = start.identity | {"vocabulary": vocabulary_identity(vocabulary)}
     if origin is not None:
-        identity[initial_state.NAME] = initial_state.identity(origin)
+        identity[INITIAL] = initial_state.identity(origin)
     start.directory.start(
         loaded.name,
         identity,

@@ -1,6 +1,7 @@
 """A training run, from top to bottom: check, prepare, open, loop, finish."""
 
 import contextlib
+import dataclasses
 import functools
 import threading
 import time
@@ -26,12 +27,14 @@ from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.group import Stop
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
+from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, base_parameters
 from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.models.model import Params
+from t5xpg.optim.state import TrainState
 from t5xpg.run.batch_trail import BatchTrail, Shares
 from t5xpg.run.best import Best
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
@@ -51,7 +54,8 @@ class Run:
     """What one process trains with: made once, when the run is opened. All that changes is in a `RunState`.
 
     stream: the batches, of which this process reads its rows. position: in the data of all processes. place: puts a
-    batch on the devices. train_step: (state, batch on devices) -> (state, metrics). meta: what checkpoints say of the
+    batch on the devices. train_step: (state, batch on devices) -> (state, metrics). weights: what is measured
+    of a state. meta: what checkpoints say of the
     run. first_update: set behind the first update; what measuring needs is made then, so that a user need not wait.
     """
 
@@ -60,6 +64,7 @@ class Run:
     position: Callable[[], Position]
     place: Callable[[Mapping[str, Any]], dict[str, jax.Array]]
     train_step: Update
+    weights: Callable[[TrainState], Params]
     measurements: Measurements
     checkpointer: Checkpointer
     records: RunRecords
@@ -208,6 +213,9 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         train_step, state = compiled.result(), begun.result()
         if step:
             at = RunState.restore(start.checkpointer, step, built.abstract_state, best)
+            if experiment.adapter is not None:
+                frozen = base_parameters(built, start.checkpointer.meta(step)[INITIAL])
+                at.train = dataclasses.replace(at.train, frozen=frozen)
             stream.restore(at.position or {})
         else:
             at = RunState(0, state.state, best)
@@ -224,6 +232,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             position=stream.state if group.count == 1 else SharedPositions(stream, start.directory.hosts, group).state,
             place=functools.partial(held.place, sharding=built.batch_sharding),
             train_step=update,
+            weights=lambda state: built.weights(state.measured, state.frozen),
             measurements=measurements(
                 built,
                 start.service,
@@ -239,7 +248,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
                 "experiment": loaded.name,
                 "vocabulary": vocabulary.to_json(),
                 "settings": settings(experiment.model),
-                **({} if origin is None else {initial_state.NAME: origin}),
+                **({} if origin is None else {INITIAL: origin}),
+                **({} if experiment.adapter is None else {ADAPTER: type(experiment.adapter).__name__}),
             },
             first_update=first_update,
         )
@@ -323,12 +333,12 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
 
     with progress:
         if at.step == 0 and run.first_update.is_set():
-            evaluate(run, at, 0, at.train.measured)
+            evaluate(run, at, 0, run.weights(at.train))
         while at.step < end:
             phases.begin("step", at.step + 1)
             batch = next(run.stream)
             run.records.trail.add(batch)
-            late = None if run.first_update.is_set() else jax.tree.map(jnp.copy, at.train.params)
+            late = None if run.first_update.is_set() else jax.tree.map(jnp.copy, run.weights(at.train))
             train, metrics = run.train_step(at.train, run.place(batch))
             read()
             at.advance(train)
@@ -346,13 +356,13 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
             if evaluating or predicting or saving or stopping or step == end:
                 read()
                 if evaluating:
-                    evaluate(run, at, step, at.train.measured)
+                    evaluate(run, at, step, run.weights(at.train))
                 if predicting:
                     predict(run, at)
                 if at.best.ends(step) and not last:
                     last = True
                     if not evaluating:
-                        evaluate(run, at, step, at.train.measured)
+                        evaluate(run, at, step, run.weights(at.train))
                     if period is not None and not predicting:
                         predict(run, at)
                     if at.window.steps:
@@ -417,7 +427,7 @@ def predict(run: Run, at: RunState) -> None:
     """Measure what the state predicts, with the metrics of its tasks."""
     began = time.perf_counter()
     with run.progress.paused(), phases.phase("evaluate", at.step):
-        measured = run.measurements.metrics(at.train.measured, at.step)
+        measured = run.measurements.metrics(run.weights(at.train), at.step)
     seconds = time.perf_counter() - began
     values = at.measure(at.step, run.records.task_metrics(at.step, measured, seconds))
     selection = run.experiment.selection

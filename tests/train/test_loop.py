@@ -106,6 +106,7 @@ class Noted:
 
         stands_for: dict[str, Any] = {
             "experiment": experiment,
+            "weights": lambda state: state.measured,
             "measurements": SimpleNamespace(loss=self.loss, loss_by_task=lambda _: {}, metrics=self.metrics),
             "checkpointer": self,
             "records": MagicMock(

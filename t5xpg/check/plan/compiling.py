@@ -81,7 +81,7 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
         "microbatches": loaded.num_microbatches,
         "model_flops": loaded.train_dataset.batch_size * loaded.model.flops_per_example(loaded.lengths),
         "memory": {
-            "parameters": on_one_device(built.abstract_state.params),
+            "parameters": on_one_device((built.abstract_state.params, built.abstract_state.frozen)),
             "optimizer": on_one_device(built.abstract_state.opt_state),
             "gradients": needed.gradients,
             "activations": needed.activations,

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
 from t5xpg.experiment.assembly import abstract_batch
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.adapters import trained_params
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LAYERS
 from t5xpg.models.losses import loss_and_metrics
@@ -75,8 +76,9 @@ def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, m
 
 def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
     """Bytes of weights gathered where they are used, and of their gradients: all tables, and the largest other one."""
-    axes = jax.tree.leaves(experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
-    leaves = zip(jax.tree.leaves(state.params), jax.tree.leaves(shardings.params), axes, strict=True)
+    axes = jax.tree.leaves(experiment.base_model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
+    whole, lies = (one.params if one.frozen is None else one.frozen for one in (state, shardings))
+    leaves = zip(jax.tree.leaves(whole), jax.tree.leaves(lies), axes, strict=True)
     tables = largest = 0
     for leaf, sharding, names in leaves:
         if (count := batch_parts_of(sharding)) == 1:
@@ -108,23 +110,26 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: in
         mlp_dim=math.ceil(config.mlp_dim / model_devices),
     )
     model = dataclasses.replace(experiment.model, config=part)
-    params = model.abstract_params()
+    adapter = experiment.adapter
+    frozen = None if adapter is None else adapter.base_model(model).abstract_params()
+    params = trained_params(model, adapter)
     token_bytes = jax.ShapeDtypeStruct((model.config.vocab_size,), np.int32)
 
-    def kept(params: Any, batch: Any, token_bytes: Any, key: Any) -> Any:
+    def kept(params: Any, frozen: Any, batch: Any, token_bytes: Any, key: Any) -> Any:
         dropout_key = key if config.dropout_rate > 0 else None
 
         def loss(params: Any) -> Any:
-            logits = model.logits(params, batch, dropout_key=dropout_key)
+            whole = params if adapter is None else adapter.applied(frozen, params)
+            logits = model.logits(whole, batch, dropout_key=dropout_key)
             return loss_and_metrics(logits, batch, experiment.loss, token_bytes)
 
         return jax.vjp(loss, params, has_aux=True)[1]  # a pytree of what it needs
 
     batch = abstract_batch(experiment.train_dataset, rows)
-    found = jax.eval_shape(kept, params, batch, token_bytes, jax.random.key(0))
+    found = jax.eval_shape(kept, params, frozen, batch, token_bytes, jax.random.key(0))
     leaves = jax.tree.leaves(found)
     # Parameters are kept too, but they are the state's own.
-    own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params))
+    own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
     shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
     not_kept = sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
     return _size(leaves) - not_kept + _chunk(model.config, experiment.train_dataset.task_feature_lengths, rows)

@@ -1,0 +1,62 @@
+"""Soft prompts: embeddings that are parameters and stand before those of the tokens (Lester et al. 2021).
+
+Behind a prompt a model reads rows that are longer by it; positions and masks follow from the rows as they always do.
+Shapes: B batch, P prompt, S length, D emb, V vocab.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from t5xpg.models import activations
+from t5xpg.models.config import T5Config
+from t5xpg.models.layers import Embed, embedding_init, named_key, parameter
+
+
+class Prompt(nnx.Module):
+    """Embeddings [P, D] that stand before those of the tokens of every row: a soft prompt."""
+
+    def __init__(self, key: jax.Array, length: int, features: int) -> None:
+        shape, axes = (length, features), ("length", "embed")
+        self.embedding = parameter(named_key(key, "embedding"), embedding_init, shape, axes)
+
+
+@dataclass(frozen=True)
+class PromptedEmbed:
+    """An `Embed` whose rows of ids begin with the `prompt_tokens` of a prompt, which any id but 0 stands for."""
+
+    embed: Embed
+    prompt: Prompt
+
+    def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """[B, P + S] int32 -> [B, P + S, D] in dtype."""
+        prompt = self.prompt.embedding[...].astype(dtype)
+        P, D = prompt.shape
+        rows = jnp.broadcast_to(prompt, (ids.shape[0], P, D))
+        return jnp.concatenate([activations.rows(rows, "embed"), self.embed(ids[:, P:], dtype)], axis=1)
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        """As `Embed.attend`."""
+        return self.embed.attend(x)
+
+
+def make_prompt(key: jax.Array, config: T5Config) -> Prompt | None:
+    """The prompt of a model; None of one without. key: of the model."""
+    length = config.prompt_tokens
+    return Prompt(named_key(key, "prompt"), length, config.emb_dim) if length else None
+
+
+def prompted(tokens: jax.Array, length: int) -> jax.Array:
+    """[B, S] int32 -> [B, P + S]: behind a prompt, whose positions are none of padding."""
+    return jnp.pad(tokens, ((0, 0), (length, 0)), constant_values=1) if length else tokens
+
+
+def prompted_embed(modules: Any) -> Embed | PromptedEmbed:
+    """What a model embeds its `prompted` tokens with."""
+    embed, prompt = modules.token_embedder, modules.prompt
+    return embed if prompt is None else PromptedEmbed(embed, prompt)
