@@ -277,7 +277,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     "Files of other programs": (
         _command(
             "export", "write a run's checkpoint for transformers, and compare, T5X, CTranslate2 or ONNX", *_EXPERIMENT,
-            Option("FORMAT", "--format", "NAME", "hf (for transformers), t5x, ctranslate2 or onnx", default="hf"),
+            Option("FORMAT", "--format", "NAME", "hf (for transformers), t5x, ctranslate2, onnx, peft", default="hf"),
             Option("QUANTIZATION", "--quantization", "NAME",
                    "of ctranslate2 and onnx: float32 (default) or int8; of ctranslate2 also float16 or bfloat16"),
             _output("FOLDER", "where it goes (default: huggingface, or the format's name, in the run directory)"),

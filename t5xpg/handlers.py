@@ -19,7 +19,7 @@ from t5xpg.base.requested_hosts import requested_hosts
 if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
-EXPORT_FORMATS = ("hf", "t5x", "ctranslate2", "onnx")
+EXPORT_FORMATS = ("hf", "t5x", "ctranslate2", "onnx", "peft")
 
 
 def handle(options: Namespace) -> int:
@@ -266,7 +266,7 @@ def _runs(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> None:
-    from t5xpg.exchange import exporting, to_ctranslate2, to_engine, to_onnx, to_t5x
+    from t5xpg.exchange import exporting, to_ctranslate2, to_engine, to_onnx, to_peft, to_t5x
 
     engines = {engine.name: engine for engine in (to_ctranslate2.ENGINE, to_onnx.ENGINE)}
     loaded, run = arguments.load_with_run(options)
@@ -281,6 +281,8 @@ def _export(options: Namespace) -> None:
         to_engine.export(engines[options.format], loaded, run, output, options.quantization)
     elif options.format == "t5x":
         to_t5x.export(loaded, run, output)
+    elif options.format == "peft":
+        to_peft.export(loaded, run, output)
     else:
         folder, _ = exporting.export(loaded, run, output)
         if options.push:

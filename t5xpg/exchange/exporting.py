@@ -39,7 +39,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = directory.path / FOLDER if output is None else output
-    _check_target(target)
+    check_target(target)
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
     assembly.check_vocabulary(vocabulary, experiment)
@@ -107,7 +107,7 @@ def push(folder: Path, name: str) -> None:
     print(f"pushed: {commit.repo_url}, commit {commit.oid}", flush=True)
 
 
-def _check_target(target: Path) -> None:
+def check_target(target: Path) -> None:
     """Raise UserError for a folder that holds something else than an export: it would be gone."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return

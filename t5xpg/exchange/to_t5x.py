@@ -46,7 +46,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
     assembly.check_vocabulary(vocabulary, experiment)
     trees, updates, kept = None, step, "zeros for T5X's Adafactor"
-    if network != SCALABLE:
+    if network != SCALABLE and experiment.adapter is None:
         trees, updates = _accumulators(directory, experiment, built, step)
         kept = kept if trees is None else "its Adafactor"
     with directory_atomically(target) as folder:

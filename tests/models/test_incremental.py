@@ -72,6 +72,10 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
         ("float32", 2e-5, ENC_DEC, N, True, T5GEMMA2),
         ("float32", 2e-5, LM, N, True, GEMMA),
         ("float32", 2e-5, PREFIX_LM, None, False, {**GEMMA, "decoder_window": 20}),
+        ("float32", 2e-5, ENC_DEC, None, False, {"prompt_tokens": 3}),
+        ("float32", 2e-5, ENC_DEC, N, True, {**REDLLM, "prompt_tokens": 3}),
+        ("float32", 2e-5, LM, N, True, {"prompt_tokens": 3}),
+        ("float32", 2e-5, PREFIX_LM, None, False, {"prompt_tokens": 3}),
     ],
 )
 def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered, more) -> None:

@@ -160,6 +160,18 @@ def from_tensors(
     return unflatten_dict(params, sep="/")
 
 
+def module_names(config: T5Config) -> dict[str, str]:
+    """{"encoder/layers_0/attention/query/kernel": "encoder.block.0.layer.0.SelfAttention.q"}: the linear modules of
+    transformers whose matrices are ours, transposed."""
+    feed_forward_proj(config)
+    names = _names(config, 1.0 / head_factor_to_transformers(config))
+    return {
+        tensor.ours: tensor.theirs.removesuffix(".weight")
+        for tensor in names
+        if tensor.ours.endswith("/kernel") and tensor.factor == 1.0
+    }
+
+
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
     """The inverse: float32 arrays by name. Tied models have no lm_head.weight, as transformers saves them."""
     feed_forward_proj(config)

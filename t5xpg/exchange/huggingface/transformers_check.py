@@ -65,9 +65,17 @@ def python_with_torch() -> Path | None:
 
 
 def check_in_transformers(
-    folder: Path, exported: Exported, model: Model, converter: str, params: Any, vocabulary: Vocabulary
+    folder: Path,
+    exported: Exported,
+    model: Model,
+    converter: str,
+    params: Any,
+    vocabulary: Vocabulary,
+    adapter: Path | None = None,
 ) -> Checked | None:
     """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
+
+    adapter: a folder that peft loads over the other one.
 
     Raises UserError where anything differs, or where transformers cannot load the folder.
     """
@@ -85,6 +93,7 @@ def check_in_transformers(
         "max_new_tokens": _ANSWER,
         "texts": texts,
         "tokenizer_type": tokenizer_type(exported.config["model_type"], vocabulary),
+        "adapter": None if adapter is None else str(adapter),
     }
     given = {"inputs": inputs.astype(np.int64)}
     if generated is not None:

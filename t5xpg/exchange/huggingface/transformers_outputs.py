@@ -4,7 +4,8 @@
 
 INPUTS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
 decoder, and as metadata `settings`: JSON of `auto_class`, `prompted` (whether the decoder continues the inputs),
-`start_id` (which decoders begin with), `max_new_tokens`, `texts`, `tokenizer_type`.
+`start_id` (which decoders begin with), `max_new_tokens`, `texts`, `tokenizer_type`, `adapter` (None, or a folder that
+peft loads over FOLDER).
 OUTPUTS gets `logits`, where the model has a decoder `generated` [B, max_new_tokens], and as metadata `found` (JSON: ids
 of the texts by AutoTokenizer, names of the classes that were loaded, versions). Imports nothing of t5xpg, which that
 environment lacks.
@@ -32,6 +33,10 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
         tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         settings = json.loads(file.metadata()["settings"])
     model = getattr(transformers, settings["auto_class"]).from_pretrained(folder, attn_implementation="eager")
+    if settings["adapter"]:
+        import peft
+
+        model = peft.PeftModel.from_pretrained(model, settings["adapter"])
     model = model.float().eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, tokenizer_type=settings["tokenizer_type"])
     found: dict[str, Any] = {}

@@ -1,0 +1,138 @@
+"""What a run has trained by LoRA as a folder that the `peft` library loads over a transformers model."""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+from safetensors.numpy import save_file
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import directory_atomically, write_json, write_text
+from t5xpg.base.paths import shown
+from t5xpg.data.vocab.files import vocabulary_of_record
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.trained_model import INITIAL, base_parameters, check_same_model
+from t5xpg.exchange import exporting
+from t5xpg.exchange.formats.weights import SAFETENSORS
+from t5xpg.exchange.huggingface.architectures import in_transformers, known_kind
+from t5xpg.exchange.huggingface.model_card import MARK
+from t5xpg.exchange.huggingface.params import module_names
+from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
+from t5xpg.exchange.huggingface.transformers_check import (
+    NOT_CHECKED,
+    Checked,
+    check_in_transformers,
+    python_with_torch,
+)
+from t5xpg.experiment import assembly
+from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.adapters import A, B, Lora
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.model import Params
+from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.checkpoint.initial_checkpoint import find
+from t5xpg.run.directory import RunDirectory
+
+FOLDER = "peft"  # in the run directory, and FORMAT=
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+_CARD = f"""{MARK}
+# {{name}}
+
+LoRA of rank {{rank}} for {{base}}, after {{step:,}} updates.
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForSeq2SeqLM
+
+model = AutoModelForSeq2SeqLM.from_pretrained("{{base}}")
+model = PeftModel.from_pretrained(model, "path/to/this/folder")
+```
+"""
+
+
+def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
+    """Write the last checkpoint of the run at `path`, without what it was started from; compare what peft computes.
+
+    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns it, and
+    what was compared, None where transformers is not installed. Raises UserError for a run without LoRA, and where peft
+    has nothing that computes the same.
+    """
+    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
+    adapter, initial = experiment.adapter, experiment.initial
+    if not isinstance(adapter, Lora) or initial is None:
+        raise UserError(f"FORMAT={FOLDER} is for runs with LoRA: {loaded.name} has none (gin/adapters/lora.gin).")
+    directory = RunDirectory(path)
+    check_same_model(directory, experiment)
+    target = directory.path / FOLDER if output is None else output
+    exporting.check_target(target)
+    built = assembly.assemble(experiment)
+    with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
+        step = checkpointer.latest()
+        trained, meta = checkpointer.restore_params(step, built.abstract_state.params)
+    base = base_parameters(built, meta[INITIAL])
+    vocabulary = vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model)
+    started = RunDirectory(find(initial).run)
+    imported = started.imported() if started.exists() else None
+    named = imported["source"] if imported else shown(started.path / exporting.FOLDER)
+    with directory_atomically(target.absolute()) as folder:
+        config, tensors = in_peft(experiment, adapter, trained, named)
+        write_json(folder / CONFIG, config)
+        save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
+        (folder / TENSORS).chmod((folder / CONFIG).stat().st_mode)  # it is made for its owner alone
+        write_text(folder / exporting.CARD, _CARD.format(name=loaded.name, rank=adapter.rank, base=named, step=step))
+        checked = _check(folder, experiment, base, built.weights(trained, base), vocabulary)
+    print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")
+    print(f"compared: {checked}" if checked else NOT_CHECKED, flush=True)
+    return target, checked
+
+
+def in_peft(
+    experiment: Experiment, adapter: Lora, trained: Params, base: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """adapter_config.json, and the tensors of adapter_model.safetensors: A [r, I] and B [O, r] of each module.
+
+    base: what transformers loads first. Raises UserError where transformers' model or peft has no such matrix.
+    """
+    model = experiment.model
+    known_kind(model, (EncoderDecoderModel,), "There is no base model in transformers")
+    modules, flat, tensors = module_names(model.config), flatten_dict(trained), {}
+    names = sorted({path[:-1] for path in flat})
+    if strangers := ["/".join(name) for name in names if "/".join(name) not in modules]:
+        raise UserError(
+            f"peft has no LoRA that is equal to the one of {strangers[0]}: FORMAT=hf writes the whole model."
+        )
+    for name in names:
+        for part, theirs in ((A, "lora_A"), (B, "lora_B")):
+            module = f"base_model.model.{modules['/'.join(name)]}.{theirs}.weight"
+            tensors[module] = np.ascontiguousarray(np.asarray(flat[*name, part], np.float32).T)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "SEQ_2_SEQ_LM",
+        "base_model_name_or_path": base,
+        "target_modules": [modules["/".join(name)] for name in names],
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    return config, tensors
+
+
+def _check(folder: Path, experiment: Experiment, base: Params, whole: Params, vocabulary: Vocabulary) -> Checked | None:
+    """Compare what peft makes of the folder over the base with the merged model; None where it is not installed."""
+    if python_with_torch() is None:
+        return None
+    model, converter = experiment.model, experiment.eval_dataset.converter
+    exported = in_transformers(model, base, vocabulary, prefix_sees_itself=False)
+    with tempfile.TemporaryDirectory() as scratch:
+        below = Path(scratch)
+        write_json(below / "config.json", exported.config)
+        save_file(exported.tensors, below / SAFETENSORS, metadata={"format": "pt"})
+        write_tokenizer(below, vocabulary, longest=experiment.lengths["inputs"])
+        return check_in_transformers(below, exported, model, converter, whole, vocabulary, adapter=folder)

@@ -1,0 +1,145 @@
+"""LoRA as files of peft: names, shapes, numbers, what has none there, and what such a run is read with."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from t5xpg.base.errors import UserError
+from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, parameters_and_vocabulary
+from t5xpg.exchange import exporting, to_peft
+from t5xpg.exchange.huggingface.transformers_check import PYTHON_VARIABLE
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.experiment import assembly, config
+from t5xpg.experiment.config import LoadedConfig, settings
+from t5xpg.experiment.identity import deciding_settings
+from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from t5xpg.run.directory import RunDirectory
+from t5xpg.train import initial_state
+from tests.small_models import FAMILIES
+
+EXPERIMENT = """
+include '{model}'
+include 'gin/optimizers/adamw.gin'
+include 'gin/partitioning/one_device.gin'
+include 'gin/runs/finetune.gin'
+include 'gin/adapters/lora.gin'
+INITIAL_CHECKPOINT = '{name}'
+MIXTURE_OR_TASK_NAME = 'some_task'
+TASK_FEATURE_LENGTHS = {{'inputs': 64, 'targets': 32}}
+TRAIN_STEPS = 3
+RANDOM_SEED = 7
+LORA_RANK = 4
+"""
+
+
+def lora_run(runs: Path, name: str, *overrides: str) -> tuple[LoadedConfig, Path]:
+    """A run with LoRA beside an import of a family's golden, as after an update that changed all it trains."""
+    if not (runs / name).exists():
+        import_checkpoint(str(FAMILIES / name), runs, name=name)
+    gin = runs.parent / f"{name}_lora.gin"
+    gin.write_text(EXPERIMENT.format(model=runs / name / "model.gin", name=name))
+    loaded = config.load(str(gin), overrides)
+    built = assembly.assemble(loaded.experiment)
+    start = initial_state.begin(built)
+    draw = np.random.default_rng(5)
+    drawn = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape) / 2, jnp.float32), start.state.params)
+    directory = RunDirectory(runs / f"{name}_lora")
+    directory.start(loaded.name, {"settings": deciding_settings(loaded.experiment)}, step=0, command="")
+    model = settings(loaded.experiment.model)
+    meta = {"experiment": loaded.name, "vocabulary": start.vocabulary, "settings": model, INITIAL: start.origin}
+    state = dataclasses.replace(start.state, step=jnp.int32(1), params=drawn)
+    with Checkpointer(directory.checkpoints, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, state, {}, {**meta, ADAPTER: "Lora"})
+    return loaded, directory.path
+
+
+@pytest.fixture
+def run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv(PYTHON_VARIABLE, "0")
+    return lora_run(runs, "byt5")
+
+
+def test_peft_finds_each_module_with_its_matrices(run: Any, runs: Path) -> None:
+    loaded, path = run
+    folder, _ = to_peft.export(loaded, path)
+    found = json.loads((folder / "adapter_config.json").read_text())
+    of_layers = [
+        f"{stack}.block.{layer}.layer.{number}.{attention}.{matrix}"
+        for stack, attentions in (("decoder", ("SelfAttention", "EncDecAttention")), ("encoder", ("SelfAttention",)))
+        for number, attention in enumerate(attentions)
+        for layer in range(loaded.experiment.model.config.num_encoder_layers if stack == "encoder" else 1)
+        for matrix in "qv"
+    ]
+    assert set(of_layers) == set(found.pop("target_modules"))
+    assert found == {
+        "peft_type": "LORA", "task_type": "SEQ_2_SEQ_LM", "base_model_name_or_path": str(FAMILIES / "byt5"),
+        "r": 4, "lora_alpha": 16.0, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
+        "inference_mode": True,
+    }  # fmt: skip
+    tensors = load_file(folder / "adapter_model.safetensors")
+    assert set(tensors) == {
+        f"base_model.model.{module}.lora_{part}.weight" for module in of_layers for part in ("A", "B")
+    }
+    # peft's definition: x W^T + alpha / r x A^T B^T; transformers' matrices are [outputs, inputs]
+    base = load_file(FAMILIES / "byt5" / "model.safetensors")
+    merged = load_file(exporting.export(loaded, path)[0] / "model.safetensors")
+    for module in of_layers:
+        a, b = (tensors[f"base_model.model.{module}.lora_{part}.weight"].astype(np.float64) for part in "AB")
+        expected = base[f"{module}.weight"] + 4.0 * b @ a
+        np.testing.assert_allclose(merged[f"{module}.weight"], expected, rtol=1e-5, atol=1e-5)
+    for name, value in base.items():
+        assert name.removesuffix(".weight") in of_layers or np.array_equal(merged[name], value)
+
+
+def test_what_peft_has_nothing_for(run: Any, runs: Path) -> None:
+    loaded, path = run
+    with pytest.raises(
+        UserError, match=r"FORMAT=peft is for runs with LoRA: byt5 has none \(gin/adapters/lora\.gin\)\."
+    ):
+        to_peft.export(config.load("byt5"), runs / "byt5")
+    with pytest.raises(UserError, match="holds a run with other settings"):
+        to_peft.export(config.load(str(loaded.gin_file), ["LORA_RANK=2"]), path)
+    (path / "peft").mkdir()
+    (path / "peft" / "mine").write_text("")
+    with pytest.raises(UserError, match="is there, and is no folder that an export wrote"):
+        to_peft.export(loaded, path)
+
+
+def test_tables_cannot_be_adapted_in_peft(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PYTHON_VARIABLE, "0")
+    loaded, path = lora_run(runs, "byt5", "LORA_KERNELS=('token_embedder/embedding',)")
+    with pytest.raises(
+        UserError, match="peft has no LoRA that is equal to the one of token_embedder/embedding: FORMAT=hf"
+    ):
+        to_peft.export(loaded, path)
+    assert not (path / "peft").exists()
+
+
+def test_another_base_is_refused(run: Any, runs: Path) -> None:
+    loaded, path = run
+    built = assembly.assemble(loaded.experiment)
+    parameters_and_vocabulary(RunDirectory(path), loaded.experiment, built)
+    (runs / "byt5").rename(runs / "moved")
+    with pytest.raises(UserError, match=r"INITIAL_CHECKPOINT: there is no run .*byt5"):
+        parameters_and_vocabulary(RunDirectory(path), loaded.experiment, built)
+    moved = config.load(str(loaded.gin_file), ["INITIAL_CHECKPOINT=moved"]).experiment
+    parameters_and_vocabulary(RunDirectory(path), moved, assembly.assemble(moved))
+    with Checkpointer(runs / "moved" / "checkpoints", CheckpointConfig()) as checkpoints:
+        params, meta = checkpoints.restore_params(None, built.abstract_state.frozen)
+        params["encoder"]["encoder_norm"]["scale"] += 1.0
+        checkpoints.save(9, TrainState(jnp.int32(9), params, {}), {}, meta)
+    with pytest.raises(
+        UserError, match=r"was trained beside the parameters of byt5 after step 0, byt5 \(SHA-256 .* are others"
+    ):
+        parameters_and_vocabulary(RunDirectory(path), moved, assembly.assemble(moved))
+    again = assembly.assemble(config.load(str(loaded.gin_file), ["INITIAL_CHECKPOINT=byt5_lora"]).experiment)
+    with pytest.raises(UserError, match=r"holds Lora parameters alone\. `make export` of its run writes the whole"):
+        initial_state.begin(again)
