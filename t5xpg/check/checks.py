@@ -4,12 +4,10 @@ Nothing is compiled, exported, cached or written. TensorFlow is started only for
 nothing is known without it. What `make train` would make first is no problem.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from t5xpg import distributed
@@ -25,7 +23,7 @@ from t5xpg.distributed import hardware
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models.adapters import trained_params
+from t5xpg.models.adapters import num_trained
 from t5xpg.optim import state
 from t5xpg.run.directory import RunDirectory
 
@@ -149,10 +147,7 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
     flops = max(each.batch_size * model.flops_per_example(each.task_feature_lengths) for each in buckets)
     yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
     if experiment.adapter is not None:
-        trained, frozen = (
-            sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-            for tree in (trained_params(model, experiment.adapter), experiment.base_model.abstract_params())
-        )
+        trained, frozen = num_trained(model, experiment.adapter), experiment.base_model.num_params
         kind = type(experiment.adapter).__name__
         yield Finding("trained", f"{trained:,} parameters of {kind} ({trained / frozen:.2%}); {frozen:,} are frozen")
     abstract = state.abstract(model, experiment.optimizer, adapter=experiment.adapter)

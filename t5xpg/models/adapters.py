@@ -188,6 +188,11 @@ def trained_params(model: Model, adapter: Adapter | None) -> Params:
     return model.abstract_params() if adapter is None else adapter.abstract_params(model)
 
 
+def num_trained(model: Model, adapter: Adapter | None) -> int:
+    """How many numbers these are."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained_params(model, adapter)))
+
+
 def trained_axes(model: Model, adapter: Adapter | None) -> Params:
     """Its logical axes."""
     return model.logical_axes() if adapter is None else adapter.logical_axes(model)

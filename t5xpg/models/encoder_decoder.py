@@ -55,7 +55,9 @@ class EncoderDecoderModel(Model):
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
         encoder_tokens = prompted(batch["encoder_input_tokens"], self.config.prompt_tokens)
         encoder_segment_ids = batch.get("encoder_segment_ids")
-        assert encoder_segment_ids is None or modules.prompt is None, "each text of a packed row would need the prompt"
+        assert encoder_segment_ids is None or not self.config.prompt_tokens, (
+            "each text of a packed row would need the prompt"
+        )
         encoded = modules.encoder(prompted_embed(modules), encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
         return modules.decoder(
             _decoder_embedder(modules),

@@ -58,5 +58,6 @@ def prompted(tokens: jax.Array, length: int) -> jax.Array:
 
 def prompted_embed(modules: Any) -> Embed | PromptedEmbed:
     """What a model embeds its `prompted` tokens with."""
-    embed, prompt = modules.token_embedder, modules.prompt
+    embed = modules.token_embedder
+    prompt = getattr(modules, "prompt", None)  # an architecture of one's own need not have any
     return embed if prompt is None else PromptedEmbed(embed, prompt)

@@ -164,6 +164,7 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         "identity": record["identity"],
         "data": last_start.get("data"),
         "num_params": last_start.get("num_params"),
+        **({"num_trained": last_start["num_trained"]} if "num_trained" in last_start else {}),
         "steps": steps,
         "total_steps": last_start.get("total_steps"),
         "target_tokens": round(sum(tokens)) if (tokens := _known(train, "target_tokens")) else None,

@@ -178,6 +178,8 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
     if results["num_params"]:
         yield "parameters", f"{results['num_params']:,}"
+    if trained := results.get("num_trained"):
+        yield "trained parameters", f"{trained:,}"
     yield "seed", UNKNOWN if identity.get("seed") is None else str(identity["seed"])
     total = results["total_steps"]
     yield "steps", f"{results['steps']:,}" + (f" of {total:,}" if total and total != results["steps"] else "")

@@ -21,6 +21,7 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import deciding_settings, vocabulary_identity
+from t5xpg.models.adapters import num_trained
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.loggers import StartedRun
@@ -115,7 +116,10 @@ def check_fits(service: Any, experiment: Experiment) -> None:
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:
-    return {"total_steps": experiment.total_steps, "num_params": experiment.model.num_params}
+    facts = {"total_steps": experiment.total_steps, "num_params": experiment.model.num_params}
+    if experiment.adapter is not None:
+        facts["num_trained"] = num_trained(experiment.model, experiment.adapter)
+    return facts
 
 
 def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origin: Origin | None) -> None:

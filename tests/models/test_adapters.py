@@ -72,10 +72,10 @@ def test_lora_computes_what_the_matrices_and_its_products_do() -> None:
     reference = plain_transformer.logits(tree, MODEL.config, INPUTS, TARGETS)
     found = jax.jit(lambda own: MODEL.logits(LORA.applied(params, own), BATCH))(own)
     assert relative_l2(found[0], reference) < 1e-5
-    assert relative_l2(MODEL.logits(params, BATCH)[0], reference) > 0.1
+    assert relative_l2(jax.jit(MODEL.logits)(params, BATCH)[0], reference) > 0.1
 
 
-@pytest.mark.parametrize("kind", [EncoderDecoderModel, SharedEncoderDecoderModel, DecoderOnlyModel, EncoderOnlyModel])
+@pytest.mark.parametrize("kind", [EncoderDecoderModel, EncoderOnlyModel])
 def test_lora_begins_as_the_model_with_its_layers_apart_or_together(kind: type[Model]) -> None:
     model, lora, key = kind(T5Config(**SIZES)), Lora(rank=4), jax.random.key(1)
     stacked = kind(T5Config(**SIZES, scan_layers=True))
@@ -114,7 +114,8 @@ def test_an_update_changes_the_products_alone() -> None:
     def loss(params: Any) -> Any:
         return loss_and_metrics(MODEL.logits(params, BATCH), BATCH, LossConfig(), TOKEN_BYTES)[0]
 
-    gradients = flatten_dict(jax.grad(loss)(LORA.applied(before.frozen, before.params)))
+    assert before.frozen is not None
+    gradients = flatten_dict(jax.jit(jax.grad(loss))(LORA.applied(before.frozen, before.params)))
     old, new = flatten_dict(before.params), flatten_dict(after.params)
     assert metrics["gradient_squares"].shape == (len(old),)
     for *path, part in old:
@@ -143,19 +144,21 @@ def test_a_prompt_is_read_as_further_tokens_would_be(kind: type[Model]) -> None:
         batch = {**seq2seq(rows, rows), "decoder_causal_attention": np.int32([[1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])}
         arrays = ["decoder_input_tokens", "decoder_target_tokens", "decoder_causal_attention"]
     behind = batch | {name: np.concatenate([ids, batch[name]], axis=1) for name in arrays}
-    expected = kind(T5Config(**{**SIZES, "vocab_size": V + P})).logits(longer, behind)
+    larger = kind(T5Config(**{**SIZES, "vocab_size": V + P}))
+    expected = jax.jit(larger.logits)(longer, behind)
     expected = expected[:, P:] if kind in (DecoderOnlyModel, EncoderOnlyModel) else expected
     found = jax.jit(with_prompt.logits)(adapter.applied(params, own), batch)
     assert found.shape == (*rows.shape, V)
     assert relative_l2(found, expected[..., :V]) < 1e-6
-    assert relative_l2(model.logits(params, batch), found) > 0.01
+    assert relative_l2(jax.jit(model.logits)(params, batch), found) > 0.01
 
 
 def test_what_is_said_of_a_prompted_encoder_is_of_its_text() -> None:
     model = prompted(MODEL)
     params = PromptTuning(20).applied(base(), trained(PromptTuning(20), model))
-    assert model.encode(params, BATCH["encoder_input_tokens"]).shape == (1, len(INPUTS), SIZES["emb_dim"])
-    weights = model.source_attention(params, BATCH)
+    encoded = jax.jit(model.encode)(params, BATCH["encoder_input_tokens"])
+    assert encoded.shape == (1, len(INPUTS), SIZES["emb_dim"])
+    weights = jax.jit(model.source_attention)(params, BATCH)
     assert weights.shape == (1, 2, SIZES["num_heads"], len(TARGETS), len(INPUTS))
     assert 0.1 < float(weights.sum(axis=-1).max()) < 1.0, "the prompt has the rest"
 
@@ -170,7 +173,7 @@ def test_a_prompt_begins_as_embeddings_of_the_vocabulary() -> None:
 
 
 REFUSED: list[tuple[Model, dict[str, Any], str]] = [
-    (MODEL, {"kernels": "encoder/layers_0/attention/quary/kernel"}, "matrix matches. Did you mean encoder/layers_0/att"),
+    (MODEL, {"kernels": "encoder/layers_0/attention/quary/kernel"}, "which no matrix matches. Did you mean encoder"),
     (MODEL, {"kernels": ".*layer_norm/scale"}, r"LORA_KERNELS has '.*layer_norm/scale', which no matrix matches."),
     (MODEL, {"kernels": ()}, "LORA_KERNELS has '', which no matrix matches."),
     (MODEL, {"kernels": "("}, "LORA_KERNELS has '(', which is no regular expression: missing )"),
