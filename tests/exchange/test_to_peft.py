@@ -50,7 +50,7 @@ def lora_run(runs: Path, name: str, *overrides: str) -> tuple[LoadedConfig, Path
     built = assembly.assemble(loaded.experiment)
     start = initial_state.begin(built)
     draw = np.random.default_rng(5)
-    drawn = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape) / 2, jnp.float32), start.state.params)
+    drawn = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape) / 10, jnp.float32), start.state.params)
     directory = RunDirectory(runs / f"{name}_lora")
     directory.start(loaded.name, {"settings": deciding_settings(loaded.experiment)}, step=0, command="")
     model = settings(loaded.experiment.model)
