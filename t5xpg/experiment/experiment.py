@@ -112,6 +112,8 @@ class Experiment:
             )
         if not self.initial.reset_optimizer:
             raise UserError(f"RESET_OPTIMIZER is False, and the optimiser of the checkpoint has nothing of {kind}'s.")
+        if self.initial.adapt_decoder:
+            raise UserError(f"ADAPT_DECODER makes parameters of a checkpoint's, and {kind} is for those that it has.")
         adapter.check(self.model)
 
     @property
