@@ -127,10 +127,11 @@ def test_another_base_is_refused(run: Any, runs: Path) -> None:
     loaded, path = run
     built = assembly.assemble(loaded.experiment)
     parameters_and_vocabulary(RunDirectory(path), loaded.experiment, built)
+    moved = config.load(str(loaded.gin_file), ["INITIAL_CHECKPOINT=moved"]).experiment
+    again = assembly.assemble(config.load(str(loaded.gin_file), ["INITIAL_CHECKPOINT=byt5_lora"]).experiment)
     (runs / "byt5").rename(runs / "moved")
     with pytest.raises(UserError, match=r"INITIAL_CHECKPOINT: there is no run .*byt5"):
         parameters_and_vocabulary(RunDirectory(path), loaded.experiment, built)
-    moved = config.load(str(loaded.gin_file), ["INITIAL_CHECKPOINT=moved"]).experiment
     parameters_and_vocabulary(RunDirectory(path), moved, assembly.assemble(moved))
     with Checkpointer(runs / "moved" / "checkpoints", CheckpointConfig()) as checkpoints:
         params, meta = checkpoints.restore_params(None, built.abstract_state.frozen)
@@ -140,6 +141,5 @@ def test_another_base_is_refused(run: Any, runs: Path) -> None:
         UserError, match=r"was trained beside the parameters of byt5 after step 0, byt5 \(SHA-256 .* are others"
     ):
         parameters_and_vocabulary(RunDirectory(path), moved, assembly.assemble(moved))
-    again = assembly.assemble(config.load(str(loaded.gin_file), ["INITIAL_CHECKPOINT=byt5_lora"]).experiment)
     with pytest.raises(UserError, match=r"holds Lora parameters alone\. `make export` of its run writes the whole"):
         initial_state.begin(again)
