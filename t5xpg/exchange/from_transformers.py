@@ -19,6 +19,8 @@ from t5xpg.exchange.import_folders import (
     require_links_inside,
     tokenizer_files,
 )
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
 
 
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> ImportedCheckpoint:
@@ -44,6 +46,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
         params=params,
         vocabulary=vocabulary,
         files=tuple(files_of(folder.path)),
+        kind=DecoderOnlyModel if t5gemma.is_decoder(given) else EncoderDecoderModel,
         tokenizer_files=tokenizer_files(folder.path),
     )
 
@@ -60,9 +63,10 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     if not value:
         raise UserError(f"{path} holds no settings: expected an object.")
     kinds = [kind for kind in value.get("architectures") or [] if isinstance(kind, str)]
-    if kinds and not any(kind.endswith(("ForConditionalGeneration", "WithLMHeadModel", "5Model")) for kind in kinds):
+    known = ("ForConditionalGeneration", "WithLMHeadModel", "5Model")
+    if kinds and not any(kind.endswith(known) for kind in kinds) and not t5gemma.is_decoder(value):
         raise UserError(
             f"{folder} is a {kinds[0]}: only encoder-decoders can be imported (T5ForConditionalGeneration, and those "
-            "of mT5, umT5 and T5Gemma)."
+            "of mT5, umT5 and T5Gemma), and the decoders Gemma 2 and 3 (text)."
         )
     return value

@@ -8,6 +8,8 @@ from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.models.config import BEYOND_T5, T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.model import Model
 
 MODEL_FILE = "model.gin"
 _SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
@@ -15,8 +17,10 @@ _CHOICES = ("mlp_activations", "logits_via_embedding", "relpos_bias_in_every_lay
 _DISTANCES = ("relative_attention_num_buckets", "relative_attention_max_distance")
 
 
-def model_gin(config: T5Config, vocabulary: Vocabulary, source: str) -> str:
+def model_gin(model: Model, vocabulary: Vocabulary, source: str) -> str:
     """A file that defines MODEL, as the files of gin/models do."""
+    config = model.config
+    alone = "include 'gin/architectures/decoder_only.gin'\n" if isinstance(model, DecoderOnlyModel) else ""
     default = T5Config(vocab_size=config.vocab_size)
     bound = {name: getattr(config, name) for name in (*_SIZES, *_CHOICES)}
     others = (*_DISTANCES, *BEYOND_T5)
@@ -29,7 +33,7 @@ from __gin__ import dynamic_registration
 from t5xpg.models import encoder_decoder
 
 include 'gin/models/t5_1_1.gin'
-
+{alone}
 VOCAB_SIZE = {config.vocab_size}
 VOCAB_SIZE_MULTIPLE = 1
 DROPOUT_RATE = {config.dropout_rate!r}
@@ -40,11 +44,15 @@ encoder_decoder.T5Config:
 """
 
 
-def experiment_gin(name: str, folder: Path, vocabulary: Vocabulary, source: str) -> str:
+def experiment_gin(name: str, folder: Path, model: Model, vocabulary: Vocabulary, source: str) -> str:
     """An experiment to evaluate the checkpoint, and to answer prompts. folder: where the run lies."""
     inputs, targets = (1024, 189) if vocabulary.kind == BYTES else (512, 114)
-    task, comment = _task(name, folder, vocabulary)
-    prompt = "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels else "The owl"
+    lengths = {"inputs": inputs, "targets": targets}
+    objective, is_alone = SPAN_CORRUPTION, isinstance(model, DecoderOnlyModel)
+    if is_alone:
+        objective, lengths = "lm", {"targets": inputs}
+    task, comment = _task(name, folder, vocabulary, objective)
+    prompt = "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels and not is_alone else "The owl"
     return f"""\
 # {_on_one_line(source)}, as `make import` took it: parameters in checkpoints/0, sizes in {MODEL_FILE}.
 #   make infer EXP={name} PROMPT="{prompt}"
@@ -60,7 +68,7 @@ include 'gin/partitioning/one_device.gin'
 include 'gin/runs/pretrain.gin'
 
 {comment}MIXTURE_OR_TASK_NAME = '{task}'
-TASK_FEATURE_LENGTHS = {{'inputs': {inputs}, 'targets': {targets}}}
+TASK_FEATURE_LENGTHS = {lengths}
 BATCH_SIZE = 8
 TRAIN_STEPS = 1
 RANDOM_SEED = 0
@@ -69,18 +77,18 @@ spec.DatasetConfig.objective = None
 """
 
 
-def _task(name: str, folder: Path, vocabulary: Vocabulary) -> tuple[str, str]:
+def _task(name: str, folder: Path, vocabulary: Vocabulary, objective: str) -> tuple[str, str]:
     """A task with the vocabulary, and a line of comment on how to make it."""
-    known = [one for one in VOCABULARIES if one.vocabulary == vocabulary and SPAN_CORRUPTION in one.objectives]
+    known = [one for one in VOCABULARIES if one.vocabulary == vocabulary and objective in one.objectives]
     if known:
-        return task_name("pydocs", SPAN_CORRUPTION, known[0].suffix), ""
+        return task_name("pydocs", objective, known[0].suffix), ""
     if vocabulary.kind == BYTES:
         comment = "# No task of the table numbers sentinels as this model does: name one of your own.\n"
-        return task_name("pydocs", SPAN_CORRUPTION), comment
+        return task_name("pydocs", objective), comment
     file = shlex.quote(_path_from_checkout(folder / "tokenizer" / Path(str(vocabulary.model_file)).name))
     extra = "" if vocabulary.kind == HUGGING_FACE else f" EXTRA_IDS={vocabulary.extra_ids}"
     command = _on_one_line(f"make vocab DATASET=pydocs TOKENIZER={file} VOCAB={name}{extra}")
-    return task_name("pydocs", SPAN_CORRUPTION, f"pydocs_{name}"), f"# makes the task: {command}\n"
+    return task_name("pydocs", objective, f"pydocs_{name}"), f"# makes the task: {command}\n"
 
 
 def _on_one_line(text: str) -> str:

@@ -13,7 +13,6 @@ from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint
 from t5xpg.exchange.imported_gin import MODEL_FILE, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.identity import deciding, vocabulary_identity
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -46,7 +45,7 @@ def import_checkpoint(
     target = (runs / name).absolute()
     stores.pull(target)
     _check_target(target, force)
-    vocabulary, model = found.vocabulary, EncoderDecoderModel(found.config)
+    vocabulary, model = found.vocabulary, found.kind(found.config)
     digests = {file.name: sha256_of_file(file) for file in found.files}
     identity = {
         "imported": {"source": found.source, "format": found.format, "sha256": digests},
@@ -66,8 +65,8 @@ def import_checkpoint(
             file = Path(vocabulary.model_file)
             copy_file(file, temporary / TOKENIZER / file.name)
             recorded["model_file"] = str(target / TOKENIZER / file.name)
-        write_text(temporary / MODEL_FILE, model_gin(found.config, vocabulary, found.source))
-        write_text(temporary / f"{name}.gin", experiment_gin(name, target, vocabulary, found.source))
+        write_text(temporary / MODEL_FILE, model_gin(model, vocabulary, found.source))
+        write_text(temporary / f"{name}.gin", experiment_gin(name, target, model, vocabulary, found.source))
         state = TrainState(
             step=jnp.asarray(found.step, jnp.int32),
             params=found.params,

@@ -181,7 +181,7 @@ _SWITCHES = (
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
 _FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
 # settings of models that have an encoder and a decoder
-OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", "decoder_start_token_id"}
+OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings"}
 # the settings that T5 has not, and their values in a T5
 BEYOND_T5: Mapping[str, Any] = {
     name: default

@@ -51,7 +51,7 @@ class DecoderOnlyModel(Model):
         assert segment_ids is None or not P, "each text of a packed row would need the prompt"
         return modules.decoder(
             prompted_embed(modules),
-            prompted(batch["decoder_input_tokens"], P),
+            prompted(self.started(batch["decoder_input_tokens"]), P),
             prompted(batch["decoder_target_tokens"], P),
             segment_ids,
             None if prefix is None else prompted(prefix, P),

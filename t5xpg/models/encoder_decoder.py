@@ -63,7 +63,7 @@ class EncoderDecoderModel(Model):
             _decoder_embedder(modules),
             encoded,
             encoder_tokens,
-            self._started(batch["decoder_input_tokens"]),
+            self.started(batch["decoder_input_tokens"]),
             batch["decoder_target_tokens"],
             encoder_segment_ids,
             batch.get("decoder_segment_ids"),
@@ -90,7 +90,7 @@ class EncoderDecoderModel(Model):
         not packed."""
         modules, P = self.with_parameters(params), self.config.prompt_tokens
         tokens = prompted(batch["encoder_input_tokens"], P)
-        encoded, own = self._encoded(params, tokens), self._started(batch["decoder_input_tokens"])
+        encoded, own = self._encoded(params, tokens), self.started(batch["decoder_input_tokens"])
         return modules.decoder.source_weights(
             _decoder_embedder(modules), encoded, tokens, own, batch["decoder_target_tokens"]
         )[..., P:]
@@ -127,11 +127,6 @@ class EncoderDecoderModel(Model):
     def first_tokens(self, encoder_input_tokens: jax.Array) -> jax.Array:
         """[B, S] -> [B] int32, the decoder's input at the first position: T5 begins with the padding id."""
         return jnp.full(encoder_input_tokens.shape[:1], self.config.decoder_start_token_id, jnp.int32)
-
-    def _started(self, tokens: jax.Array) -> jax.Array:
-        """Inputs of the decoder [B, T] int32, in which 0 begins every text (or is padding), as the model begins."""
-        start = self.config.decoder_start_token_id
-        return tokens if start == 0 else jnp.where(tokens == 0, start, tokens)
 
     def decode_step(
         self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.base.errors import UserError
@@ -65,6 +66,11 @@ class Model(abc.ABC):
     def for_decoding(self, feature_converter: str) -> Any | None:
         """The `Decodable` of a model that was trained on a converter's batches; None of one that writes nothing."""
         return None
+
+    def started(self, tokens: jax.Array) -> jax.Array:
+        """Inputs of the decoder [B, T] int32, in which 0 begins every text (or is padding), as the model begins."""
+        start = self.config.decoder_start_token_id
+        return tokens if start == 0 else jnp.where(tokens == 0, start, tokens)
 
     def init(self, key: jax.Array) -> Params:
         """New parameters (T5X's initialisers), float32. Every parameter's key depends on its own name only."""

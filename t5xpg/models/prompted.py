@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from t5xpg.models import incremental
 from t5xpg.models.biases import Pairs
+from t5xpg.models.config import T5Config
 from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.model import Model, Params
@@ -50,8 +51,10 @@ class PromptedModel:
         )
 
     def first_tokens(self, inputs: jax.Array) -> jax.Array:
-        """[B, S] -> [B] int32: the last token of each prompt; 0, with which every text begins, where it is empty."""
-        return jnp.take_along_axis(_with_start(inputs), source_lengths(inputs)[:, None], axis=1)[:, 0]
+        """[B, S] -> [B] int32: the last token of each prompt; that with which every text begins, where it is empty."""
+        return jnp.take_along_axis(_with_start(inputs, self.model.config), source_lengths(inputs)[:, None], axis=1)[
+            :, 0
+        ]
 
     def decode_step(
         self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
@@ -63,17 +66,17 @@ class PromptedModel:
     reorder_beams = staticmethod(incremental.reorder)
 
 
-def _with_start(inputs: jax.Array) -> jax.Array:
-    """[B, S] -> [B, S + 1]: the 0 that every text begins with, before the prompt."""
-    return jnp.pad(inputs, ((0, 0), (1, 0)))
+def _with_start(inputs: jax.Array, config: T5Config) -> jax.Array:
+    """[B, S] -> [B, S + 1]: the token that every text begins with, before the prompt."""
+    return jnp.pad(inputs, ((0, 0), (1, 0)), constant_values=config.decoder_start_token_id)
 
 
 def _read(
     decoder: DecoderOnly, embed: Embed | PromptedEmbed, sees_itself: bool, inputs: jax.Array
 ) -> dict[str, dict[str, jax.Array]]:
-    """The keys and values that each layer has of the prompts [b, S], with the 0 and a soft prompt before them."""
+    """The keys and values that each layer has of the prompts [b, S], with their start and a soft prompt before them."""
     soft = decoder.config.prompt_tokens
-    tokens = prompted(_with_start(inputs), soft)
+    tokens = prompted(_with_start(inputs, decoder.config), soft)
     P = tokens.shape[1]
     inside = (jnp.arange(P, dtype=jnp.int32) <= source_lengths(inputs)[:, None] + soft).astype(jnp.int32)
     pairs = Pairs(

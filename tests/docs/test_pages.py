@@ -13,6 +13,7 @@ from t5xpg.base import paths
 from t5xpg.experiment import config, prepare
 from t5xpg.experiment.identity import run_identity
 from t5xpg.models import losses
+from t5xpg.models.adaptation import check_adaptable
 from t5xpg.optim import optimizers, schedules
 from t5xpg.run import report
 from t5xpg.study import kinds, references
@@ -111,10 +112,15 @@ def test_the_page_of_training_names_every_option() -> None:
     assert [name for name, option in names.items() if not re.search(rf"\b{option}`", text)] == []
 
 
-def test_the_prefix_lm_of_the_page_builds(tmp_path: Path) -> None:
-    (tmp_path / "prefix_lm.gin").write_text(files_of(INDEX.with_name("finetuning.md"))["prefix_lm.gin"])
-    experiment = config.load(str(tmp_path / "prefix_lm.gin")).experiment
-    assert experiment.train_dataset.converter == "PrefixLMFeatureConverter"
+def test_what_starts_from_a_decoder_on_the_page_builds(tmp_path: Path) -> None:
+    built = {}
+    for name in ("prefix_lm", "adapted"):
+        (tmp_path / f"{name}.gin").write_text(files_of(INDEX.with_name("finetuning.md"))[f"{name}.gin"])
+        built[name] = config.load(str(tmp_path / f"{name}.gin")).experiment
+    assert built["prefix_lm"].train_dataset.converter == "PrefixLMFeatureConverter"
+    assert built["adapted"].initial is not None
+    assert built["adapted"].initial.adapt_decoder
+    check_adaptable(built["adapted"].model)
 
 
 @pytest.mark.parametrize("page", EXPERIMENTS, ids=lambda page: page.parent.name)

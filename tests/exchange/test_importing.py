@@ -15,14 +15,17 @@ from safetensors.numpy import load_file, save_file
 from t5xpg.base.errors import UserError
 from t5xpg.check.run import look_at
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
+from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
+from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig, beam_search, greedy
 from t5xpg.run.directory import RunDirectory
 from tests.small_models import FAMILIES, seq2seq
 from tests.small_tokenizers import sentencepiece_model
 
-NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
+DECODERS = ("gemma2", "gemma3_text")
+NAMES = sorted({file.parent.name for file in FAMILIES.glob("*/answers.safetensors")} - {*DECODERS})
 SOURCE = "t5_1_1"
 
 
@@ -74,6 +77,34 @@ def test_it_computes_what_transformers_computes(runs: Path, name: str) -> None:
         if name == "byt5" and "<extra_id_" in text:  # Google's models were trained with other ids
             ids = [{259: 258, 260: 257}.get(token, token) for token in ids]
         assert [*vocabulary.encode(text), vocabulary.eos_id] == ids
+
+
+def test_a_decoder_as_transformers_4_wrote_it() -> None:
+    for name in DECODERS:
+        given = json.loads((FAMILIES / name / "config.json").read_text())
+        old = {key: value for key, value in given.items() if key not in ("layer_types", "rope_parameters")}
+        rope = given["rope_parameters"]
+        if name == "gemma3_text":
+            old |= {"sliding_window_pattern": 3, "rope_local_base_freq": rope["sliding_attention"]["rope_theta"]}
+            old |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "rope_theta": 1000.0}
+        else:
+            old |= {"rope_theta": rope["rope_theta"]}
+        weights = load_file(FAMILIES / name / "model.safetensors")
+        assert t5gemma.from_transformers(old, weights)[0] == t5gemma.from_transformers(given, weights)[0]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_alone(runs: Path, name: str) -> None:
+    loaded, params, _ = read(import_checkpoint(str(FAMILIES / name), runs))
+    answers = load_file(FAMILIES / name / "answers.safetensors")
+    model, targets = loaded.experiment.model, answers["targets"]
+    assert isinstance(model, DecoderOnlyModel)
+    batch = {"decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))), "decoder_target_tokens": targets}
+    with jax.default_matmul_precision("highest"):
+        assert np.abs(jax.jit(model.logits)(params, batch) - answers["logits"]).max() < 1e-4
+    prompted, length = model.for_decoding("LMFeatureConverter"), answers["generated"].shape[1]
+    decode = jax.jit(functools.partial(greedy, prompted, max_decode_length=length))
+    np.testing.assert_array_equal(decode(params, targets[:, :6]), answers["generated"])
 
 
 def test_an_umt5_that_transformers_4_wrote(runs: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 Needs what make_goldens.py needs. Each folder is what `save_pretrained` writes of a model with random weights and of its
 tokenizer, with `answers.safetensors`: `inputs` [B, S], padded with 0, `targets` [B, T], `logits` of the targets,
 `generated` greedily, of T5Gemma `beams` (the best of four), and in its metadata texts with their ids and the versions.
+Decoders alone (gemma2, gemma3_text) go on from the first tokens of the targets.
 `parts` and `*_bin` hold the weights of t5_1_1 in the other ways that they come in, small.bin one tensor of four
 numbers.
 """
@@ -86,6 +87,14 @@ FAMILIES |= {
 }
 
 
+DECODERS = {
+    "gemma2": ("gemma2", gemma(3, sliding_window=4, **CAPS), 9),
+    "gemma3_text": ("gemma3_text", second(4), 10),
+}
+FAMILIES |= DECODERS
+PROMPT = 6  # tokens of the targets that a decoder goes on from
+
+
 def tokenizer_of(family: str) -> Any:
     """ByT5's, or T5's of some pieces."""
     if family == "byt5":
@@ -101,10 +110,9 @@ def make(family: str, folder: Path) -> None:
     """Write the checkpoint."""
     model_type, own, seed = FAMILIES[family]
     rng = np.random.default_rng(seed)
-    if "encoder" in own:
-        model = transformers.AutoModelForSeq2SeqLM.from_config(
-            transformers.AutoConfig.for_model(model_type, **own, vocab_size=48, tie_word_embeddings=True)
-        )
+    if "encoder" in own or family in DECODERS:
+        config = transformers.AutoConfig.for_model(model_type, **{**own, "vocab_size": 48, "tie_word_embeddings": True})
+        model = kind_of(family).from_config(config)
         with torch.no_grad():
             for tensor in model.parameters():
                 tensor.copy_(torch.from_numpy(0.3 * rng.normal(size=tuple(tensor.shape))))
@@ -123,14 +131,36 @@ def make(family: str, folder: Path) -> None:
     tokenizer_of(family).save_pretrained(folder)
 
 
+def kind_of(family: str) -> Any:
+    """The class of transformers that loads it."""
+    return transformers.AutoModelForCausalLM if family in DECODERS else transformers.AutoModelForSeq2SeqLM
+
+
+def decoder_answers(model: Any, targets: np.ndarray) -> dict[str, np.ndarray]:
+    """What a decoder alone makes of the targets [B, T], each begun with its first token, <bos>."""
+    begun = torch.from_numpy(np.pad(targets, ((0, 0), (1, 0)), constant_values=2))
+    with torch.no_grad():
+        logits = model(input_ids=begun[:, :-1]).logits.numpy()
+    prompts = begun[:, : PROMPT + 1]
+    said = model.generate(
+        input_ids=prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=DECODE, do_sample=False
+    )
+    said = said[:, PROMPT + 1 :].numpy()
+    generated = np.pad(said, ((0, 0), (0, DECODE - said.shape[1]))).astype(np.int32)
+    return {"targets": targets.astype(np.int32), "logits": logits, "generated": generated}
+
+
 def answers(family: str, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """What transformers makes of the folder."""
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
+    model = kind_of(family).from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rng = np.random.default_rng(FAMILIES[family][2])
     inputs, targets = (rng.integers(2, 48, size=(B, length)) for length in (S, T))
     for row, length in enumerate((S, S - 7, 4)):
         inputs[row, length - 1], inputs[row, length:] = 1, 0
+    texts = {"texts": {text: tokenizer(text).input_ids for text in TEXTS}}
+    if family in DECODERS:
+        return decoder_answers(model, targets), texts
     given = torch.from_numpy(inputs)
     mask = (given > 0).long()
     start = 2 if "encoder" in FAMILIES[family][1] else 0
@@ -151,7 +181,7 @@ def answers(family: str, folder: Path) -> tuple[dict[str, np.ndarray], dict[str,
     }
     if start:
         tensors["beams"] = generated(num_beams=4)
-    return tensors, {"texts": {text: tokenizer(text).input_ids for text in TEXTS}}
+    return tensors, texts
 
 
 def other_ways(folder: Path) -> None:

@@ -133,7 +133,7 @@ def from_tensors(
     ignored: names that may be there besides. copies: what is read in place of a name. wrong: what is known to be.
     Raises UserError where tensors are missing, unknown, or of other shapes than config says, naming them.
     """
-    abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")
+    abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")  # a decoder alone is a part of it
     params: dict[str, np.ndarray] = {}
     missing, differing = [], list(wrong)
     for tensor in names:

@@ -1,5 +1,6 @@
 """T5Gemma and the text part of T5Gemma 2 in transformers: config.json and tensors, there and back.
 
+The decoders that they were made of, Gemma 2 and the text part of Gemma 3, are read too, as models of a decoder alone.
 Embeddings are multiplied by sqrt(D) there when they are read, and not before the logits: E sqrt(D) is our embedding.
 Norms are 1 + w there. Products of queries and keys are multiplied by query_pre_attn_scalar^-0.5 there; here that is in
 the queries' matrix, or in the norm of the queries, beside its 1 / sqrt(K).
@@ -17,6 +18,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.model import Params
 
 FAMILIES: Mapping[str, str] = {"t5gemma": "T5Gemma", "t5gemma2": "T5Gemma2"}
+DECODERS = ("gemma2", "gemma3_text")
 # transformers' names, and those of T5Config, of what both stacks have alike
 _ALIKE = {
     "vocab_size": "vocab_size", "hidden_size": "emb_dim", "num_attention_heads": "num_heads", "head_dim": "head_dim",
@@ -28,7 +30,15 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _MATRICES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
 _MLP = {"wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-_HEAD = "lm_head.out_proj.weight"
+_HEAD, _DECODERS_HEAD = "lm_head.out_proj.weight", "lm_head.weight"
+# of a decoder alone, in the place of those of T5Gemma
+_DECODERS_NAMES = {
+    "model.decoder.": "model.",
+    ".pre_self_attn_layernorm.": ".input_layernorm.",
+    ".post_self_attn_layernorm.": ".post_attention_layernorm.",
+    _EMBEDDINGS[0]: "model.embed_tokens.weight",
+    _HEAD: _DECODERS_HEAD,
+}
 _SHARED = ("token_embedder/embedding", "decoder_token_embedder/embedding")
 # what T5Gemma 2 has for images, of which nothing is read, and the smallest that it can have
 _IMAGES = ("model.encoder.vision_tower.", "model.encoder.multi_modal_projector.", "model.encoder.embed_tokens.eoi_")
@@ -38,7 +48,12 @@ Json = Mapping[str, Any]
 
 def is_one(config: Json) -> bool:
     """Whether a config.json is of this family."""
-    return config.get("model_type") in FAMILIES
+    return config.get("model_type") in FAMILIES or is_decoder(config)
+
+
+def is_decoder(config: Json) -> bool:
+    """Whether it is of a decoder alone."""
+    return config.get("model_type") in DECODERS
 
 
 def fits(config: T5Config) -> bool:
@@ -52,21 +67,23 @@ def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[
     tensors = {name: array for name, array in tensors.items() if not name.startswith(_IMAGES)}
     read = _Config(config)
     ours = read.config(tensors)
+    if is_decoder(config):
+        ignored: tuple[str, ...] = (_DECODERS_HEAD,) if ours.logits_via_embedding else ()
+        return ours, from_tensors(tensors, ours, list(_decoder_names(ours, read.query_scale)), ignored)
     ignored = () if not ours.share_embeddings else _EMBEDDINGS
     ignored = (*ignored, _HEAD) if ours.logits_via_embedding else ignored
-    names = list(_names(ours, read.query_scale))
-    return ours, from_tensors(tensors, ours, names, ignored)
+    return ours, from_tensors(tensors, ours, list(_names(ours, read.query_scale)), ignored)
 
 
 class _Config:
     """The settings of a config.json."""
 
     def __init__(self, config: Json) -> None:
-        self.is_second = config.get("model_type") == "t5gemma2"
-        self.whole = config
-        encoder = self._part(config, "encoder")
-        self.encoder = self._part(encoder, "text_config") if self.is_second else encoder
-        self.decoder = self._part(config, "decoder")
+        self.is_second = config.get("model_type") in ("t5gemma2", "gemma3_text")
+        self.whole, self.is_alone = config, is_decoder(config)
+        encoder = config if self.is_alone else self._part(config, "encoder")
+        self.encoder = self._part(encoder, "text_config") if self.is_second and not self.is_alone else encoder
+        self.decoder = config if self.is_alone else self._part(config, "decoder")
         for name in (*_ALIKE, "query_pre_attn_scalar", "hidden_activation", "rope_parameters", "rms_norm_eps"):
             ours, theirs = self.encoder.get(name), self.decoder.get(name)
             if ours != theirs:
@@ -104,7 +121,7 @@ class _Config:
         """T5Config. tensors: whether two embeddings are one is seen from them."""
         needed = [name for name in _ALIKE if name != "attn_logit_softcapping"]
         sizes = {_ALIKE[name]: self._needed(name) for name in needed}
-        is_shared = self.is_second
+        is_shared = self.is_second or self.is_alone
         if not is_shared and all(name in tensors for name in _EMBEDDINGS):
             is_shared = np.array_equal(tensors[_EMBEDDINGS[0]], tensors[_EMBEDDINGS[1]])
         return T5Config(
@@ -119,7 +136,7 @@ class _Config:
             relative_attention_bias=False,
             layer_norms="both",
             qk_norm=self.is_second,
-            merged_attention=self.is_second,
+            merged_attention=self.is_second and not self.is_alone,
             share_embeddings=is_shared,
             decoder_start_token_id=self._needed("bos_token_id"),
             **self._rotary(),
@@ -127,8 +144,13 @@ class _Config:
         )
 
     def _rotary(self) -> dict[str, Any]:
-        rope = self._needed("rope_parameters") if "rope_parameters" in self.decoder else self.decoder
-        local, whole = (rope.get(name, rope) for name in (_LOCAL, _GLOBAL))
+        if "rope_parameters" in self.decoder:
+            rope = self._needed("rope_parameters")
+            local, whole = (rope.get(name, rope) for name in (_LOCAL, _GLOBAL))
+        else:  # as transformers 4 wrote it
+            base = self._needed("rope_theta")
+            whole = {**(self.decoder.get("rope_scaling") or {}), "rope_theta": base}
+            local = {"rope_theta": self.decoder.get("rope_local_base_freq", base)}
         kinds = {one.get("rope_type", "default") for one in (local, whole)}
         if not kinds <= {"default", "linear"} or local.get("rope_type", "default") != "default":
             raise UserError(
@@ -141,9 +163,16 @@ class _Config:
             "rotary_scale": float(whole.get("factor") or 1.0),
         }
 
+    def _layer_types(self, part: Json) -> list[str]:
+        """Of each layer. transformers 4 did not write them for Gemma 2 and 3."""
+        if found := part.get("layer_types"):
+            return list(found)
+        pattern = int(part.get("sliding_window_pattern") or (6 if self.is_second else 2))
+        return [_LOCAL if (at + 1) % pattern else _GLOBAL for at in range(int(self._needed("num_hidden_layers")))]
+
     def _windows(self) -> dict[str, Any]:
         size = int(self._needed("sliding_window"))
-        stacks = [list(part.get("layer_types") or ()) for part in (self.encoder, self.decoder)]
+        stacks = [self._layer_types(part) for part in (self.encoder, self.decoder)]
         longest = max(map(len, stacks))
         for pattern in range(1, longest + 2):
             expected = [_LOCAL if (at + 1) % pattern else _GLOBAL for at in range(longest)]
@@ -155,7 +184,18 @@ class _Config:
                 f"layer is {_GLOBAL!r}, in both stacks alike."
             )
         around = ((size + 1) // 2 - 1, size // 2) if self.is_second else (size, size)
-        return {"encoder_window": around, "decoder_window": size - 1, "sliding_window_pattern": pattern}
+        windows: dict[str, Any] = {"decoder_window": size - 1, "sliding_window_pattern": pattern}
+        return windows if self.is_alone else {**windows, "encoder_window": around}
+
+
+def _decoder_names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
+    """Those of a decoder alone: a T5Gemma's without its encoder and cross attention, by other names."""
+    for tensor in _names(config, query_scale):
+        if not tensor.ours.startswith("encoder/") and "cross" not in tensor.theirs:
+            theirs = tensor.theirs
+            for old, new in _DECODERS_NAMES.items():
+                theirs = theirs.replace(old, new)
+            yield tensor._replace(theirs=theirs)
 
 
 def _names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
