@@ -38,7 +38,10 @@ OF_EXPERIMENT = {
     # the rest of a text is as long as the text
     "code_prefix_lm": "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 64}",
     # no answer is ever right: the second evaluation is no better than the first, and the run ends
-    "answers": "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
+    **dict.fromkeys(
+        ("answers", "answers_lora"),
+        "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
+    ),
     # made-up files
     **dict.fromkeys(TABLES, "--gin.needs.Data.sha256=None"),
     CSHARP_JAVA: "--gin.needs.Data.sha256=None --gin.back/needs.Data.sha256=None",
