@@ -2,7 +2,8 @@
 and what later models changed of it (`T5Config.beyond_t5`).
 
 Over long inputs the logits of all pairs of positions are what memory goes to. By chunks of queries
-(`T5Config.attention_chunk_size`), a part of them exists at a time, in the forward and in the backward pass.
+(`T5Config.attention_chunk_size`), a part of them exists at a time, in the forward and in the backward pass. Of a window
+there are, by blocks, only those of positions that are near each other, and time and memory grow with the length.
 Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
 """
 
@@ -17,9 +18,9 @@ from flax import nnx
 from jax import lax
 from jax.nn import initializers
 
-from t5xpg.models.biases import ChunkedBias, WholeBias, join_queries, split_queries
+from t5xpg.models.biases import Bias, BlockedBias, ChunkedBias, Either, WholeBias, join_queries, split_queries
 from t5xpg.models.config import T5Config
-from t5xpg.models.layers import Dense, Dropout, Initializer, RMSNorm, named_key
+from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key
 from t5xpg.models.positions import skewed
 from t5xpg.models.rotary import Rotation
 
@@ -48,14 +49,19 @@ def attend_by_chunks(
     softcap: float | None = None,
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
-    B, S, H, _ = keys.shape
-    # a key's weights are dropped for all queries alike: as well its values can be
-    kept = dropout(jnp.ones((B, H, 1, S), jnp.float32))
-    if dropout.active:
-        values = values * jnp.transpose(kept, (0, 3, 1, 2)).astype(values.dtype)
+    values = _dropped(values, dropout)
     chunks = jnp.swapaxes(split_queries(queries, bias.size), 2, 3)
     mixed = _attend(chunks, jnp.transpose(keys, (0, 2, 3, 1)), jnp.transpose(values, (0, 2, 3, 1)), bias, softcap)
     return join_queries(jnp.swapaxes(mixed, 2, 3), queries.shape[1])
+
+
+def _dropped(values: jax.Array, dropout: Dropout) -> jax.Array:
+    """values [B, S, H, K] -> those of which the weights are not dropped: a key's are, for all queries alike."""
+    if not dropout.active:
+        return values
+    B, S, H, _ = values.shape
+    kept = dropout(jnp.ones((B, H, 1, S), jnp.float32))
+    return values * jnp.transpose(kept, (0, 3, 1, 2)).astype(values.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -226,7 +232,7 @@ class Attention(nnx.Module):
         x: jax.Array,
         keys: jax.Array,
         values: jax.Array,
-        bias: WholeBias | ChunkedBias,
+        bias: Bias | Either,
         dropout: Dropout,
         rotation: Rotation | None = None,
     ) -> jax.Array:
@@ -235,16 +241,49 @@ class Attention(nnx.Module):
         if self.float32_logits:
             queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
         keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
-        if isinstance(bias, WholeBias):
-            mixed = attend_whole(queries, keys, values, bias, dropout, self.softcap)
-        else:
-            mixed = attend_by_chunks(queries, keys, values, bias, dropout, self.softcap)
+        mixed = attend(queries, keys, values, bias, dropout, self.softcap)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 
     def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias, rotation: Rotation | None = None) -> jax.Array:
         """x [B, Q, D], keys [B, S, G, K] -> how much each position looks at each other one: [B, H, Q, S] float32."""
         queries, keys = self.project_queries(x, rotation), for_all_heads(keys, self.num_heads, axis=2)
         return jax.nn.softmax(whole_logits(queries, keys, bias, self.softcap), axis=-1)
+
+
+def attend(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    bias: Bias | Either,
+    dropout: Dropout,
+    softcap: float | None = None,
+) -> jax.Array:
+    """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
+    if isinstance(bias, Either):
+        ways = [lambda of=one: attend(queries, keys, values, of, dropout, softcap) for one in (bias.local, bias.whole)]
+        return lax.cond(bias.is_local, *ways)
+    way: Any = {WholeBias: attend_whole, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
+    return way(queries, keys, values, bias, dropout, softcap)
+
+
+def attend_by_blocks(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    bias: BlockedBias,
+    dropout: Dropout,
+    softcap: float | None = None,
+) -> jax.Array:
+    """As `attend`, of a window: every block of queries is a row by itself, with the keys that one of them sees."""
+    blocks = bias.blocks
+
+    # made again in the backward pass: what is kept would be as much as all keys of a block for each query
+    @jax.checkpoint
+    def of_blocks(queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: WholeBias) -> jax.Array:
+        rows = blocks.split_queries(queries), blocks.split_keys(keys), blocks.split_keys(values)
+        return blocks.join(attend_whole(*rows, of_one, OFF, softcap), queries.shape[1])
+
+    return of_blocks(queries, keys, _dropped(values, dropout), bias.of_one)
 
 
 def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:

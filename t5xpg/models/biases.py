@@ -1,13 +1,16 @@
 """What is added to attention logits: the masks, and the biases of relative positions, for all queries or for some.
 
 Whole, they are made once for all layers of a stack. By chunks, only what they are made of is held (ids and segments of
-[B, S], one bias for every distance), and the pairs of one chunk of queries exist while that chunk is worked off.
+[B, S], one bias for every distance), and the pairs of one chunk of queries exist while that chunk is worked off. By
+blocks, for windows, there are pairs only of a block of queries and the keys that one of them sees.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +77,7 @@ class Pairs:
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
     is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S], not 0 for keys
     that every query of their segment sees; they come before all others. positions: None for cross attention. window:
-    None for all positions.
+    None for all positions. first: the key where the first query is.
     """
 
     queries: int
@@ -85,9 +88,18 @@ class Pairs:
     positions: RelativePositionBias | PositionTable | None = None
     prefix: jax.Array | None = None
     window: tuple[int, int] | None = None
+    first: int = 0
 
-    def bias(self, chunk_size: int | None) -> WholeBias | ChunkedBias:
-        """By chunks of `chunk_size` queries where there are more of them than that, else whole."""
+    def bias(self, chunk_size: int | None, by_blocks: bool = True) -> Bias:
+        """By blocks where a window makes them fewer pairs; by chunks of `chunk_size` queries where there are more of
+        them than that; else whole. by_blocks: whether it may be by blocks."""
+        if by_blocks and self.window is not None:
+            behind, ahead = self.window
+            if self.is_causal and self.prefix is None:
+                ahead = 0
+            blocks = Blocks.of_window(self.queries, behind, ahead)
+            if self.queries > blocks.keys:
+                return self._by_blocks(blocks)
         if chunk_size is None or self.queries <= chunk_size:
             return self._whole()
         return self._by_chunks(chunk_size)
@@ -97,15 +109,30 @@ class Pairs:
         """Boolean [B, 1, 1 or Q, S]: which keys each query sees."""
         visible = visible_keys(self.key_tokens, self.query_segments, self.key_segments)
         if self.window is not None:
-            visible = visible & within(self.window, self.queries, self.key_tokens.shape[1])
-        return with_prefix(causal(self.queries), self.prefix) & visible if self.is_causal else visible
+            visible = visible & within(self.window, self.queries, self.key_tokens.shape[1], self.first)
+        if not self.is_causal:
+            return visible
+        before = causal(self.queries, self.key_tokens.shape[1], self.first)
+        return with_prefix(before, self.prefix) & visible
 
     def _whole(self) -> WholeBias:
         keys = self.key_tokens.shape[1]
         if self.positions is None:
             return WholeBias(as_bias(self.visible))
-        position = self.positions(self.queries, keys)
-        return WholeBias(as_bias(self.visible), position, self.positions.keys_by_distance(self.queries, keys))
+        sizes = self.queries, keys, self.first
+        return WholeBias(as_bias(self.visible), self.positions(*sizes), self.positions.keys_by_distance(*sizes))
+
+    def _by_blocks(self, blocks: Blocks) -> BlockedBias:
+        def split(x: jax.Array | None, of: Callable[[jax.Array], jax.Array]) -> jax.Array | None:
+            return None if x is None else of(x)
+
+        of_one = replace(
+            self, queries=blocks.size, key_tokens=blocks.split_keys(self.key_tokens),
+            query_segments=split(self.query_segments, blocks.split_queries),
+            key_segments=split(self.key_segments, blocks.split_keys), prefix=split(self.prefix, blocks.split_keys),
+            first=blocks.behind,
+        )  # fmt: skip
+        return BlockedBias(blocks, of_one._whole())
 
     def _by_chunks(self, size: int) -> ChunkedBias:
         number = -(-self.queries // size)
@@ -161,6 +188,71 @@ class ChunkedBias:
         start = (self.number - 1 - chunk) * self.size  # where the chunk's last query and the first key are
         near = lax.dynamic_slice_in_dim(table, start, self.size + keys - 1, axis=1)
         return toeplitz(near, self.size, keys)[None]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows in blocks of `size` queries, each with the keys from `behind` its first query to `ahead` of its last.
+
+    As LongT5's (Guo et al. 2022, section 3.1) and Longformer's (Beltagy et al. 2020): the keys of a block are in it and
+    in the two beside it. The blocks of all rows lie in the first axis: B times `number`.
+    """
+
+    number: int
+    size: int
+    behind: int
+    ahead: int
+
+    @classmethod
+    def of_window(cls, queries: int, behind: int, ahead: int) -> Blocks:
+        """Of rows of so many queries. Blocks of fewer than 64 are slower on CPUs, and of more than the window, too."""
+        size = max(64, 1 + behind, 1 + ahead)
+        return cls(-(-queries // size), size, behind, ahead)
+
+    @property
+    def keys(self) -> int:
+        """How many a block has."""
+        return self.size + self.behind + self.ahead
+
+    def split_queries(self, x: jax.Array) -> jax.Array:
+        """[B, Q, ...] -> [B * number, size, ...], filled up with zeros."""
+        return self._padded(x, 0).reshape(-1, self.size, *x.shape[2:])
+
+    def split_keys(self, x: jax.Array) -> jax.Array:
+        """[B, Q, ...] -> [B * number, keys, ...], filled up with zeros."""
+        apart = self._padded(x, 1).reshape(x.shape[0], self.number + 2, self.size, *x.shape[2:])
+        before, after = apart[:, :-2, self.size - self.behind :], apart[:, 2:, : self.ahead]
+        return jnp.concatenate([before, apart[:, 1:-1], after], axis=2).reshape(-1, self.keys, *x.shape[2:])
+
+    def join(self, x: jax.Array, queries: int) -> jax.Array:
+        """[B * number, size, ...] -> [B, queries, ...]: the way back."""
+        return x.reshape(-1, self.number * self.size, *x.shape[2:])[:, :queries]
+
+    def _padded(self, x: jax.Array, around: int) -> jax.Array:
+        """[B, Q, ...] -> [B, (number + 2 around) * size, ...]"""
+        more = self.number * self.size - x.shape[1]
+        padding = [(0, 0), (around * self.size, around * self.size + more), *[(0, 0)] * (x.ndim - 2)]
+        return jnp.pad(x, padding)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["of_one"], meta_fields=["blocks"])
+@dataclass(frozen=True)
+class BlockedBias:
+    """The biases of blocks of rows; of_one: with the blocks in place of rows, [B * number, H, size, keys]."""
+
+    blocks: Blocks
+    of_one: WholeBias
+
+
+Bias = WholeBias | ChunkedBias | BlockedBias
+
+
+class Either(NamedTuple):
+    """Of a layer that is scanned over: the bias by blocks where it has a window, another where it has none."""
+
+    is_local: jax.Array
+    local: BlockedBias
+    whole: WholeBias | ChunkedBias
 
 
 def split_queries(x: jax.Array, size: int) -> jax.Array:

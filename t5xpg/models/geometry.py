@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
+from t5xpg.models.biases import Bias, BlockedBias, Either, Pairs, WholeBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.positions import PositionTable, RelativePositionBias
 from t5xpg.models.rotary import Rotation, rotation
@@ -22,13 +22,13 @@ _EVERYWHERE = (2**30, 2**30)
 class Geometry(NamedTuple):
     """Of one attention: what is added to its logits, and how its queries and its keys are turned."""
 
-    bias: WholeBias | ChunkedBias
+    bias: Bias | Either
     queries: Rotation | None = None
     keys: Rotation | None = None
 
     @property
     def whole(self) -> WholeBias:
-        """The bias of attention that is not by chunks."""
+        """The bias of attention that is neither by chunks nor by blocks."""
         assert isinstance(self.bias, WholeBias)
         return self.bias
 
@@ -64,6 +64,8 @@ def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
     is_local = has_window(config, index)
     if isinstance(is_local, bool):
         return kinds[0 if is_local else 1]
+    if isinstance(kinds[0], BlockedBias):
+        return Either(is_local, *kinds)
     return jax.tree.map(lambda local, whole: jnp.where(is_local, local, whole), *kinds)
 
 
@@ -88,14 +90,16 @@ def self_geometries(
     """
     turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
     everywhere = _EVERYWHERE if config.scan_layers else None  # scanned over, the two kinds have arrays of one shape
+    layers = config.num_decoder_layers if pairs.is_causal else config.num_encoder_layers
+    have_windows = window is not None and config.sliding_window_pattern > layers  # all of them
+    by_blocks = not (config.merged_attention and pairs.is_causal)  # the source is beside them
 
     def biases(pairs: Pairs) -> Kinds:
-        def of(is_local: bool) -> WholeBias | ChunkedBias:
-            return replace(pairs, window=window and (window if is_local else everywhere)).bias(
-                config.attention_chunk_size
-            )
+        def of(is_local: bool) -> Bias:
+            mine = window and (window if is_local or have_windows else everywhere)
+            return replace(pairs, window=mine).bias(config.attention_chunk_size, by_blocks)
 
-        return of_kinds(window is not None, of)
+        return of_kinds(window is not None and not have_windows, of)
 
     shared = biases(pairs)
 

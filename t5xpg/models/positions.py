@@ -49,24 +49,24 @@ class PositionTable:
     max_distance: int
     keys: jax.Array | None = None
 
-    def __call__(self, queries: int, keys: int) -> jax.Array:
-        """[1, H, queries, keys] float32."""
-        return toeplitz(self.by_distance(queries, keys), queries, keys)[None]
+    def __call__(self, queries: int, keys: int, first: int = 0) -> jax.Array:
+        """[1, H, queries, keys] float32. first: the key where the first query is."""
+        return toeplitz(self.by_distance(queries, keys, first), queries, keys)[None]
 
-    def by_distance(self, queries: int, keys: int) -> jax.Array:
+    def by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array:
         """[H, queries + keys - 1] float32: the bias of every distance, from the last query to the first key on."""
-        return jnp.dot(self.table, self._one_hot(queries, keys), precision=lax.Precision.HIGHEST)
+        return jnp.dot(self.table, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
 
-    def keys_by_distance(self, queries: int, keys: int) -> jax.Array | None:
+    def keys_by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array | None:
         """[H, K, queries + keys - 1] float32: the key of every distance; None where there are none."""
         if self.keys is None:
             return None
-        return jnp.dot(self.keys, self._one_hot(queries, keys), precision=lax.Precision.HIGHEST)
+        return jnp.dot(self.keys, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
 
-    def _one_hot(self, queries: int, keys: int) -> jax.Array:
+    def _one_hot(self, queries: int, keys: int, first: int) -> jax.Array:
         """[buckets, queries + keys - 1] float32: which bucket a distance falls into."""
-        # key - query in [-(queries-1), keys-1]
-        distances = np.arange(-(queries - 1), keys, dtype=np.int32)
+        # key - query in [-(queries-1), keys-1] where the first of both are at one place
+        distances = np.arange(-(queries - 1), keys, dtype=np.int32) - first
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
         return jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
 
@@ -84,14 +84,14 @@ class RelativePositionBias(nnx.Module):
         has_keys = config.relative_attention_keys
         self.rel_keys = parameter(named_key(key, "rel_keys"), _key_init, keys, key_axes) if has_keys else None
 
-    def __call__(self, queries: int, keys: int) -> jax.Array:
-        return self._table(self.bidirectional)(queries, keys)
+    def __call__(self, queries: int, keys: int, first: int = 0) -> jax.Array:
+        return self._table(self.bidirectional)(queries, keys, first)
 
-    def by_distance(self, queries: int, keys: int) -> jax.Array:
-        return self._table(self.bidirectional).by_distance(queries, keys)
+    def by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array:
+        return self._table(self.bidirectional).by_distance(queries, keys, first)
 
-    def keys_by_distance(self, queries: int, keys: int) -> jax.Array | None:
-        return self._table(self.bidirectional).keys_by_distance(queries, keys)
+    def keys_by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array | None:
+        return self._table(self.bidirectional).keys_by_distance(queries, keys, first)
 
     def in_both_directions(self) -> PositionTable:
         """Its numbers, read as those of an encoder."""
