@@ -64,6 +64,14 @@ def _dropped(values: jax.Array, dropout: Dropout) -> jax.Array:
     return values * jnp.transpose(kept, (0, 3, 1, 2)).astype(values.dtype)
 
 
+class Others(NamedTuple):
+    """What all queries of a row see beside their window: keys and values [B, G, H, K], bias [B, 1 or H, Q, G]."""
+
+    keys: jax.Array
+    values: jax.Array
+    bias: jax.Array
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _attend(
     queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, softcap: float | None
@@ -235,13 +243,19 @@ class Attention(nnx.Module):
         bias: Bias | Either,
         dropout: Dropout,
         rotation: Rotation | None = None,
+        others: Others | None = None,
     ) -> jax.Array:
-        """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of the queries."""
+        """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of the queries. others: beside blocks."""
         queries = self.project_queries(x, rotation)
         if self.float32_logits:
             queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
         keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
-        mixed = attend(queries, keys, values, bias, dropout, self.softcap)
+        if others is not None:
+            assert isinstance(bias, BlockedBias)
+            more = (for_all_heads(part, self.num_heads, axis=2) for part in others[:2])
+            mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, Others(*more, others.bias))
+        else:
+            mixed = attend(queries, keys, values, bias, dropout, self.softcap)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 
     def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias, rotation: Rotation | None = None) -> jax.Array:
@@ -273,17 +287,44 @@ def attend_by_blocks(
     bias: BlockedBias,
     dropout: Dropout,
     softcap: float | None = None,
+    others: Others | None = None,
 ) -> jax.Array:
     """As `attend`, of a window: every block of queries is a row by itself, with the keys that one of them sees."""
     blocks = bias.blocks
+    if others is not None:
+        others = others._replace(values=_dropped(others.values, dropout.at("others")))
 
     # made again in the backward pass: what is kept would be as much as all keys of a block for each query
     @jax.checkpoint
-    def of_blocks(queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: WholeBias) -> jax.Array:
+    def of_blocks(
+        queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: WholeBias, others: Others | None
+    ) -> jax.Array:
         rows = blocks.split_queries(queries), blocks.split_keys(keys), blocks.split_keys(values)
-        return blocks.join(attend_whole(*rows, of_one, OFF, softcap), queries.shape[1])
+        if others is None or others.keys.shape[1] == 0:
+            return blocks.join(attend_whole(*rows, of_one, OFF, softcap), queries.shape[1])
+        near = whole_logits(rows[0], rows[1], of_one, softcap)  # [B * number, H, size, keys]
+        far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, others.keys).astype(jnp.float32), softcap)
+        far = far + others.bias  # [B, H, Q, G]
 
-    return of_blocks(queries, keys, _dropped(values, dropout), bias.of_one)
+        def of_rows(x: jax.Array) -> jax.Array:  # what there is of each query, [B, Q, H, 1]
+            return blocks.join(jnp.swapaxes(x, 1, 2), queries.shape[1])
+
+        # one softmax over both, without a copy of either
+        largest = jnp.maximum(of_rows(jnp.max(near, -1, keepdims=True)), jnp.swapaxes(jnp.max(far, -1, keepdims=True), 1, 2))
+        largest = lax.stop_gradient(largest)
+        near = jnp.exp(near - jnp.swapaxes(blocks.split_queries(largest), 1, 2))
+        far = jnp.exp(far - jnp.swapaxes(largest, 1, 2))
+        total = of_rows(jnp.sum(near, -1, keepdims=True)) + jnp.swapaxes(jnp.sum(far, -1, keepdims=True), 1, 2)
+        mixed = blocks.join(_mixed(near, rows[2]), queries.shape[1]) + _mixed(far, others.values)
+        return (mixed / total).astype(values.dtype)
+
+    return of_blocks(queries, keys, _dropped(values, dropout), bias.of_one, others)
+
+
+def _mixed(weights: jax.Array, values: jax.Array) -> jax.Array:
+    """weights [B, H, Q, S], values [B, S, H, K] -> [B, Q, H, K] float32."""
+    weights = weights.astype(values.dtype)
+    return jnp.einsum("bhqs,bshk->bqhk", weights, values, preferred_element_type=jnp.float32)
 
 
 def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:

@@ -90,15 +90,15 @@ class Pairs:
     window: tuple[int, int] | None = None
     first: int = 0
 
-    def bias(self, chunk_size: int | None, by_blocks: bool = True) -> Bias:
+    def bias(self, chunk_size: int | None, by_blocks: bool | None = None) -> Bias:
         """By blocks where a window makes them fewer pairs; by chunks of `chunk_size` queries where there are more of
-        them than that; else whole. by_blocks: whether it may be by blocks."""
-        if by_blocks and self.window is not None:
+        them than that; else whole. by_blocks: whether it is by blocks, whatever the length."""
+        if by_blocks is not False and self.window is not None:
             behind, ahead = self.window
             if self.is_causal and self.prefix is None:
                 ahead = 0
             blocks = Blocks.of_window(self.queries, behind, ahead)
-            if self.queries > blocks.keys:
+            if by_blocks or self.queries > blocks.keys:
                 return self._by_blocks(blocks)
         if chunk_size is None or self.queries <= chunk_size:
             return self._whole()
@@ -207,7 +207,7 @@ class Blocks:
     def of_window(cls, queries: int, behind: int, ahead: int) -> Blocks:
         """Of rows of so many queries. Blocks of fewer than 64 are slower on CPUs, and of more than the window, too."""
         size = max(64, 1 + behind, 1 + ahead)
-        return cls(-(-queries // size), size, behind, ahead)
+        return cls(-(-queries // size), size, behind, ahead) if queries > size else cls(1, queries, 0, 0)
 
     @property
     def keys(self) -> int:

@@ -51,6 +51,10 @@ class T5Config:
         with them (RedLLM, arXiv 2510.26622).
     encoder_window: how many positions behind and ahead of its own a position of the encoder sees, in layers with a
         window; decoder_window: how many behind. None: all. sliding_window_pattern: every so many-th layer has none.
+        Rows that are longer than what a block of queries sees are computed by blocks, in time and memory that grow
+        with the length.
+    encoder_global_block: positions of the encoder see, besides their windows, the sums of so many positions each
+        (LongT5's transient global attention, Guo et al. 2022); None for no such sums.
     merged_attention: a layer of the decoder has one attention, over its own positions and the source (T5Gemma 2).
     share_embeddings: False gives the decoder an embedding of its own, which is the tied output matrix.
     decoder_start_token_id: of the embedding that decoders begin with, where batches have 0.
@@ -91,6 +95,7 @@ class T5Config:
     encoder_window: tuple[int, int] | None = None
     decoder_window: int | None = None
     sliding_window_pattern: int = 2
+    encoder_global_block: int | None = None
     merged_attention: bool = False
     share_embeddings: bool = True
     decoder_start_token_id: int = 0
@@ -151,6 +156,14 @@ class T5Config:
             self.decoder_window is None or is_count(self.decoder_window, 0), "decoder_window", "None or a whole number"
         )
         check(is_count(self.sliding_window_pattern), "sliding_window_pattern", "a whole number of at least 1")
+        size = self.encoder_global_block
+        check(size is None or is_count(size), "encoder_global_block", "None or a whole number of at least 1")
+        if size is not None:
+            check(window is not None, "encoder_window", "two whole numbers with encoder_global_block")
+            all_local = self.sliding_window_pattern > self.num_encoder_layers
+            check(all_local, "sliding_window_pattern", "above num_encoder_layers with encoder_global_block")
+            for name in ("rotary_base", "relpos_bias_in_every_layer", "relative_attention_keys"):
+                check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with encoder_global_block")
         is_start = is_count(self.decoder_start_token_id, 0) and self.decoder_start_token_id < self.vocab_size
         check(is_start, "decoder_start_token_id", "an id of the vocabulary")
         check(is_count(self.prompt_tokens, 0), "prompt_tokens", "a whole number")

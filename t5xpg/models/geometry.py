@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from t5xpg.models.biases import Bias, BlockedBias, Either, Pairs, WholeBias
 from t5xpg.models.config import T5Config
+from t5xpg.models.global_tokens import GlobalTokens
 from t5xpg.models.positions import PositionTable, RelativePositionBias
 from t5xpg.models.rotary import Rotation, rotation
 
@@ -20,11 +21,12 @@ _EVERYWHERE = (2**30, 2**30)
 
 
 class Geometry(NamedTuple):
-    """Of one attention: what is added to its logits, and how its queries and its keys are turned."""
+    """Of one attention: what is added to its logits, how its queries and its keys are turned, its global tokens."""
 
     bias: Bias | Either
     queries: Rotation | None = None
     keys: Rotation | None = None
+    globals: GlobalTokens | None = None
 
     @property
     def whole(self) -> WholeBias:
@@ -81,18 +83,20 @@ def self_geometries(
     window: tuple[int, int] | None,
     positions: jax.Array | None = None,
     read: Callable[[RelativePositionBias], Positions] = lambda table: table,
+    globals: GlobalTokens | None = None,
 ) -> Callable[[Any, int | jax.Array], Geometry]:
     """The geometry of a layer's self attention, by the layer and its index.
 
     pairs: with the positions of the stack's table, of which all layers have the same; with None where every layer has a
     table, or none has. window: of the layers that have one. positions: of the rows, [T] or [B, T], where they do not
-    begin at 0. read: how a layer's table is read.
+    begin at 0. read: how a layer's table is read. globals: of the stack.
     """
     turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
     everywhere = _EVERYWHERE if config.scan_layers else None  # scanned over, the two kinds have arrays of one shape
     layers = config.num_decoder_layers if pairs.is_causal else config.num_encoder_layers
     have_windows = window is not None and config.sliding_window_pattern > layers  # all of them
-    by_blocks = not (config.merged_attention and pairs.is_causal)  # the source is beside them
+    # merged, the source is beside a decoder's positions
+    by_blocks = False if config.merged_attention and pairs.is_causal else True if globals is not None else None
 
     def biases(pairs: Pairs) -> Kinds:
         def of(is_local: bool) -> Bias:
@@ -107,6 +111,6 @@ def self_geometries(
         has_table = layer.relpos_bias is not None
         added = biases(replace(pairs, positions=read(layer.relpos_bias))) if has_table else shared
         own = of_layer(config, turned, index)
-        return Geometry(of_layer(config, added, index), own, own)
+        return Geometry(of_layer(config, added, index), own, own, globals)
 
     return of

@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5xpg.models.attention import Attention, soft_capped
+from t5xpg.models.attention import Attention, Others, soft_capped
 from t5xpg.models.biases import Pairs
 from t5xpg.models.config import T5Config
 from t5xpg.models.geometry import Geometry, of_layer, rotations, self_geometries
+from t5xpg.models.global_tokens import global_tokens
 from t5xpg.models.layer_stack import LayerStack
 from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
 from t5xpg.models.positions import RelativePositionBias
@@ -62,7 +63,11 @@ def self_attention(
         keys, values = attention.project_keys_values(y, geometry.keys)
         if source is not None:
             keys, values = (jnp.concatenate(both, axis=1) for both in zip((keys, values), source, strict=True))
-        return attention(y, keys, values, geometry.bias, dropout.at(f"{name}_weights"), geometry.queries)
+        others = None
+        if (tokens := geometry.globals) is not None:
+            summed = layer.global_input_layer_norm(tokens.summed(y))
+            others = Others(*attention.project_keys_values(summed), tokens.bias)
+        return attention(y, keys, values, geometry.bias, dropout.at(f"{name}_weights"), geometry.queries, others)
 
     return residual(layer, name, x, attend, dropout.at(name))
 
@@ -73,12 +78,12 @@ def feed_forward(layer: EncoderLayer | DecoderOnlyLayer, x: jax.Array, dropout: 
 
 
 def position_table(
-    key: jax.Array, config: T5Config, *, bidirectional: bool, of_layer: bool
+    key: jax.Array, config: T5Config, *, bidirectional: bool, of_layer: bool, name: str = "relpos_bias"
 ) -> RelativePositionBias | None:
     """The relative positions of a layer or of a stack, whichever of them has a table. key: its own."""
     if config.relpos_bias_in_every_layer != of_layer or not config.relative_attention_bias:
         return None
-    return RelativePositionBias(named_key(key, "relpos_bias"), config, bidirectional)
+    return RelativePositionBias(named_key(key, name), config, bidirectional)
 
 
 class EncoderLayer(nnx.Module):
@@ -86,6 +91,8 @@ class EncoderLayer(nnx.Module):
         self.relpos_bias = position_table(key, config, bidirectional=True, of_layer=True)
         add_norms(self, "attention", config)
         self.attention = Attention(named_key(key, "attention"), config)
+        if config.encoder_global_block is not None:
+            self.global_input_layer_norm = RMSNorm(config.emb_dim)
         add_norms(self, "mlp", config)
         self.mlp = Mlp(named_key(key, "mlp"), config)
 
@@ -157,6 +164,10 @@ class Encoder(LayerStack):
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
         self.relpos_bias = position_table(key, config, bidirectional=True, of_layer=False)
+        if config.encoder_global_block is not None:
+            self.global_relpos_bias = position_table(
+                key, config, bidirectional=True, of_layer=False, name="global_relpos_bias"
+            )
         self.add_layers(key, config, config.num_encoder_layers, EncoderLayer)
         self.encoder_norm = RMSNorm(config.emb_dim)
 
@@ -165,7 +176,10 @@ class Encoder(LayerStack):
     ) -> jax.Array:
         """tokens [B, S] int32 -> [B, S, D] in the compute dtype."""
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=self.relpos_bias)
-        geometry = self_geometries(self.config, pairs, self.config.encoder_window)
+        seen, size = None, self.config.encoder_global_block
+        if size is not None:
+            seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
+        geometry = self_geometries(self.config, pairs, self.config.encoder_window, globals=seen)
         x = dropout.at("embedding")(embed(tokens, self.dtype))
         x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         # T5X decides here for each value, everywhere else for a whole sequence

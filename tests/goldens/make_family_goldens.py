@@ -43,6 +43,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
     "umt5": ("umt5", GATED, 4),
     "umt5_tied": ("umt5", {**GATED, "tie_word_embeddings": True}, 5),
     "longt5": ("longt5", {**GATED, "local_radius": 5, "encoder_attention_type": "local"}, 8),
+    "longt5_global": (
+        "longt5",
+        {**GATED, "local_radius": 5, "encoder_attention_type": "transient-global", "global_block_size": 4},
+        9,
+    ),
 }
 
 GEMMA = {

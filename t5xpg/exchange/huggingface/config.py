@@ -47,7 +47,8 @@ def feed_forward_proj(config: T5Config) -> str:
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
     """The config.json of the same model for transformers (padding 0, with which decoding starts)."""
     is_local = config.encoder_window is not None  # in all layers of the encoder, as far behind as ahead
-    config.require_t5("transformers' T5", ("encoder_window", "sliding_window_pattern") if is_local else ())
+    of_windows = ("encoder_window", "sliding_window_pattern", "encoder_global_block")
+    config.require_t5("transformers' T5", of_windows if is_local else ())
     model_type = "umt5" if config.relpos_bias_in_every_layer else "longt5" if is_local else "t5"
     found = {
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
@@ -72,6 +73,9 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
                 f"{config.encoder_window} in all but every {config.sliding_window_pattern}th layer."
             )
         found |= {"encoder_attention_type": "local", "local_radius": behind}
+        if config.encoder_global_block is not None:
+            size = config.encoder_global_block
+            found |= {"encoder_attention_type": "transient-global", "global_block_size": size}
     if head_factor_to_transformers(config) != 1.0:
         found["scale_decoder_outputs"] = True
     return found
@@ -129,11 +133,14 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
     except KeyError as error:
         raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
     if model_type == "longt5":
-        if config.get("encoder_attention_type", "local") != "local":
+        kind = config.get("encoder_attention_type", "local")
+        if kind not in ("local", "transient-global"):
             raise UserError(
-                f"The checkpoint's encoder_attention_type is {config['encoder_attention_type']!r}: of LongT5 those "
-                "with 'local' can be read."
+                f"The checkpoint's encoder_attention_type is {kind!r}: of LongT5 those with 'local' and with "
+                "'transient-global' can be read."
             )
+        if kind == "transient-global":
+            sizes["encoder_global_block"] = int(_number(config, "global_block_size", 16))
         radius = int(_number(config, "local_radius", 127))
         sizes |= {"encoder_window": (radius, radius), "sliding_window_pattern": sizes["num_encoder_layers"] + 1}
     return T5Config(

@@ -60,6 +60,13 @@ class Tensor(NamedTuple):
         return np.ascontiguousarray(array.T if self.transposed else array)
 
 
+def _kind(stack: str, config: T5Config) -> str:
+    """What LongT5's attention of a stack begins with in names."""
+    if stack == "decoder" or config.encoder_window is None:
+        return ""
+    return "Local" if config.encoder_global_block is None else "TransientGlobal"
+
+
 def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[Tensor]:
     """Those of one layer."""
     ours, theirs = f"{stack}/layers_{index}", f"{stack}.block.{index}.layer"
@@ -67,8 +74,10 @@ def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[Tensor]:
     if config.relpos_bias_in_every_layer:
         yield Tensor(f"{ours}/relpos_bias/rel_embedding", f"{theirs}.0.{_POSITIONS}", True)
     for number, (attention, their_attention, norm) in enumerate(attentions):
-        if stack == "encoder" and config.encoder_window is not None:
-            their_attention = f"Local{their_attention}"
+        their_attention = _kind(stack, config) + their_attention
+        if stack == "encoder" and config.encoder_global_block is not None:
+            name = "global_input_layer_norm"
+            yield Tensor(f"{ours}/{name}/scale", f"{theirs}.{number}.{their_attention}.{name}.weight")
         yield Tensor(f"{ours}/{norm}/scale", f"{theirs}.{number}.layer_norm.weight")
         for matrix, their_matrix in _MATRICES.items():
             their_name = f"{theirs}.{number}.{their_attention}.{their_matrix}.weight"
@@ -84,8 +93,11 @@ def _names(config: T5Config, head_factor: float) -> Iterator[Tensor]:
     yield Tensor("token_embedder/embedding", _EMBEDDING)
     for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if not config.relpos_bias_in_every_layer:
-            local = "Local" if stack == "encoder" and config.encoder_window is not None else ""
-            yield Tensor(f"{stack}/relpos_bias/rel_embedding", f"{stack}.block.0.layer.0.{local}{_POSITIONS}", True)
+            table = f"{stack}.block.0.layer.0.{_kind(stack, config)}{_POSITIONS}"
+            yield Tensor(f"{stack}/relpos_bias/rel_embedding", table, True)
+            if stack == "encoder" and config.encoder_global_block is not None:
+                table = table.replace(".relative", ".global_relative")
+                yield Tensor(f"{stack}/global_relpos_bias/rel_embedding", table, True)
         for index in range(layers):
             yield from _layer_names(stack, index, config)
         yield Tensor(f"{stack}/{stack}_norm/scale", f"{stack}.final_layer_norm.weight")

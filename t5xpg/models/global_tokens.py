@@ -1,0 +1,55 @@
+"""LongT5's transient global tokens (Guo et al. 2022, section 3.1.2): sums of blocks, which every position sees.
+
+In each layer they are made anew of what the layer reads. A block is of so many positions of one text, counted from its
+beginning; what is left at its end goes to the block before, and a text of less than one block has no global token.
+Numbers count all blocks of a row, in packed rows too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from t5xpg.models.biases import as_bias
+from t5xpg.models.positions import RelativePositionBias
+from t5xpg.models.rotary import positions_in_segments
+
+
+class GlobalTokens(NamedTuple):
+    """Of rows [B, S], with room for G = S // size global tokens.
+
+    numbers: of the block that a position is in, [B, S] int32; -1 where it is in none. bias: what is added to the logits
+    of a position's query with the global tokens' keys, [B, 1 or H, S, G] float32.
+    """
+
+    numbers: jax.Array
+    bias: jax.Array
+
+    def summed(self, x: jax.Array) -> jax.Array:
+        """x [B, S, D] -> the sum of each block [B, G, D]."""
+        is_in = self.numbers[..., None] == jnp.arange(self.bias.shape[-1], dtype=jnp.int32)
+        return jnp.einsum("bsg,bsd->bgd", is_in.astype(x.dtype), x)
+
+
+def global_tokens(
+    tokens: jax.Array, segment_ids: jax.Array | None, size: int, positions: RelativePositionBias | None
+) -> GlobalTokens:
+    """Of tokens [B, S], packed where there are segments, in blocks of `size`. positions: of distances of blocks."""
+    G = tokens.shape[1] // size
+    segments = jnp.where(tokens > 0, 1 if segment_ids is None else segment_ids, 0)
+    # a block begins where its last position is of the same text
+    ends = jnp.pad(segments[:, size - 1 :], ((0, 0), (0, size - 1)))[:, : tokens.shape[1]]
+    begins = (positions_in_segments(segments) % size == 0) & (ends == segments) & (segments > 0)
+    last = lax.cummax(jnp.where(begins, jnp.arange(tokens.shape[1], dtype=jnp.int32), -1), axis=1)
+    is_in = (last >= 0) & (jnp.take_along_axis(segments, jnp.maximum(last, 0), axis=1) == segments)
+    numbers = jnp.where(is_in, jnp.cumsum(begins, axis=1, dtype=jnp.int32) - 1, -1)
+    is_of = begins[..., None] & (numbers[..., None] == jnp.arange(G, dtype=jnp.int32))
+    of_blocks = jnp.sum(jnp.where(is_of, segments[..., None], 0), axis=1)  # 0 where there is no block
+    bias = as_bias(segments[:, :, None] == of_blocks[:, None, :])[:, None]
+    if positions is not None:
+        by_number = jnp.take(positions(G, G)[0], jnp.maximum(numbers, 0), axis=1, mode="clip")  # [H, B, S, G]
+        bias = bias + jnp.swapaxes(by_number, 0, 1)
+    return GlobalTokens(numbers, bias)
