@@ -306,15 +306,15 @@ def attend_by_blocks(
         far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, others.keys).astype(jnp.float32), softcap)
         far = far + others.bias  # [B, H, Q, G]
 
-        def of_rows(x: jax.Array) -> jax.Array:  # what there is of each query, [B, Q, H, 1]
-            return blocks.join(jnp.swapaxes(x, 1, 2), queries.shape[1])
+        # one softmax over both, without a copy of either: what there is of each query goes between rows and blocks
+        def of_each(reduced: Any) -> tuple[jax.Array, jax.Array]:  # [B, Q, H, 1] of both
+            of_near, of_far = (jnp.swapaxes(reduced(x, axis=-1, keepdims=True), 1, 2) for x in (near, far))
+            return blocks.join(of_near, queries.shape[1]), of_far
 
-        # one softmax over both, without a copy of either
-        largest = jnp.maximum(of_rows(jnp.max(near, -1, keepdims=True)), jnp.swapaxes(jnp.max(far, -1, keepdims=True), 1, 2))
-        largest = lax.stop_gradient(largest)
+        largest = lax.stop_gradient(jnp.maximum(*of_each(jnp.max)))
         near = jnp.exp(near - jnp.swapaxes(blocks.split_queries(largest), 1, 2))
         far = jnp.exp(far - jnp.swapaxes(largest, 1, 2))
-        total = of_rows(jnp.sum(near, -1, keepdims=True)) + jnp.swapaxes(jnp.sum(far, -1, keepdims=True), 1, 2)
+        total = jnp.add(*of_each(jnp.sum))
         mixed = blocks.join(_mixed(near, rows[2]), queries.shape[1]) + _mixed(far, others.values)
         return (mixed / total).astype(values.dtype)
 

@@ -214,6 +214,10 @@ class Blocks:
         """How many a block has."""
         return self.size + self.behind + self.ahead
 
+    def pairs(self, queries: int) -> int:
+        """How many pairs of positions a row has: of its blocks, or of all positions where those are fewer."""
+        return min(queries * queries, self.number * self.size * self.keys)
+
     def split_queries(self, x: jax.Array) -> jax.Array:
         """[B, Q, ...] -> [B * number, size, ...], filled up with zeros."""
         return self._padded(x, 0).reshape(-1, self.size, *x.shape[2:])

@@ -65,5 +65,6 @@ class DecoderOnlyModel(Model):
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"targets": T}, or {"inputs": S, "targets": T} of one row of S + T."""
         T = sum(lengths.values()) + self.config.prompt_tokens
-        of = LayerFlops(self.config)
-        return 3.0 * (self.config.num_decoder_layers * of.self_attention_and_mlp(T) + of.output(T))
+        of, c = LayerFlops(self.config), self.config
+        window = None if c.decoder_window is None else (c.decoder_window, 0)
+        return 3.0 * (of.self_attention_and_mlp(T, c.num_decoder_layers, window) + of.output(T))

@@ -141,8 +141,11 @@ class EncoderDecoderModel(Model):
         """As of every model. lengths: {"inputs": S, "targets": T}."""
         S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
         of, c = LayerFlops(self.config), self.config
-        encoder = c.num_encoder_layers * of.self_attention_and_mlp(S)
-        decoder = c.num_decoder_layers * (of.self_attention_and_mlp(T) + of.cross_attention(T, S))
+        encoder = of.self_attention_and_mlp(S, c.num_encoder_layers, c.encoder_window)
+        encoder += c.num_encoder_layers * of.global_tokens(S)
+        window = None if c.decoder_window is None or c.merged_attention else (c.decoder_window, 0)
+        decoder = of.self_attention_and_mlp(T, c.num_decoder_layers, window)
+        decoder += c.num_decoder_layers * of.cross_attention(T, S)
         return 3.0 * (encoder + decoder + of.output(T))
 
 

@@ -51,5 +51,6 @@ class EncoderOnlyModel(Model):
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"inputs": S, "targets": S}."""
         S = lengths["inputs"]
-        of, read = LayerFlops(self.config), S + self.config.prompt_tokens
-        return 3.0 * (self.config.num_encoder_layers * of.self_attention_and_mlp(read) + of.output(S))
+        of, c, read = LayerFlops(self.config), self.config, S + self.config.prompt_tokens
+        encoder = of.self_attention_and_mlp(read, c.num_encoder_layers, c.encoder_window)
+        return 3.0 * (encoder + c.num_encoder_layers * of.global_tokens(read) + of.output(S))

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.base.errors import UserError
+from t5xpg.models.biases import Blocks
 from t5xpg.models.config import T5Config
+from t5xpg.models.geometry import has_window
 from t5xpg.models.layer_stack import LayerStack
 
 # nested dicts with string keys and float32 arrays at the leaves, under T5X's names:
@@ -125,12 +127,21 @@ class LayerFlops:
         """Of one query with one key: its logit, and its part of the mixture."""
         return 2 * 2 * self.config.num_heads * self.config.head_dim
 
-    def self_attention_and_mlp(self, length: int) -> int:
-        """Of a layer of an encoder, or of a decoder without cross attention."""
+    def self_attention_and_mlp(self, length: int, layers: int, window: tuple[int, int] | None = None) -> int:
+        """Of the layers of an encoder, or of a decoder without cross attention. window: of those that have one."""
         mlp = 2 * self.config.emb_dim * self.config.mlp_dim * (len(self.config.mlp_activations) + 1)
         distances = (2 * length - 1) * self.pair // 2 if self.config.relative_attention_keys else 0
         projections = 2 * self.projection + 2 * self.key_or_value
-        return length * (projections + mlp + distances) + length * length * self.pair
+        local = 0 if window is None else sum(has_window(self.config, index) for index in range(layers))
+        pairs = (layers - local) * length * length
+        if window is not None:
+            pairs += local * Blocks.of_window(length, *window).pairs(length)
+        return layers * length * (projections + mlp + distances) + pairs * self.pair
+
+    def global_tokens(self, length: int) -> int:
+        """Of a layer of an encoder: their sums, keys and values, and pairs with all positions."""
+        number = 0 if self.config.encoder_global_block is None else length // self.config.encoder_global_block
+        return number * (length * (2 * self.config.emb_dim + self.pair) + 2 * self.key_or_value)
 
     def cross_attention(self, queries: int, keys: int) -> int:
         own = 0 if self.config.merged_attention else 2 * queries * self.projection

@@ -25,7 +25,9 @@ class SharedTransformer(nnx.Module):
                 f"T5Config has {config.num_encoder_layers} layers for the encoder and {config.num_decoder_layers} for "
                 "the decoder: where they share their parameters, the numbers have to be equal."
             )
-        config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - {"share_embeddings", "encoder_global_block"})
+        config.require_t5(
+            "A SharedEncoderDecoderModel", set(config.beyond_t5) - {"share_embeddings", "encoder_global_block"}
+        )
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
         self.prompt = make_prompt(key, config)
         self.decoder_token_embedder = None

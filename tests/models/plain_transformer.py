@@ -69,6 +69,13 @@ def _stack(stack: Any, name: str, config: T5Config, x: np.ndarray, encoded: np.n
             bias = bias + table["rel_embedding"][:, relative_position_bucket(distances, not is_decoder, 32, 128)]
         y = _norm(layer, f"pre_{own}_layer_norm", x)
         seen = [(y, bias, places)]
+        if not is_decoder and (size := config.encoder_global_block) is not None and len(x) >= size:
+            block = np.minimum(np.arange(len(x)) // size, len(x) // size - 1)
+            numbers = np.arange(len(x) // size)
+            sums = np.stack([y[block == number].sum(axis=0) for number in numbers])
+            buckets = relative_position_bucket(numbers[None, :] - block[:, None], True, 32, 128)
+            added = stack["global_relpos_bias"]["rel_embedding"][:, buckets]
+            seen.append((_norm(layer, "global_input_layer_norm", sums), added, None))
         elsewhere = np.arange(len(encoded)) if encoded is not None and config.rotary_cross_attention else None
         source = (encoded, np.zeros((config.num_heads, len(x), 0 if encoded is None else len(encoded))), elsewhere)
         if is_decoder and config.merged_attention:

@@ -31,6 +31,7 @@ T5GEMMA2 = {
     "sliding_window_pattern": 3, "logits_via_embedding": True, "mlp_activations": ("silu", "linear"),
 }  # fmt: skip
 REDLLM = {**ROTARY, "rotary_cross_attention": True, "qk_norm": True, "rotary_local_base": 7.0}
+GLOBAL: dict[str, Any] = {"encoder_window": (2, 1), "sliding_window_pattern": 4, "encoder_global_block": 4}
 OPTIONS: dict[str, dict[str, Any]] = {
     "t5": {},
     "num_kv_heads": {"num_kv_heads": 2},
@@ -42,6 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rotary": ROTARY,
     "rotary and bias": {"rotary_base": 50.0, "relpos_bias_in_every_layer": True},
     "windows": {"encoder_window": (2, 1), "decoder_window": 1},
+    "global": GLOBAL,
     "merged": {"merged_attention": True, "num_kv_heads": 1},
     "merged, rotary": {**REDLLM, "merged_attention": True},
     "embeddings": {"share_embeddings": False, "decoder_start_token_id": 3},
@@ -187,6 +189,9 @@ def test_operations() -> None:
         ({"rotary_base": 10.0, "head_dim": 5}, r"T5Config.head_dim is 5; it must be even with rotary positions\."),
         ({"rotary_cross_attention": True}, r"T5Config.rotary_cross_attention is True; .* without a rotary_base\."),
         ({"encoder_window": 3}, r"T5Config.encoder_window is 3; .* positions behind and ahead\."),
+        ({"encoder_global_block": 4}, r"encoder_window is None; it must be two whole numbers with encoder_global_bl"),
+        ({**GLOBAL, "sliding_window_pattern": 3}, r"sliding_window_pattern is 3; .* above num_encoder_layers with enc"),
+        ({**GLOBAL, "rotary_base": 9.0}, r"T5Config.rotary_base is 9.0; it must be None with encoder_global_block\."),
         ({"attention_logit_softcap": 0.0}, r"T5Config.attention_logit_softcap is 0.0; it must be None or a number"),
         ({"rotary_scale": "8"}, r"T5Config.rotary_scale is '8'; it must be None or a number above 0\."),
         ({"decoder_start_token_id": 29}, r"T5Config.decoder_start_token_id is 29; it must be an id of the vocabulary"),

@@ -21,6 +21,7 @@ from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
 from t5xpg.experiment.assembly import abstract_batch
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.adapters import trained_params
+from t5xpg.models.biases import Blocks
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LAYERS
 from t5xpg.models.losses import loss_and_metrics
@@ -132,15 +133,19 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: in
     own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
     shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
     not_kept = sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
-    return _size(leaves) - not_kept + _chunk(model.config, experiment.train_dataset.task_feature_lengths, rows)
+    return _size(leaves) - not_kept + _made_again(model.config, experiment.train_dataset.task_feature_lengths, rows)
 
 
-def _chunk(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
-    """Bytes of the weights of the one chunk that attention works off at a time."""
-    longest = max(lengths.values())
-    if config.attention_chunk_size is None or longest <= config.attention_chunk_size:
-        return 0  # all weights are kept, and counted
-    return 4 * rows * config.num_heads * config.attention_chunk_size * longest
+def _made_again(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
+    """Bytes of the attention weights of one chunk, or of one layer by blocks; others are kept, and counted."""
+    longest, pairs = max(lengths.values()), [0]
+    if config.attention_chunk_size is not None and longest > config.attention_chunk_size:
+        pairs.append(config.attention_chunk_size * longest)
+    of_decoder = None if config.decoder_window is None else (config.decoder_window, 0)
+    for window, name in ((config.encoder_window, "inputs"), (of_decoder, "targets")):
+        if window is not None and (length := lengths.get(name, 0)) > Blocks.of_window(length, *window).keys:
+            pairs.append(Blocks.of_window(length, *window).pairs(length))
+    return 4 * rows * config.num_heads * max(pairs)
 
 
 def _size(tree: Any) -> int:

@@ -16,6 +16,10 @@ from tests.experiment.test_config import write_gin
 SIZES = {"emb_dim": 64, "mlp_dim": 128, "num_encoder_layers": 1, "num_decoder_layers": 1}
 SMALL = ["BATCH_SIZE=8", *(f"encoder_decoder.T5Config.{name}={size}" for name, size in SIZES.items())]
 DEEP = ("encoder_decoder.T5Config.num_encoder_layers=6", "encoder_decoder.T5Config.num_decoder_layers=3")
+WINDOWS = (
+    "encoder_decoder.T5Config.encoder_window=(31, 31)",
+    "encoder_decoder.T5Config.sliding_window_pattern=2",
+)
 CHUNKS = "encoder_decoder.T5Config.attention_chunk_size=256"
 
 
@@ -32,6 +36,7 @@ def small(tmp_path, *overrides: str) -> Experiment:
         ("SCAN_LAYERS=True", "REMAT_POLICY='dots'", *DEEP),
         ("SCAN_LAYERS=True", "REMAT_POLICY='full'", *DEEP),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),
+        ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", *WINDOWS),
     ],
 )
 def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> None:

@@ -118,7 +118,7 @@ def test_other_values_as_they_are_written() -> None:
             r"'bert'; 't5', .*, 'longt5' can be read \(T5, .*, LongT5\), 't5gemma' and 't5gemma2'\.$",
         ),
         ({"model_type": "udop"}, "whose layers are not T5's"),
-        ({"model_type": "longt5", "encoder_attention_type": "transient-global"}, "'transient-global': of LongT5 those"),
+        ({"model_type": "longt5", "encoder_attention_type": "global"}, "encoder_attention_type is 'global': of LongT5"),
         ({"feed_forward_proj": "gated-gelo"}, "Did you mean gated-gelu"),
         ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-05; T5's is 1e-6"),
         ({"layer_norm_epsilon": math.nan}, "layer_norm_epsilon is nan; T5's is 1e-6"),

@@ -1,0 +1,175 @@
+"""Attention with a window by blocks, against masks and the program in NumPy, and what it holds; global tokens."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from t5xpg.models.attention import attend
+from t5xpg.models.biases import BlockedBias, Blocks, Either, Pairs
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.global_tokens import global_tokens
+from t5xpg.models.layers import OFF, Dropout
+from t5xpg.models.positions import RelativePositionBias
+from tests.models import plain_transformer
+from tests.models.test_beyond_t5 import SIZES, model_of, padded, parameters
+from tests.small_models import equations, relative_l2, seq2seq
+
+S, H, K = 200, 2, 4  # three blocks of 64, and a part of one
+WINDOW = (7, 5)
+RNG = np.random.default_rng(0)
+ROWS = {name: RNG.normal(size=(2, S, H, K)).astype(np.float32) for name in ("queries", "keys", "values", "of")}
+TOKENS = np.where(np.arange(S)[None, :] < np.asarray([[S], [141]]), 1, 0).astype(np.int32)
+SEGMENTS = np.where(TOKENS > 0, 1 + np.searchsorted([9, 70, 133], np.arange(S), side="right"), 0).astype(np.int32)
+CONFIG = T5Config(vocab_size=9, num_heads=H, head_dim=K, relative_attention_keys=True)
+
+
+def a_pair(*, packed: bool, is_causal: bool, prefix: bool = False) -> tuple[Any, Pairs]:
+    """The numbers of a table of positions, and who sees whom; the table is put in later."""
+    table = RelativePositionBias(jax.random.key(1), CONFIG, bidirectional=not is_causal)
+    segments = SEGMENTS if packed else None
+    seen = (np.arange(S) % 67 < 20).astype(np.int32) * TOKENS if prefix else None
+    numbers = nnx.to_pure_dict(nnx.state(table))
+    return (nnx.graphdef(table), numbers), Pairs(
+        S, TOKENS, segments, segments, is_causal=is_causal, prefix=seen, window=WINDOW
+    )
+
+
+def mixed_and_gradients(
+    table: Any, pairs: Pairs, by_blocks: bool, dropout: Dropout = OFF, softcap: float | None = None, dtype: Any = None
+) -> Any:
+    graph, numbers = table
+
+    def of(rows: dict[str, jax.Array], numbers: Any) -> tuple[jax.Array, jax.Array]:
+        positions = nnx.merge(graph, nnx.State(numbers))
+        bias = Pairs(**{**vars(pairs), "positions": positions}).bias(None, by_blocks)
+        assert isinstance(bias, BlockedBias) == by_blocks
+        q, k, v = (rows[name].astype(dtype or jnp.float32) for name in ("queries", "keys", "values"))
+        mixed = attend(q, k, v, bias, dropout, softcap) * (TOKENS > 0)[:, :, None, None]
+        return jnp.sum(mixed * ROWS["of"]), mixed
+
+    rows = {name: jnp.asarray(ROWS[name]) for name in ("queries", "keys", "values")}
+    with jax.default_matmul_precision("highest"):
+        (_, mixed), gradients = jax.jit(jax.value_and_grad(of, argnums=(0, 1), has_aux=True))(rows, numbers)
+    return mixed, gradients
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "tolerance"),
+    [
+        ({"packed": False, "is_causal": False}, {}, 1e-5),
+        ({"packed": True, "is_causal": False}, {"softcap": 0.7}, 1e-5),
+        ({"packed": True, "is_causal": True}, {"dropout": Dropout(0.3, jax.random.key(4))}, 1e-5),
+        ({"packed": True, "is_causal": True, "prefix": True}, {}, 1e-5),
+        ({"packed": True, "is_causal": False}, {"dtype": jnp.bfloat16}, 0.02),
+    ],
+)
+def test_blocks_compute_what_masks_compute(kind: Any, more: Any, tolerance: float) -> None:
+    """Of rows that no number of blocks fills, with biases and keys of positions."""
+    table, pairs = a_pair(**kind)
+    got, expected = (mixed_and_gradients(table, pairs, by_blocks, **more) for by_blocks in (True, False))
+    jax.tree.map(lambda a, b: np.testing.assert_array_less(relative_l2(a, b), tolerance), got, expected)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_scanned_layer_is_of_one_of_two_kinds(is_local: bool) -> None:
+    pairs = Pairs(S, TOKENS, None, None, window=WINDOW)
+    local, whole = pairs.bias(None), Pairs(S, TOKENS, None, None).bias(None)
+    rows = [jnp.asarray(ROWS[name]) for name in ("queries", "keys", "values")]
+
+    def of(values: jax.Array, bias: Any) -> jax.Array:
+        return attend(rows[0], rows[1], values, bias, OFF)
+
+    both = Either(jnp.asarray(is_local), local, whole)
+    got, back = jax.vjp(lambda values: of(values, both), rows[2])
+    expected, theirs = jax.vjp(lambda values: of(values, local if is_local else whole), rows[2])
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    np.testing.assert_allclose(back(ROWS["of"])[0], theirs(ROWS["of"])[0], rtol=1e-5, atol=1e-6)
+
+
+LONG = [[int(token) for token in RNG.integers(3, 29, length)] for length in (150, 83, 31)]
+GLOBAL = {"encoder_window": (3, 2), "sliding_window_pattern": 4, "encoder_global_block": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("t5gemma", {}), ("t5gemma", {"scan_layers": True}), ("windows", {}), ("t5", GLOBAL)]
+)
+def test_long_rows_of_models(name: str, more: dict[str, Any]) -> None:
+    """Encoders and decoders by blocks, with rotary positions, grouped queries and soft caps, and with global tokens."""
+    apart, model = (model_of(name, **{**more, **way}) for way in ({"scan_layers": False}, {}))
+    params = parameters(apart)
+    expected = [plain_transformer.logits(params, apart.config, text, text) for text in LONG]
+    if model.config.scan_layers:
+        for stack in ("encoder", "decoder"):
+            layers = [params[stack].pop(f"layers_{index}") for index in range(3)]
+            params[stack]["layers"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+    together = np.asarray([[token for text in LONG for token in text]], np.int32)
+    segments = np.repeat([1, 2, 3], [len(text) for text in LONG])[None]
+    packed = seq2seq(together, together) | {f"{stack}_segment_ids": segments for stack in ("encoder", "decoder")}
+    begins = np.cumsum([0, *map(len, LONG[:-1])])
+    packed["decoder_input_tokens"][0, begins] = 0
+    with jax.default_matmul_precision("highest"):
+        rows, row = (jax.jit(model.logits)(params, one) for one in (seq2seq(padded(LONG), padded(LONG)), packed))
+    for index, logits in enumerate(expected):
+        assert relative_l2(rows[index, : len(logits)], logits) < 1e-5
+        assert relative_l2(row[0, begins[index] :][: len(logits)], logits) < 1e-5
+
+
+def test_global_tokens_of_packed_rows() -> None:
+    """Texts of 7, 2 and 4 tokens in blocks of 3, by hand: the second has none, and the last of a text is of no block's
+    own."""
+    segments = np.repeat([1, 2, 3, 0], [7, 2, 4, 2])[None]
+    found = global_tokens(jnp.asarray(segments > 0, jnp.int32), jnp.asarray(segments), 3, None)
+    np.testing.assert_array_equal(found.numbers[0], [0, 0, 0, 1, 1, 1, 1, -1, -1, 2, 2, 2, 2, -1, -1])
+    seen = np.asarray(found.bias[0, 0] == 0)
+    np.testing.assert_array_equal(seen[[0, 6]], [[True, True, False, False, False]] * 2)
+    np.testing.assert_array_equal(seen[[7, 12]], [[False] * 5, [False, False, True, False, False]])
+    x = np.arange(15, dtype=np.float32)[None, :, None]
+    np.testing.assert_array_equal(found.summed(jnp.asarray(x))[0, :, 0], [3, 18, 42, 0, 0])
+
+
+def test_no_array_holds_all_pairs() -> None:
+    """Forward and backward, of an encoder and of a decoder, packed: what is largest grows with the length."""
+    windows = {"encoder_window": (9, 9), "decoder_window": 9, "sliding_window_pattern": 9}
+
+    def largest(model: Any, lengths: dict[str, int]) -> int:
+        names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
+        names += ("encoder_segment_ids", "decoder_segment_ids")
+        batch = {name: jax.ShapeDtypeStruct((1, lengths[name[:7]]), np.int32) for name in names}
+        gradient = jax.grad(lambda params, batch: model.logits(params, batch).sum())
+        program = jax.make_jaxpr(gradient)(model.abstract_params(), batch).jaxpr
+        return max(variable.aval.size for equation in equations(program) for variable in equation.outvars)
+
+    for kind, of in ((EncoderDecoderModel, "encoder"), (DecoderOnlyModel, "decoder")):
+        model = kind(T5Config(**SIZES, **windows))
+        one, two = (largest(model, {"encoder": 16, "decoder": 16, of: length}) for length in (1024, 2048))
+        assert one < 1024**2
+        assert two <= 2 * one
+        masks = kind(T5Config(**{**SIZES, **windows, "sliding_window_pattern": 1}))
+        assert largest(masks, {"encoder": 16, "decoder": 16, of: 1024}) >= 1024**2
+
+
+def test_short_rows_are_not_by_blocks() -> None:
+    """Where a block's keys are all of the row's, or more."""
+    assert Blocks.of_window(200, 7, 5) == Blocks(4, 64, 7, 5)
+    assert Blocks.of_window(300, 127, 127) == Blocks(3, 128, 127, 127)
+    assert Blocks.of_window(64, 7, 5) == Blocks(1, 64, 0, 0)
+    for length, by_blocks in ((76, False), (77, True)):
+        bias = Pairs(length, jnp.ones((1, length), jnp.int32), None, None, window=WINDOW).bias(None)
+        assert isinstance(bias, BlockedBias) == by_blocks
+
+
+def test_operations() -> None:
+    """Of a window, those of a block's queries with its keys; of global tokens, their sums, keys, values and pairs."""
+    lengths, window = {"inputs": 256, "targets": 6}, {"encoder_window": (3, 2), "sliding_window_pattern": 4}
+    pair, D = 2 * 2 * 4 * 6, 12
+    plain = model_of("t5").flops_per_example(lengths)
+    local = model_of("t5", **window).flops_per_example(lengths)
+    assert plain - local == 3 * 3 * pair * 256 * (256 - (64 + 3 + 2))
+    more = model_of("t5", **window, encoder_global_block=16).flops_per_example(lengths) - local
+    assert more == 3 * 3 * (16 * 256 * (pair + 2 * D) + 16 * 2 * 2 * D * 4 * 6)
