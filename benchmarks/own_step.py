@@ -46,12 +46,15 @@ class OwnStep:
         return metrics
 
 
-def experiment(job: Job, dtype: str = "float32", attention_chunk_size: int | None = None) -> Experiment:
-    """optimizers_tiny with the job's sizes, packed, and the job's optimiser."""
+def experiment(
+    job: Job, dtype: str = "float32", attention_chunk_size: int | None = None, window: int | None = None
+) -> Experiment:
+    """optimizers_tiny with the job's sizes, packed, and the job's optimiser. window: in all self attention."""
     model = T5Config(
         vocab_size=job.vocabulary, emb_dim=job.emb, num_heads=job.heads, head_dim=job.head_dim, mlp_dim=job.mlp,
         num_encoder_layers=job.encoder_layers, num_decoder_layers=job.decoder_layers, dtype=dtype,
-        attention_chunk_size=attention_chunk_size,
+        attention_chunk_size=attention_chunk_size, encoder_window=None if window is None else (window, window),
+        decoder_window=window, sliding_window_pattern=2 if window is None else 1 + job.encoder_layers,
     )  # fmt: skip
     tiny = config.load("optimizers_tiny").experiment
     lengths = {"inputs": job.inputs, "targets": job.targets}
