@@ -252,8 +252,9 @@ class Attention(nnx.Module):
         keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
         if others is not None:
             assert isinstance(bias, BlockedBias)
-            more = (for_all_heads(part, self.num_heads, axis=2) for part in others[:2])
-            mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, Others(*more, others.bias))
+            more = (for_all_heads(part, self.num_heads, axis=2) for part in (others.keys, others.values))
+            others = Others(next(more), next(more), others.bias)
+            mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, others)
         else:
             mixed = attend(queries, keys, values, bias, dropout, self.softcap)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))

@@ -65,6 +65,7 @@ def self_attention(
             keys, values = (jnp.concatenate(both, axis=1) for both in zip((keys, values), source, strict=True))
         others = None
         if (tokens := geometry.globals) is not None:
+            assert isinstance(layer, EncoderLayer)
             summed = layer.global_input_layer_norm(tokens.summed(y))
             others = Others(*attention.project_keys_values(summed), tokens.bias)
         return attention(y, keys, values, geometry.bias, dropout.at(f"{name}_weights"), geometry.queries, others)
