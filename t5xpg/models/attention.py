@@ -64,8 +64,9 @@ def _dropped(values: jax.Array, dropout: Dropout) -> jax.Array:
     return values * jnp.transpose(kept, (0, 3, 1, 2)).astype(values.dtype)
 
 
-class Others(NamedTuple):
-    """What all queries of a row see beside their window: keys and values [B, G, H, K], bias [B, 1 or H, Q, G]."""
+class SideInputs(NamedTuple):
+    """What all queries of a row see beside their window, as LongT5 calls it: keys and values [B, G, H, K], bias
+    [B, 1 or H, Q, G]."""
 
     keys: jax.Array
     values: jax.Array
@@ -243,18 +244,18 @@ class Attention(nnx.Module):
         bias: Bias | Either,
         dropout: Dropout,
         rotation: Rotation | None = None,
-        others: Others | None = None,
+        side: SideInputs | None = None,
     ) -> jax.Array:
-        """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of the queries. others: beside blocks."""
+        """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of the queries. side: beside blocks."""
         queries = self.project_queries(x, rotation)
         if self.float32_logits:
             queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
         keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
-        if others is not None:
+        if side is not None:
             assert isinstance(bias, BlockedBias)
-            more = (for_all_heads(part, self.num_heads, axis=2) for part in (others.keys, others.values))
-            others = Others(next(more), next(more), others.bias)
-            mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, others)
+            of_heads = (for_all_heads(part, self.num_heads, axis=2) for part in side[:2])
+            side = SideInputs(*of_heads, side.bias)
+            mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, side)
         else:
             mixed = attend(queries, keys, values, bias, dropout, self.softcap)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
@@ -288,24 +289,24 @@ def attend_by_blocks(
     bias: BlockedBias,
     dropout: Dropout,
     softcap: float | None = None,
-    others: Others | None = None,
+    side: SideInputs | None = None,
 ) -> jax.Array:
     """As `attend`, of a window: every block of queries is a row by itself, with the keys that one of them sees."""
     blocks = bias.blocks
-    if others is not None:
-        others = others._replace(values=_dropped(others.values, dropout.at("others")))
+    if side is not None:
+        side = side._replace(values=_dropped(side.values, dropout.at("side_inputs")))
 
     # made again in the backward pass: what is kept would be as much as all keys of a block for each query
     @jax.checkpoint
     def of_blocks(
-        queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: WholeBias, others: Others | None
+        queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: WholeBias, side: SideInputs | None
     ) -> jax.Array:
         rows = blocks.split_queries(queries), blocks.split_keys(keys), blocks.split_keys(values)
-        if others is None or others.keys.shape[1] == 0:
+        if side is None or side.keys.shape[1] == 0:
             return blocks.join(attend_whole(*rows, of_one, OFF, softcap), queries.shape[1])
         near = whole_logits(rows[0], rows[1], of_one, softcap)  # [B * number, H, size, keys]
-        far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, others.keys).astype(jnp.float32), softcap)
-        far = far + others.bias  # [B, H, Q, G]
+        far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
+        far = far + side.bias  # [B, H, Q, G]
 
         # one softmax over both, without a copy of either: what there is of each query goes between rows and blocks
         def of_each(reduced: Any) -> tuple[jax.Array, jax.Array]:  # [B, Q, H, 1] of both
@@ -316,10 +317,10 @@ def attend_by_blocks(
         near = jnp.exp(near - jnp.swapaxes(blocks.split_queries(largest), 1, 2))
         far = jnp.exp(far - jnp.swapaxes(largest, 1, 2))
         total = jnp.add(*of_each(jnp.sum))
-        mixed = blocks.join(_mixed(near, rows[2]), queries.shape[1]) + _mixed(far, others.values)
+        mixed = blocks.join(_mixed(near, rows[2]), queries.shape[1]) + _mixed(far, side.values)
         return (mixed / total).astype(values.dtype)
 
-    return of_blocks(queries, keys, _dropped(values, dropout), bias.of_one, others)
+    return of_blocks(queries, keys, _dropped(values, dropout), bias.of_one, side)
 
 
 def _mixed(weights: jax.Array, values: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5xpg.models.attention import Attention, Others, soft_capped
+from t5xpg.models.attention import Attention, SideInputs, soft_capped
 from t5xpg.models.biases import Pairs
 from t5xpg.models.config import T5Config
 from t5xpg.models.geometry import Geometry, of_layer, rotations, self_geometries
@@ -63,12 +63,12 @@ def self_attention(
         keys, values = attention.project_keys_values(y, geometry.keys)
         if source is not None:
             keys, values = (jnp.concatenate(both, axis=1) for both in zip((keys, values), source, strict=True))
-        others = None
+        side = None
         if (tokens := geometry.globals) is not None:
             assert isinstance(layer, EncoderLayer)
             summed = layer.global_input_layer_norm(tokens.summed(y))
-            others = Others(*attention.project_keys_values(summed), tokens.bias)
-        return attention(y, keys, values, geometry.bias, dropout.at(f"{name}_weights"), geometry.queries, others)
+            side = SideInputs(*attention.project_keys_values(summed), tokens.bias)
+        return attention(y, keys, values, geometry.bias, dropout.at(f"{name}_weights"), geometry.queries, side)
 
     return residual(layer, name, x, attend, dropout.at(name))
 
