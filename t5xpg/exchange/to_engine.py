@@ -27,7 +27,7 @@ from t5xpg.models.decoding import score
 from t5xpg.models.model import Model, Params
 from t5xpg.run.directory import RunDirectory
 
-_MEASURED = 64  # examples that say what quantization loses
+_MEASURED = 64  # examples, in whole batches, that say what quantization loses
 _UNKNOWN = "what this loses was not measured: {}"
 
 
@@ -83,33 +83,33 @@ def export(
         check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
     print(f"{loaded.name} after step {step:,} for {engine.title}, in {quantization}: {shown(target)}", flush=True)
-    if quantization != engine.quantizations[0]:
-        lost = (
-            _UNKNOWN.format("it was imported")
-            if directory.imported()
-            else _lost_quality(engine, target, experiment, params)
-        )
-        print(f"  {lost}", flush=True)
+    if quantization != engine.quantizations[0] and not directory.imported():  # that one has no examples
+        print(f"  {_lost_quality(engine, target, experiment, params)}", flush=True)
     return target
 
 
 def _lost_quality(engine: Engine, folder: Path, experiment: Experiment, params: Params) -> str:
-    """The loss of the first held-out examples in nats per target token, ours and the engine's; or why it is unknown."""
+    """What is said of the first held-out examples' loss, ours and the engine's, in nats per target token."""
     if importlib.util.find_spec(engine.runs_with) is None:
         return _UNKNOWN.format(f"{engine.runs_with} is not installed")
-    config = dataclasses.replace(unpacked(experiment.eval_dataset), batch_size=_MEASURED, max_batches=1)
+    config = unpacked(experiment.eval_dataset)
+    config = dataclasses.replace(config, max_batches=-(-_MEASURED // config.batch_size))
     try:
         with DataService() as service, contextlib.closing(service.open(config)) as stream:
-            batch = next(iter(stream))
+            batches = list(stream)
     except UserError as error:
         return _UNKNOWN.format(error)
-    inputs, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
-    rows, tokens = (targets != 0).any(axis=1), np.count_nonzero(targets)
-    before = -float(jax.jit(functools.partial(score, experiment.model))(params, batch).sum()) / tokens
-    after = -engine.log_likelihood(folder, inputs[rows], targets[rows]) / tokens
+    log_likelihood = jax.jit(functools.partial(score, experiment.model))
+    examples, tokens, here, there = 0, 0, 0.0, 0.0
+    for batch in batches:
+        inputs, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
+        rows = (targets != 0).any(axis=1)
+        examples, tokens = examples + np.count_nonzero(rows), tokens + np.count_nonzero(targets)
+        here -= float(log_likelihood(params, batch).sum())
+        there -= engine.log_likelihood(folder, inputs[rows], targets[rows])
     return (
-        f"loss of {np.count_nonzero(rows)} examples of {config.split}: {before:.4f} nats per target token here, "
-        f"{after:.4f} in {engine.title} ({after / before - 1:+.2%})"
+        f"loss of {examples} examples of {config.split}: {here / tokens:.4f} nats per target token here, "
+        f"{there / tokens:.4f} in {engine.title} ({there / here - 1:+.2%})"
     )
 
 

@@ -190,20 +190,20 @@ def log_likelihood(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> flo
     import onnxruntime
 
     encoder, decoder = (onnxruntime.InferenceSession(str(folder / name)) for name in (ENCODER, DECODER))
-    given = {"input_ids": inputs.astype(np.int64), "attention_mask": (inputs != 0).astype(np.int64)}
-    (hidden,) = encoder.run(None, given)
-    shifted = np.pad(targets[:, :-1], ((0, 0), (1, 0))).astype(np.int64)
-    of_first_call = {
-        one.name: np.zeros((len(inputs), one.shape[1], 0, 1), np.float32)
-        for one in decoder.get_inputs()
-        if one.name.startswith("past_key_values.")
-    }
-    of_first_call |= {"input_ids": shifted, "use_cache_branch": np.array([False])}
-    source = {"encoder_hidden_states": hidden, "encoder_attention_mask": given["attention_mask"]}
-    logits = decoder.run(["logits"], {**of_first_call, **source})[0].astype(np.float64)
-    logits -= logits.max(axis=-1, keepdims=True)
-    chosen = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - np.log(np.exp(logits).sum(axis=-1))
-    return float(chosen[targets != 0].sum())
+    kept = {one.name: one.shape[1] for one in decoder.get_inputs() if one.name.startswith("past_key_values.")}
+    first_call: dict[str, Any] = {name: np.zeros((1, heads, 0, 1), np.float32) for name, heads in kept.items()}
+    first_call["use_cache_branch"] = np.array([False])
+    total = 0.0
+    for source, target in zip(inputs[:, None].astype(np.int64), targets[:, None].astype(np.int64), strict=True):
+        mask = (source != 0).astype(np.int64)
+        (hidden,) = encoder.run(None, {"input_ids": source, "attention_mask": mask})
+        given = {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
+        given["input_ids"] = np.pad(target[:, :-1], ((0, 0), (1, 0)))
+        logits = decoder.run(["logits"], {**first_call, **given})[0].astype(np.float64)  # of one row: V may be large
+        logits -= logits.max(axis=-1, keepdims=True)
+        chosen = np.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
+        total += float((chosen - np.log(np.exp(logits).sum(axis=-1)))[target != 0].sum())
+    return total
 
 
 ENGINE = Engine(
