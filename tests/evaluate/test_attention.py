@@ -35,9 +35,9 @@ def test_weights_are_those_of_the_layers() -> None:
     layer = decoder.layers_0
     own = type(layer.encoder_decoder_attention).__call__
 
-    def kept(attention, x, keys, values, bias, dropout, rotation):
+    def kept(attention, x, keys, values, bias, *others):
         seen[len(seen)] = attention, x, keys, values, bias
-        return own(attention, x, keys, values, bias, dropout, rotation)
+        return own(attention, x, keys, values, bias, *others)
 
     type(layer.encoder_decoder_attention).__call__ = kept
     try:
