@@ -71,6 +71,7 @@ TRIED_ELSEWHERE = {
     r".*(LOGGER=|gin_file=my_logger\.gin).*": "tests/run/loggers",
     r"make export .* OUTPUT=.*": "tests/exchange/test_exporting.py",
     r"make export .* PUSH=.*": "tests/exchange/test_pushing.py",
+    r"make export EXP=mine FORMAT=peft": "tests/exchange/test_to_peft.py",
     r"make sweep .* LAUNCHER=slurm .*": "tests/study/test_launchers.py",
     r"make (watch .*|site SERVE=1)": "tests/site",  # they end with Ctrl-C
     r"make runs (REMOVE|GC)=.*": "tests/run/test_listing.py",
