@@ -104,7 +104,7 @@ def _lost_quality(engine: Engine, folder: Path, experiment: Experiment, params: 
     for batch in batches:
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
         rows = (targets != 0).any(axis=1)
-        examples, tokens = examples + np.count_nonzero(rows), tokens + np.count_nonzero(targets)
+        examples, tokens = examples + int(rows.sum()), tokens + int((targets != 0).sum())
         here -= float(log_likelihood(params, batch).sum())
         there -= engine.log_likelihood(folder, inputs[rows], targets[rows])
     return (

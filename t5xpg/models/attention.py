@@ -253,8 +253,8 @@ class Attention(nnx.Module):
         keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
         if side is not None:
             assert isinstance(bias, BlockedBias)
-            of_heads = (for_all_heads(part, self.num_heads, axis=2) for part in side[:2])
-            side = SideInputs(*of_heads, side.bias)
+            of_heads = [for_all_heads(part, self.num_heads, axis=2) for part in side[:2]]
+            side = side._replace(keys=of_heads[0], values=of_heads[1])
             mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, side)
         else:
             mixed = attend(queries, keys, values, bias, dropout, self.softcap)
