@@ -24,7 +24,6 @@ from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.adapters import num_trained
-from t5xpg.optim import state
 from t5xpg.run.directory import RunDirectory
 
 _GIB = 2**30
@@ -144,13 +143,13 @@ def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
 def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | None) -> Iterator[Finding]:
     model = experiment.model
     buckets = experiment.train_dataset.buckets.values()
-    flops = max(each.batch_size * model.flops_per_example(each.task_feature_lengths) for each in buckets)
+    flops = max(each.batch_size * experiment.flops_per_example(each.task_feature_lengths) for each in buckets)
     yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
     if experiment.adapter is not None:
         trained, frozen = num_trained(model, experiment.adapter), experiment.base_model.num_params
         kind = type(experiment.adapter).__name__
         yield Finding("trained", f"{trained:,} parameters of {kind} ({trained / frozen:.2%}); {frozen:,} are frozen")
-    abstract = state.abstract(model, experiment.optimizer, adapter=experiment.adapter)
+    abstract = assembly.abstract_state(experiment)
     try:
         shardings = assembly.state_shardings(experiment, abstract, mesh)
     except UserError as error:

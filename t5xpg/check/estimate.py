@@ -61,7 +61,7 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
         "experiment": loaded.name,
         "device": {"count": built.devices["count"], "kind": built.devices["kind"]},
         "parameters": experiment.model.num_params,
-        "flops_per_update": examples * experiment.model.flops_per_example(experiment.lengths),
+        "flops_per_update": examples * experiment.flops_per_example(experiment.lengths),
         "memory_bytes": None if memory is None else memory.argument_size_in_bytes + memory.temp_size_in_bytes,
         "seconds": {"start": start, **{name: {"count": each[0], "each": each[1]} for name, each in times.items()}},
         "total_seconds": total,

@@ -13,12 +13,12 @@ from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
 from t5xpg.evaluate.trained_model import INITIAL
-from t5xpg.experiment import data_state
+from t5xpg.experiment import assembly, data_state
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.needs import PlannedIds
 from t5xpg.models import adaptation
-from t5xpg.optim import state
+from t5xpg.models.distillation import Teacher
 from t5xpg.run.best import BestMetric, validation_names
 from t5xpg.run.checkpoint.folders import last_meta
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
@@ -42,6 +42,8 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick:
                 yield Finding("start", initial_state.as_before(own, experiment), problem=True)
             elif own is not None:
                 yield Finding("start", f"`make train` compares it with what the run was started from, {own['named']}")
+    if experiment.teacher is not None:
+        yield _teacher(experiment, experiment.teacher)
     if data:
         yield from _of_task(experiment, None if meta is None else meta["vocabulary"], quick)
 
@@ -49,8 +51,8 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick:
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
     """Whether the initial checkpoint is there and fits; and its meta, where it does."""
     try:
-        place: SavedStep = find(initial)
-        abstract = state.abstract(experiment.model, experiment.optimizer, adapter=experiment.adapter)
+        place: SavedStep = find(initial.checkpoint)
+        abstract = assembly.abstract_state(experiment)
         meta = initial_state.require_fit(place, experiment, abstract)
     except UserError as error:
         return Finding("start", str(error), problem=True), None
@@ -60,6 +62,19 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
         lines = [f"{ours}  begins as  {theirs}" for ours, theirs in adaptation.origins(abstract.params).items()]
         text = "\n".join([text, *lines, "all others, those of the decoder, as they are"])
     return Finding("start", text), meta
+
+
+def _teacher(experiment: Experiment, teacher: Teacher) -> Finding:
+    """Whether the teacher is there and fits."""
+    try:
+        place = find(teacher.checkpoint, "TEACHER_CHECKPOINT")
+        meta = initial_state.require_teacher_fits(place, experiment, assembly.abstract_state(experiment))
+    except UserError as error:
+        return Finding("teacher", str(error), problem=True)
+    size = f"{teacher.model.num_params:,} parameters"
+    return Finding(
+        "teacher", f"{meta['experiment']} after step {int(place.folder().name):,}, {size}; in {shown(place.run)}"
+    )
 
 
 def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: bool) -> Iterator[Finding]:

@@ -20,9 +20,9 @@ from t5xpg.run.directory import RunDirectory, differing
 
 Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
 _MEAN = "mean:"
-# in the meta of a checkpoint: what the run was started from, which is in its identity, too; and what it holds, where
-# that is the parameters of an adapter alone
-INITIAL, ADAPTER = "initial", "adapter"
+# in the meta of a checkpoint: what the run was started from, and whose probabilities it learned, which are in its
+# identity, too; and what it holds, where that is the parameters of an adapter alone
+INITIAL, TEACHER, ADAPTER = "initial", "teacher", "adapter"
 Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step", "sha256": of the arrays}
 
 
@@ -40,7 +40,7 @@ def parameters_and_vocabulary(
         count = checkpoints_in_mean(step)
         chosen = checkpointer.last(count) if count else [_chosen(checkpointer, experiment, step)]
         params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)
-        base = None if experiment.adapter is None else base_parameters(built, meta[INITIAL])
+        base = None if experiment.adapter is None else frozen_parameters(built, meta[INITIAL])
         params = built.weights(params, base)
         for one in chosen[1:]:
             more, _ = checkpointer.restore_params(one, built.abstract_state.params)
@@ -52,23 +52,31 @@ def parameters_and_vocabulary(
     return params, vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model), at
 
 
-def base_parameters(built: Assembly, recorded: Origin) -> Params:
-    """What a run with an adapter was started from, read again from INITIAL_CHECKPOINT, on the mesh.
+def frozen_setting(experiment: Experiment) -> tuple[str, str]:
+    """The setting that names the checkpoint of what is frozen beside a run's state, and its value."""
+    if experiment.teacher is not None:
+        return "TEACHER_CHECKPOINT", experiment.teacher.checkpoint
+    assert experiment.initial is not None
+    return "INITIAL_CHECKPOINT", experiment.initial.checkpoint
+
+
+def frozen_parameters(built: Assembly, recorded: Origin) -> Params:
+    """What lies frozen beside a run's state, read again on the mesh: its teacher, or what an adapter is added to.
 
     recorded: what a checkpoint of the run says of that. Raises UserError where it is not there, or is something else.
     """
-    initial, frozen = built.experiment.initial, built.abstract_state.frozen
-    assert initial is not None
+    setting, named = frozen_setting(built.experiment)
+    frozen = built.abstract_state.frozen
     assert frozen is not None
-    place = find(initial)
-    step = recorded["step"] if place.step is None and initial.checkpoint == recorded["named"] else place.step
+    place = find(named, setting)
+    step = recorded["step"] if place.step is None and named == recorded["named"] else place.step
     with Checkpointer(place.checkpoints, built.experiment.checkpoints, read_only=True) as checkpointer:
         params, _ = checkpointer.restore_params(step, frozen)
     if (digest := sha256_of_arrays({"params": params})) != recorded["sha256"]:
         raise UserError(
             f"The run was trained beside the parameters of {recorded['experiment']} after step {recorded['step']:,}, "
-            f"{recorded['named']} (SHA-256 {recorded['sha256'][:12]}…), and those of INITIAL_CHECKPOINT="
-            f"{initial.checkpoint} are others ({digest[:12]}…). Name where that checkpoint lies now."
+            f"{recorded['named']} (SHA-256 {recorded['sha256'][:12]}…), and those of {setting}="
+            f"{named} are others ({digest[:12]}…). Name where that checkpoint lies now."
         )
     return params
 

@@ -14,7 +14,7 @@ from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import INITIAL, base_parameters, check_same_model
+from t5xpg.evaluate.trained_model import INITIAL, check_same_model, frozen_parameters
 from t5xpg.exchange import exporting
 from t5xpg.exchange.formats.weights import SAFETENSORS
 from t5xpg.exchange.huggingface.architectures import in_transformers, known_kind
@@ -73,9 +73,9 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest()
         trained, meta = checkpointer.restore_params(step, built.abstract_state.params)
-    base = base_parameters(built, meta[INITIAL])
+    base = frozen_parameters(built, meta[INITIAL])
     vocabulary = vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model)
-    started = RunDirectory(find(initial).run)
+    started = RunDirectory(find(initial.checkpoint).run)
     imported = started.imported() if started.exists() else None
     named = imported["source"] if imported else shown(started.path / exporting.FOLDER)
     with directory_atomically(target.absolute()) as folder:

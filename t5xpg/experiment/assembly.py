@@ -1,5 +1,6 @@
 """The parts of an experiment that live on devices, put together: model, mesh, where the state lies, compiled steps."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Assembly:
         """
         experiment = self.experiment
         if self.mesh.devices.flat[0].platform == "cpu":
-            shardings = self.shardings.params if self.shardings.frozen is None else self.shardings.frozen
+            shardings = self.shardings.params if experiment.adapter is None else self.shardings.frozen
             return self.state_of(self._on_mesh(experiment.base_model.init(self._key), shardings))
         create = functools.partial(
             state.create,
@@ -55,7 +56,7 @@ class Assembly:
             averaged=self._averaged,
             adapter=experiment.adapter,
         )
-        return distributed.jit_create(create, self.shardings)
+        return distributed.jit_create(create, self._created)
 
     def state_of(self, params: Params) -> TrainState:
         """The state before the first update of `params`, of the experiment's `base_model`, which lie on the mesh and
@@ -68,7 +69,12 @@ class Assembly:
             new = adapter.init(self._key, model, params)
             return state.of_parameters(model, optimizer, new, averaged=self._averaged, adapter=adapter, frozen=params)
 
-        return distributed.jit_create(create, self.shardings, params)
+        return distributed.jit_create(create, self._created, params)
+
+    @property
+    def _created(self) -> TrainState:
+        """Where a new state lies, which has no teacher yet."""
+        return self.shardings if self.experiment.teacher is None else dataclasses.replace(self.shardings, frozen=None)
 
     @property
     def _key(self) -> jax.Array:
@@ -119,6 +125,7 @@ class Assembly:
                 skip_nonfinite=experiment.skip_nonfinite > 0,
                 ema_decay=experiment.ema_decay,
                 adapter=experiment.adapter,
+                teacher=experiment.teacher,
                 seed=experiment.random_seed,
                 token_bytes=token_bytes,
             )(state, batch)
@@ -196,16 +203,26 @@ def assemble(experiment: Experiment) -> Assembly:
     mesh = distributed.make_mesh(experiment.mesh)
     rows.require_devices_of_all(mesh, jax.process_count())
     check_batches(experiment, mesh)
-    model, adapter = experiment.model, experiment.adapter
-    abstract = state.abstract(model, experiment.optimizer, averaged=experiment.ema_decay is not None, adapter=adapter)
+    abstract = abstract_state(experiment)
     shardings = state_shardings(experiment, abstract, mesh)
     return Assembly(experiment, mesh, shardings, distributed.with_shardings(abstract, shardings))
+
+
+def abstract_state(experiment: Experiment) -> TrainState:
+    """The experiment's state with jax.ShapeDtypeStruct at its leaves."""
+    return state.abstract(
+        experiment.model,
+        experiment.optimizer,
+        averaged=experiment.ema_decay is not None,
+        adapter=experiment.adapter,
+        frozen=experiment.frozen_model,
+    )
 
 
 def state_shardings(experiment: Experiment, abstract: TrainState, mesh: Mesh) -> TrainState:
     """A NamedSharding for every array of the experiment's state."""
     axes = trained_axes(experiment.model, experiment.adapter)
-    frozen = None if experiment.adapter is None else experiment.base_model.logical_axes()
+    frozen = None if experiment.frozen_model is None else experiment.frozen_model.logical_axes()
     return distributed.state_shardings(axes, abstract, mesh, experiment.mesh.rules, frozen)
 
 

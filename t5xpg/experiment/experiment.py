@@ -12,6 +12,7 @@ from t5xpg.distributed import MeshConfig
 from t5xpg.experiment.needs import Need
 from t5xpg.models.adapters import Adapter
 from t5xpg.models.decoding import DecodingConfig
+from t5xpg.models.distillation import Teacher
 from t5xpg.models.losses import LossConfig
 from t5xpg.models.model import Model
 from t5xpg.optim.optimizers import Optimizer
@@ -34,9 +35,10 @@ class Experiment:
     computed, on what the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for
     never. decoding: how predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the
     run starts from; None for new parameters. adapter: what is trained beside the parameters of that; None for
-    themselves. selection: which evaluation is the best; None for the lowest validation
-    loss among the checkpoints that are written anyway. loggers: told of the records, besides TensorBoard; they change
-    nothing. needs: exports and vocabularies to be made first, where the name of the task does not say enough.
+    themselves. teacher: whose probabilities are learned from; None for the targets alone. selection: which evaluation
+    is the best; None for the lowest validation loss among the checkpoints that are written anyway. loggers: told of the
+    records, besides TensorBoard; they change nothing. needs: exports and vocabularies to be made first, where the name
+    of the task does not say enough.
     """
 
     model: Model
@@ -60,6 +62,7 @@ class Experiment:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     initial: InitialCheckpoint | None = None
     adapter: Adapter | None = None
+    teacher: Teacher | None = None
     selection: BestMetric | None = None
     loggers: tuple[Logger, ...] = ()
     needs: tuple[Need, ...] = ()
@@ -102,6 +105,8 @@ class Experiment:
             raise UserError("PACK=True puts several texts into a row, and a prompt stands before one: set PACK=False.")
         if self.adapter is not None:
             self._check_adapter(self.adapter)
+        if self.teacher is not None:
+            self.teacher.check(self.model, self.train_dataset.converter)
 
     def _check_adapter(self, adapter: Adapter) -> None:
         kind = type(adapter).__name__
@@ -114,12 +119,28 @@ class Experiment:
             raise UserError(f"RESET_OPTIMIZER is False, and the optimiser of the checkpoint has nothing of {kind}'s.")
         if self.initial.adapt_decoder:
             raise UserError(f"ADAPT_DECODER makes parameters of a checkpoint's, and {kind} is for those that it has.")
+        if self.teacher is not None:
+            raise UserError(
+                f"{kind} and a teacher do not go together: leave out gin/adapters or gin/runs/distillation.gin."
+            )
         adapter.check(self.model)
 
     @property
     def base_model(self) -> Model:
         """The model that the initial checkpoint is of."""
         return self.model if self.adapter is None else self.adapter.base_model(self.model)
+
+    @property
+    def frozen_model(self) -> Model | None:
+        """The model whose parameters lie beside the state, and are not trained."""
+        if self.teacher is not None:
+            return self.teacher.model
+        return None if self.adapter is None else self.base_model
+
+    def flops_per_example(self, lengths: Mapping[str, int]) -> float:
+        """As `Model.flops_per_example`, with the forward pass of a teacher, which is a third of that."""
+        teaching = 0.0 if self.teacher is None else self.teacher.model.flops_per_example(lengths) / 3
+        return self.model.flops_per_example(lengths) + teaching
 
     def _select(self, selection: BestMetric) -> None:
         """Keep the checkpoint of the best evaluation. Raises UserError where its metric is never measured."""

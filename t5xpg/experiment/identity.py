@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What it started from is known by its digest, and not by its name.
 FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
-    "initial.same_vocabulary", "loggers", "needs", "max_cut_share", "train_dataset.metrics",
+    "initial.same_vocabulary", "teacher.checkpoint", "loggers", "needs", "max_cut_share", "train_dataset.metrics",
     "eval_dataset.metrics", "model.config.scan_layers",
     "model.config.remat_policy",
 )  # fmt: skip
@@ -34,6 +34,7 @@ WITHOUT_EFFECT = {
     "initial": None,
     "initial.adapt_decoder": False,
     "adapter": None,
+    "teacher": None,
     "optimizer.relpos_bias_factor": 1.0,
     "optimizer.embedding_factor": 1.0,
     "model.config.attention_chunk_size": None,
@@ -74,7 +75,9 @@ def deciding(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in values.items()
-        if not name.startswith(FREE_SETTINGS) and name != "random_seed" and WITHOUT_EFFECT.get(name, _NONE) != value
+        if not name.startswith(FREE_SETTINGS)
+        and name != "random_seed"
+        and WITHOUT_EFFECT.get(name.removeprefix("teacher."), _NONE) != value
     }
 
 

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +115,7 @@ def _cross_entropy_backward(
 cross_entropy_with_logits.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def side_of_targets(batch: Mapping[str, jax.Array]) -> str:
+def side_of_targets(batch: Mapping[str, Any]) -> str:
     """What the names of the arrays that the loss is computed from start with: "decoder_", or of an encoder alone."""
     return "decoder_" if "decoder_target_tokens" in batch else "encoder_"
 

@@ -18,8 +18,8 @@ class TrainState:
 
     The leaves are arrays, or what describes arrays: shapes, shardings, axes. average: an exponential moving average of
     the parameters (`step.make_train_step`), with which the model is measured, used and exported; None where there is
-    none. With an adapter params are what it trains, and frozen are the model's own, which no update changes and no
-    checkpoint holds; None without.
+    none. frozen: what no update changes and no checkpoint holds: with an adapter, of which params are what it trains,
+    the model's own parameters; with a teacher the teacher's. None without.
     """
 
     step: Any  # int32 scalar: how many updates have been made
@@ -64,14 +64,18 @@ def of_parameters(
 
 
 def abstract(
-    model: Model, optimizer: Optimizer, *, averaged: bool = False, adapter: Adapter | None = None
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    averaged: bool = False,
+    adapter: Adapter | None = None,
+    frozen: Model | None = None,
 ) -> TrainState:
-    """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
-    frozen = None if adapter is None else adapter.base_model(model).abstract_params()
+    """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing. frozen: whose parameters lie beside it."""
     return jax.eval_shape(
         lambda params, frozen: of_parameters(
             model, optimizer, params, averaged=averaged, adapter=adapter, frozen=frozen
         ),
         trained_params(model, adapter),
-        frozen,
+        None if frozen is None else frozen.abstract_params(),
     )

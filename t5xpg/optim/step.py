@@ -11,6 +11,7 @@ import optax
 
 from t5xpg.base.errors import UserError
 from t5xpg.models.adapters import Adapter, trained_axes
+from t5xpg.models.distillation import Teacher
 from t5xpg.models.losses import LossConfig, loss_and_metrics, loss_weights_and_normalizer
 from t5xpg.models.model import Model, Params
 from t5xpg.models.rng import stream_key
@@ -34,6 +35,7 @@ def make_train_step(
     skip_nonfinite: bool = False,
     ema_decay: float | None = None,
     adapter: Adapter | None = None,
+    teacher: Teacher | None = None,
     seed: int,
     token_bytes: np.ndarray,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
@@ -46,7 +48,8 @@ def make_train_step(
     update is the same but for rounding, and for dropout, whose masks are drawn part by part. skip_nonfinite: where loss
     or gradient is not finite, the step counts, and parameters and optimiser stay as they were. ema_decay: of the
     state's average of the parameters, see `moved_average`; None of a state without one. adapter: what makes the model's
-    parameters of those that are trained; None where they are its own.
+    parameters of those that are trained; None where they are its own. teacher: adds its divergence to the loss, and
+    to the metrics the sum "teacher_divergence".
     """
     transformation = optimizer.transformation(trained_axes(model, adapter))
 
@@ -62,7 +65,11 @@ def make_train_step(
                     assert state.frozen is not None
                     whole = adapter.applied(state.frozen, params)
                 logits = model.logits(whole, rows, dropout_key=key)
-                return loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
+                loss, sums = loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
+                if teacher is None:
+                    return loss, sums
+                assert state.frozen is not None
+                return teacher.distilled(loss, sums, logits, state.frozen, rows, loss_config, normalizer)
 
             (_, sums), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
             return gradients, sums

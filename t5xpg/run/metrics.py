@@ -19,7 +19,7 @@ class Window:
     def add(self, metrics: Mapping[str, float]) -> None:
         """Add one step's metrics: float64 sums of float32 values, in the order of the steps."""
         self.steps += 1
-        for name in (*SUMS, "gradient_norm"):
+        for name in (*SUMS, "teacher_divergence", "gradient_norm"):
             if name in metrics:
                 self.values[name] = self.values.get(name, 0.0) + float(metrics[name])
         if "learning_rate" in metrics:  # that of the last step
@@ -27,6 +27,7 @@ class Window:
 
     def summary(self) -> dict[str, float | int]:
         """Per target token: loss in nats (no z-loss, no smoothing), z_loss, accuracy; per target byte: nats and bits.
+        With a teacher the divergence from it, in nats a token.
 
         The loss is the field's "validation loss": cross entropy over the weighted target tokens, sentinels and EOS
         included. Nats a byte divide the same sum by the UTF-8 bytes that the targets stand for.
@@ -43,6 +44,8 @@ class Window:
             "target_tokens": int(tokens),
             "target_bytes": int(target_bytes),
         }
+        if "teacher_divergence" in values:
+            result["teacher_divergence"] = _ratio(values["teacher_divergence"], tokens)
         if "gradient_norm" in values:
             result["gradient_norm"] = values["gradient_norm"] / self.steps
         if "learning_rate" in values:

@@ -14,7 +14,6 @@ from t5xpg.base.files import json_object_if_any, remove, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
-from t5xpg.evaluate.trained_model import INITIAL
 from t5xpg.experiment import assembly, config, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import run_identity
@@ -122,10 +121,10 @@ def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
     experiment = loaded.experiment
     found = run_identity(experiment, prepare.prepare(experiment.train_dataset, experiment.needs))
     # one that goes on needs no initial checkpoint
-    if experiment.initial is not None and not any(directory.checkpoints.glob("[0-9]*")):
-        origin = initial_state.begin(assembly.assemble(experiment)).origin
-        assert origin is not None
-        found[INITIAL] = initial_state.identity(origin)
+    started = experiment.initial is not None or experiment.teacher is not None
+    if started and not any(directory.checkpoints.glob("[0-9]*")):
+        origins = initial_state.begin(assembly.assemble(experiment)).origins
+        found |= {name: initial_state.identity(origin) for name, origin in origins.items()}
     return found
 
 

@@ -57,7 +57,7 @@ def forbidden(entry: Experiment, rules: Experiment) -> Iterator[str]:
     for name in sorted(own.keys() | fixed.keys()):
         if name.startswith("eval_dataset") and name not in _FREE and own.get(name) != fixed.get(name):
             yield f"{name} is {own.get(name)!r}, and validation is fixed: {fixed.get(name)!r}"
-    if entry.initial is not None:
+    if entry.initial is not None or entry.teacher is not None:
         yield "it starts from a checkpoint, and pretrained weights are not allowed"
     if entry.selection is not None and entry.selection.patience is not None:
         yield "it ends early by its validation loss, and the number of steps is what an entry claims"

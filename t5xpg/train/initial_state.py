@@ -1,5 +1,6 @@
 """The state that a run begins with where it starts from a checkpoint: whether that fits, and taking it over."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.base.paths import shown
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, Origin, vocabulary_differences
+from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, TEACHER, Origin, vocabulary_differences
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
@@ -30,31 +31,58 @@ _SHOWN = {"params": 50, "optimizer": 5}  # arrays that do not fit
 
 @dataclass(frozen=True)
 class InitialState:
-    """A state on the mesh before the first update; of a checkpoint its origin, and the record of its vocabulary."""
+    """A state on the mesh before the first update; of a checkpoint its origin, and the record of its vocabulary; of a
+    teacher both."""
 
     state: TrainState
     origin: Origin | None = None
     vocabulary: Mapping[str, Any] | None = None
+    teacher: tuple[Origin, Mapping[str, Any]] | None = None
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """By their names in the meta of checkpoints, and in the identity of runs."""
+        found = {INITIAL: self.origin, TEACHER: None if self.teacher is None else self.teacher[0]}
+        return {name: origin for name, origin in found.items() if origin is not None}
 
 
 def begin(built: Assembly) -> InitialState:
     """The state that the experiment begins with. Raises UserError where its checkpoint is missing or does not fit."""
-    if built.experiment.initial is None:
-        return InitialState(jax.block_until_ready(built.new_state()))
-    return _load(built)
+    new = built.experiment.initial is None
+    begun = InitialState(jax.block_until_ready(built.new_state())) if new else _load(built)
+    if built.experiment.teacher is None:
+        return begun
+    params, origin, vocabulary = _teacher(built)
+    state = dataclasses.replace(begun.state, frozen=params)
+    return dataclasses.replace(begun, state=state, teacher=(origin, vocabulary))
+
+
+def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
+    """The teacher's parameters on the mesh, where they are from, and the record of their vocabulary."""
+    experiment, frozen = built.experiment, built.abstract_state.frozen
+    assert experiment.teacher is not None
+    assert frozen is not None
+    place = find(experiment.teacher.checkpoint, "TEACHER_CHECKPOINT")
+    with Checkpointer(place.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
+        step = checkpointer.latest() if place.step is None else place.step
+        require_teacher_fits(SavedStep(place.run, step), experiment, built.abstract_state)
+        params, meta = checkpointer.restore_params(step, frozen)
+    digest = items.sha256_of_arrays({"params": params})
+    origin = {"named": experiment.teacher.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
+    return jax.block_until_ready(params), origin, meta["vocabulary"]
 
 
 def _load(built: Assembly) -> InitialState:
     experiment = built.experiment
     initial = experiment.initial
     assert initial is not None
-    place = find(initial)
+    place = find(initial.checkpoint)
     with Checkpointer(place.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest() if place.step is None else place.step
         place = SavedStep(place.run, step)
         require_fit(place, experiment, built.abstract_state)
         if initial.reset_optimizer:
-            wanted = _initial_params(built.abstract_state)
+            wanted = _initial_params(built.abstract_state, experiment)
             params, meta = checkpointer.restore_params(step, _stored(wanted, initial))
             digest = items.sha256_of_arrays({"params": params})
             if initial.adapt_decoder:
@@ -90,26 +118,30 @@ def origin_of(built: Assembly, recorded: Origin) -> Origin:
     return recorded if identity(named) == identity(recorded) else named
 
 
-def origin_of_run(
+def origins_of_run(
     built: Assembly, checkpointer: Checkpointer, step: int, begun: Callable[[], InitialState], vocabulary: Vocabulary
-) -> Origin | None:
-    """What the run was started from, if it was started from anything: it becomes a part of its identity.
+) -> dict[str, Origin]:
+    """What the run was started from, and its teacher, if there are any: they become a part of its identity.
 
     checkpointer: of the run, which goes on after `step`. begun: gives the state that a new run (step 0) begins with.
     Raises UserError where the vocabulary of the task is another one.
     """
-    if built.experiment.initial is None:
-        return None
+    experiment = built.experiment
+    if experiment.initial is None and experiment.teacher is None:
+        return {}
     if step:
-        return origin_of(built, checkpointer.meta(step)[INITIAL])
+        meta = checkpointer.meta(step)
+        started = {} if experiment.initial is None else {INITIAL: origin_of(built, meta[INITIAL])}
+        return started if experiment.teacher is None else {**started, TEACHER: meta[TEACHER]}
     first = begun()
-    assert first.origin is not None
-    assert first.vocabulary is not None
-    require_vocabulary(vocabulary, first.vocabulary, built.experiment)
-    print(
-        f"start: {first.origin['experiment']} after step {first.origin['step']:,}, {first.origin['named']}", flush=True
-    )
-    return first.origin
+    if first.vocabulary is not None:
+        require_vocabulary(vocabulary, first.vocabulary, experiment)
+    if first.teacher is not None:
+        require_teacher_vocabulary(vocabulary, first.teacher[1], experiment)
+    for name, origin in first.origins.items():
+        said = "start" if name == INITIAL else name
+        print(f"{said}: {origin['experiment']} after step {origin['step']:,}, {origin['named']}", flush=True)
+    return first.origins
 
 
 def as_before(recorded: Origin, experiment: Experiment) -> str:
@@ -118,9 +150,12 @@ def as_before(recorded: Origin, experiment: Experiment) -> str:
     return f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, {there}."
 
 
-def _initial_params(abstract: TrainState) -> Params:
+def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:
     """What is taken of the initial checkpoint's parameters: with an adapter, what is frozen."""
-    return abstract.params if abstract.frozen is None else abstract.frozen
+    if experiment.adapter is None:
+        return abstract.params
+    assert abstract.frozen is not None
+    return abstract.frozen
 
 
 def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
@@ -140,6 +175,33 @@ def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment
         )
 
 
+def require_teacher_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
+    """Raise UserError where the teacher's probabilities are of other pieces than the ids of the task."""
+    assert experiment.teacher is not None
+    differences = vocabulary_differences(task, recorded, "teacher")
+    if differences:
+        raise UserError(
+            f"The teacher {experiment.teacher.checkpoint} was trained with another vocabulary than "
+            f"{experiment.train_dataset.mixture_or_task_name} has: {differences}. Choose a task with its vocabulary."
+        )
+
+
+def require_teacher_fits(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
+    """As `require_fit`, of the teacher's checkpoint."""
+    teacher = experiment.teacher
+    assert teacher is not None
+    assert abstract.frozen is not None
+    initial = InitialCheckpoint(teacher.checkpoint)
+    teaching = dataclasses.replace(experiment, model=teacher.model, initial=initial, teacher=None)
+    try:
+        return require_fit(place, teaching, dataclasses.replace(abstract, params=abstract.frozen))
+    except UserError as error:
+        raise UserError(
+            f"{error}\nIt is TEACHER_CHECKPOINT: what the teacher has otherwise than the model is set in its scope, as "
+            "teacher/encoder_decoder.T5Config.emb_dim = 512."
+        ) from error
+
+
 def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
     """Raise one UserError with every parameter of a checkpoint that the model does not have so, and what to set.
 
@@ -155,7 +217,7 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
         if lacking:
             raise ValueError(f"its meta has no {' and no '.join(lacking)}")
-        wanted = {"params": _stored(_initial_params(abstract), experiment.initial)}
+        wanted = {"params": _stored(_initial_params(abstract, experiment), experiment.initial)}
         if not experiment.initial.reset_optimizer:
             wanted["optimizer"] = items.optimizer_tree(abstract)
         trees = {item: items.arrays_of(folder, item) for item in wanted}

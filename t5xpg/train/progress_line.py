@@ -37,7 +37,7 @@ class ProgressLine:
         self._sizes = {}  # by the length of a batch: tokens of inputs and targets, padded, and operations of an update
         for length, each in experiment.train_dataset.buckets.items():
             rows, lengths = each.batch_size, each.task_feature_lengths
-            self._sizes[length] = rows * sum(lengths.values()), rows * experiment.model.flops_per_example(lengths)
+            self._sizes[length] = rows * sum(lengths.values()), rows * experiment.flops_per_example(lengths)
         self._tokens, self._flops = self._sizes[max(self._sizes)]  # of the last update
         self._peak_flops = self.measure_peak()
         self._others = OthersLoad()

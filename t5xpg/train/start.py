@@ -15,7 +15,7 @@ from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import Group
-from t5xpg.evaluate.trained_model import INITIAL, Origin
+from t5xpg.evaluate.trained_model import Origin
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
@@ -122,14 +122,13 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
     return facts
 
 
-def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origin: Origin | None) -> None:
+def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins: Mapping[str, Origin]) -> None:
     """Write run.json and the configuration. Raises UserError where the run was started with another identity."""
     if not start.directory.written:
         return
     loaded, experiment = start.loaded, start.loaded.experiment
     identity = start.identity | {"vocabulary": vocabulary_identity(vocabulary)}
-    if origin is not None:
-        identity[INITIAL] = initial_state.identity(origin)
+    identity |= {name: initial_state.identity(origin) for name, origin in origins.items()}
     start.directory.start(
         loaded.name,
         identity,

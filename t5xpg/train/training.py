@@ -27,7 +27,7 @@ from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.group import Stop
 from t5xpg.distributed.positions import SharedPositions
 from t5xpg.evaluate.measurements import Measurements, describe, measurements, require_metrics, require_selection
-from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, base_parameters
+from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, TEACHER, frozen_parameters
 from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
@@ -201,10 +201,10 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             require_selection(start.service, eval_config, experiment.selection)
         vocabulary = description.vocabulary
         token_bytes = built.token_bytes(vocabulary)
-        origin = initial_state.origin_of_run(built, start.checkpointer, step, begun.result, vocabulary)
+        origins = initial_state.origins_of_run(built, start.checkpointer, step, begun.result, vocabulary)
         print_data(description, experiment)
         check_fits(start.service, experiment)
-        record_start(start, built, vocabulary, origin)
+        record_start(start, built, vocabulary, origins)
         continues = f", continues after step {step:,}" if step else ""
         print(f"run: {shown(start.directory.path)}{continues}", flush=True)
 
@@ -213,8 +213,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         train_step, state = compiled.result(), begun.result()
         if step:
             at = RunState.restore(start.checkpointer, step, built.abstract_state, best)
-            if experiment.adapter is not None:
-                frozen = base_parameters(built, start.checkpointer.meta(step)[INITIAL])
+            if experiment.frozen_model is not None:
+                frozen = frozen_parameters(built, origins[INITIAL if experiment.teacher is None else TEACHER])
                 at.train = dataclasses.replace(at.train, frozen=frozen)
             stream.restore(at.position or {})
         else:
@@ -248,7 +248,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
                 "experiment": loaded.name,
                 "vocabulary": vocabulary.to_json(),
                 "settings": settings(experiment.model),
-                **({} if origin is None else {INITIAL: origin}),
+                **origins,
                 **({} if experiment.adapter is None else {ADAPTER: type(experiment.adapter).__name__}),
             },
             first_update=first_update,

@@ -42,6 +42,8 @@ OF_EXPERIMENT = {
         ("answers", "answers_lora"),
         "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
     ),
+    # the teacher has been made small, too
+    "student": "--gin.teacher/encoder_decoder.T5Config.num_decoder_layers=1",
     # made-up files
     **dict.fromkeys(TABLES, "--gin.needs.Data.sha256=None"),
     CSHARP_JAVA: "--gin.needs.Data.sha256=None --gin.back/needs.Data.sha256=None",

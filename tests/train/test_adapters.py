@@ -1,4 +1,4 @@
-"""Runs with adapters as their users type them: trained, continued, asked, exported; and what is refused."""
+"""Runs with adapters or a teacher as their users type them: trained, continued, asked, exported; what is refused."""
 
 import json
 import re
@@ -45,6 +45,28 @@ def test_only_the_adapter_is_kept_and_goes_on_exactly(
     assert "(SHA-256 " in workplace.run("infer", *again, other, "--prompt=a <extra_id_0>", code=1)
     said = workplace.run("train", str(gin), "--gin.TRAIN_STEPS=9", f"--run={parts}", other, code=1)
     assert re.search(r"initial\.step +12 in the run, 8 now", said), said
+
+
+@pytest.mark.process
+def test_a_run_with_a_teacher_goes_on_exactly(workplace: Workplace, pretrained: Path) -> None:
+    gin = workplace.folder / "student.gin"
+    started = FINE_TUNING.replace("'small'\n", "'pretrained/checkpoints/4'\n", 1)
+    gin.write_text(started + "include 'gin/runs/distillation.gin'\nTEACHER_CHECKPOINT = 'pretrained'\n")
+    runs = workplace.folder / "runs"
+    printed = workplace.run("train", str(gin), "--gin.TRAIN_STEPS=8", "--run=taught_whole")
+    assert "start: small after step 4, pretrained/checkpoints/4\nteacher: small after step 12, pretrained\n" in printed
+    for steps in (4, 8):
+        workplace.run("train", str(gin), f"--gin.TRAIN_STEPS={steps}", "--run=taught_parts")
+    expected, found = (checkpoint_arrays(runs / name / "checkpoints", 8) for name in ("taught_whole", "taught_parts"))
+    assert expected.keys() == found.keys() == checkpoint_arrays(pretrained / "checkpoints", 8).keys()
+    assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+    lines = [json.loads(line) for line in (runs / "taught_whole" / "metrics.jsonl").read_text().splitlines()]
+    divergences = [line["teacher_divergence"] for line in lines if line["split"] == "train"]
+    assert all(0 < each < 1 for each in divergences), "both are nearly untrained"
+    again = (str(gin), "--gin.TRAIN_STEPS=9", "--run=taught_parts")
+    said = workplace.run("train", *again, "--gin.TEACHER_CHECKPOINT=pretrained/checkpoints/8", code=1)
+    assert "and those of TEACHER_CHECKPOINT=pretrained/checkpoints/8 are others" in said
+    assert "after step 8" in workplace.run("infer", *again, "--prompt=the dog <extra_id_0> the river")
 
 
 @pytest.mark.parametrize(

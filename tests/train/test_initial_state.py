@@ -1,5 +1,6 @@
 """What a run takes over from a checkpoint, and what is said of one that does not fit."""
 
+import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.check.start import look_at
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.trained_model import TEACHER, frozen_parameters
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
@@ -162,6 +164,37 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "encoder/layers_*/mlp  begins as  decoder/layers_*/mlp" in said.text.splitlines()
     with pytest.raises(UserError, match="ADAPT_DECODER takes parameters alone"):
         build(named, "ADAPT_DECODER=True", "RESET_OPTIMIZER=False")
+
+
+def test_a_teacher(trained: tuple[Path, TrainState], build: Any, tmp_path: Path) -> None:
+    """It lies beside a state that is as without it; on the page of `make check`, and refused where it does not fit."""
+    alone, teaching = ("experiment.Experiment.initial=None",), ("gin/runs/distillation.gin",)
+    taught = (*alone, "TEACHER_CHECKPOINT=small")
+    smaller = (*taught, "encoder_decoder.T5Config.mlp_dim=16", "teacher/encoder_decoder.T5Config.mlp_dim=64")
+    built = build(*smaller, files=teaching)
+    start = initial_state.begin(built)
+    plain = build(*alone, "encoder_decoder.T5Config.mlp_dim=16").new_state()
+    assert same(dataclasses.replace(start.state, frozen=None), plain)
+    assert same(start.state.frozen, trained[1].params)
+    digest = sha256_of_arrays({"params": trained[1].params})
+    assert start.origins == {TEACHER: {"named": "small", "experiment": "small", "step": STEP, "sha256": digest}}
+    assert same(frozen_parameters(built, start.origins[TEACHER]), trained[1].params)
+    other = {**start.origins[TEACHER], "sha256": "0" * 64}
+    with pytest.raises(UserError, match=r"and those of TEACHER_CHECKPOINT=small are others"):
+        frozen_parameters(built, other)
+    loaded = config.load(str(tmp_path / "tuned.gin"), smaller, teaching)
+    (said,) = look_at(loaded, RunDirectory(tmp_path / "tuned"), data=False, quick=True)
+    assert said.text.startswith("small after step 5, ")
+    loaded = config.load(str(tmp_path / "tuned.gin"), smaller[:-1], teaching)
+    (said,) = look_at(loaded, RunDirectory(tmp_path / "tuned"), data=False, quick=True)
+    assert said.problem
+    assert "mlp/wi_0/kernel is float32[32, 64] in the checkpoint, float32[32, 16] now" in said.text
+    assert "is set in its scope, as teacher/encoder_decoder.T5Config.emb_dim = 512." in said.text
+    with pytest.raises(UserError, match=r"TEACHER_CHECKPOINT: there is no run .*/smal"):
+        initial_state.begin(build(*alone, "TEACHER_CHECKPOINT=smal", files=teaching))
+    other_ids = Vocabulary(sentinels="transformers")
+    with pytest.raises(UserError, match="The teacher small was trained with another vocabulary than small_span_corru"):
+        initial_state.require_teacher_vocabulary(other_ids, VOCABULARY, built.experiment)
 
 
 def test_a_schedule_that_has_come_to_its_end(build: Any) -> None:

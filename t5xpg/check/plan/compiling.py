@@ -79,7 +79,7 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
         "rows": loaded.train_dataset.batch_size,
         "lengths": dict(loaded.lengths),
         "microbatches": loaded.num_microbatches,
-        "model_flops": loaded.train_dataset.batch_size * loaded.model.flops_per_example(loaded.lengths),
+        "model_flops": loaded.train_dataset.batch_size * loaded.flops_per_example(loaded.lengths),
         "memory": {
             "parameters": on_one_device((built.abstract_state.params, built.abstract_state.frozen)),
             "optimizer": on_one_device(built.abstract_state.opt_state),

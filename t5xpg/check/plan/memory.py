@@ -24,7 +24,7 @@ from t5xpg.models.adapters import trained_params
 from t5xpg.models.biases import Blocks
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LAYERS
-from t5xpg.models.losses import loss_and_metrics
+from t5xpg.models.losses import loss_and_metrics, side_of_targets
 from t5xpg.optim.state import TrainState
 
 # What XLA's compiled steps take lies between these multiples of `Memory.total` (tests/check/plan/test_memory.py).
@@ -72,13 +72,15 @@ def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, m
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
     batch = _size(abstract_batch(experiment.train_dataset)) // data
     activations = _activations(experiment, rows, model) + _gathered(experiment, state, shardings)
+    if experiment.teacher is not None:
+        activations += _taught(experiment, rows, model)
     return dataclasses.replace(part, activations=activations, batch=batch)
 
 
 def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
     """Bytes of weights gathered where they are used, and of their gradients: all tables, and the largest other one."""
     axes = jax.tree.leaves(experiment.base_model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
-    whole, lies = (one.params if one.frozen is None else one.frozen for one in (state, shardings))
+    whole, lies = (one.params if experiment.adapter is None else one.frozen for one in (state, shardings))
     leaves = zip(jax.tree.leaves(whole), jax.tree.leaves(lies), axes, strict=True)
     tables = largest = 0
     for leaf, sharding, names in leaves:
@@ -90,6 +92,13 @@ def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) 
         else:
             largest = max(largest, size)
     return 2 * (tables + largest)
+
+
+def _taught(experiment: Experiment, rows: int, model_devices: int) -> int:
+    """Bytes of a teacher's probabilities of all targets of `rows` rows."""
+    batch = abstract_batch(experiment.train_dataset, rows)
+    targets = batch[f"{side_of_targets(batch)}target_tokens"]
+    return 4 * math.prod(targets.shape) * math.ceil(experiment.model.config.vocab_size / model_devices)
 
 
 def _activations(experiment: Experiment, rows: int, model_devices: int) -> int:

@@ -107,6 +107,8 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
             yield "step_offset: not with tables of positions in every layer."
     if experiment.initial is not None:
         yield "INITIAL_CHECKPOINT: T5X starts from a checkpoint of its own; name one with INITIAL=path."
+    if experiment.teacher is not None:
+        yield "gin/runs/distillation.gin: T5X has no distillation."
     if experiment.infer_eval_period is not None:
         yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
     if experiment.skip_nonfinite:

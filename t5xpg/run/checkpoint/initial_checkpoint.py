@@ -54,25 +54,25 @@ class SavedStep:
         return self.checkpoints / str(saved_steps(self.checkpoints)[-1] if self.step is None else self.step)
 
 
-def find(initial: InitialCheckpoint) -> SavedStep:
-    """Raise UserError, with the nearest names, where there is no such checkpoint."""
-    named, step = paths.local(initial.checkpoint).expanduser(), None
+def find(checkpoint: str, setting: str = "INITIAL_CHECKPOINT") -> SavedStep:
+    """The checkpoint that a setting names. Raises UserError, with the nearest names, where there is no such one."""
+    named, step = paths.local(checkpoint).expanduser(), None
     if named.name == _FOLDER:
         named = named.parent
     elif named.parent.name == _FOLDER and re.fullmatch("[0-9]{1,18}", named.name):
         named, step = named.parent.parent, int(named.name)
     # a name is one of a run; a path is looked for from here, too
-    places = [*([named] if os.sep in initial.checkpoint else []), paths.runs_directory() / named]
+    places = [*([named] if os.sep in checkpoint else []), paths.runs_directory() / named]
     for place in places:
         stores.pull(place)
     run = next((place for place in places if place.is_dir()), places[0])
     steps = saved_steps(run / _FOLDER)
     if not run.is_dir():
-        raise UserError(f"INITIAL_CHECKPOINT: there is no run {paths.shown(run)}.{_near(run)}")
+        raise UserError(f"{setting}: there is no run {paths.shown(run)}.{_near(run)}")
     if not steps:
-        raise UserError(f"INITIAL_CHECKPOINT: {paths.shown(run)} holds no checkpoint. Train it first.{_near(run)}")
+        raise UserError(f"{setting}: {paths.shown(run)} holds no checkpoint. Train it first.{_near(run)}")
     if step is not None and step not in steps:
-        raise UserError(f"INITIAL_CHECKPOINT: {paths.shown(run)} has no checkpoint of step {step}; there are: {steps}.")
+        raise UserError(f"{setting}: {paths.shown(run)} has no checkpoint of step {step}; there are: {steps}.")
     return SavedStep(run, step)
 
 

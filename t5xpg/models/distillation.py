@@ -1,0 +1,81 @@
+"""Distillation: a model learns a trained one's probabilities of every target token, beside the targets themselves."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from t5xpg.base.errors import UserError
+from t5xpg.models.losses import LossConfig, loss_weights_and_normalizer, token_weights
+from t5xpg.models.model import Batch, Model, Params
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The trained model, and how much its probabilities count (Hinton et al. 2015, arXiv 1503.02531, section 2).
+
+    checkpoint: as INITIAL_CHECKPOINT. model: what the checkpoint is of; it reads the batches of the student, without
+    dropout. weight: w of the loss (1 - w) * loss of the targets + w * temperature^2 * KL(teacher || student), the
+    divergence weighted and normalised as the loss is. temperature: what the logits of both are divided by for it.
+
+    Raises UserError for values that cannot be.
+    """
+
+    checkpoint: str
+    model: Model
+    weight: float = 0.5
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
+            raise UserError(f"TEACHER_CHECKPOINT is {self.checkpoint!r}: expected the name or the folder of a run.")
+        if not 0.0 < self.weight <= 1.0:
+            raise UserError(f"DISTILLATION_WEIGHT is {self.weight!r}: it must be above 0, and at most 1.")
+        if not 0.0 < self.temperature < float("inf"):
+            raise UserError(f"DISTILLATION_TEMPERATURE is {self.temperature!r}: it must be a finite number above 0.")
+
+    def check(self, student: Model, converter: str) -> None:
+        """Raise UserError for a student with other logits, or with batches that the teacher does not take."""
+        ours, theirs = student.config.vocab_size, self.model.config.vocab_size
+        if ours != theirs:
+            raise UserError(
+                f"The teacher has logits of {theirs} ids and the model of {ours}: distillation compares them one by "
+                "one, so both take the same VOCAB_SIZE and VOCAB_SIZE_MULTIPLE."
+            )
+        if converter not in self.model.feature_converters:
+            raise UserError(
+                f"The teacher is a {type(self.model).__name__}, which takes batches of "
+                f"{' or '.join(self.model.feature_converters)}, and those of the run are of {converter}."
+            )
+
+    def distilled(
+        self,
+        loss: jax.Array,
+        sums: dict[str, jax.Array],
+        logits: jax.Array,
+        params: Params,
+        batch: Batch,
+        config: LossConfig,
+        normalizer: jax.Array,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The loss with the divergence, and the sums of `losses.loss_and_metrics` with it.
+
+        loss, sums: of the targets. logits: of the student, [B, T, V] float32. params: of the teacher. normalizer: of
+        the whole batch. Sums have one more, "teacher_divergence": nats, over tokens by their weights.
+        """
+        theirs = jax.lax.stop_gradient(self.model.logits(params, batch))
+        divergences = divergence(theirs, logits, self.temperature)
+        weights, _ = loss_weights_and_normalizer(batch, config)
+        share = self.temperature**2 * jnp.sum(divergences * weights) / normalizer
+        whole = (1 - self.weight) * loss + self.weight * share
+        found = {
+            "loss": jax.lax.stop_gradient(whole),
+            "teacher_divergence": jax.lax.stop_gradient(jnp.sum(divergences * token_weights(batch))),
+        }
+        return whole, {**sums, **found}
+
+
+def divergence(teacher: jax.Array, student: jax.Array, temperature: float = 1.0) -> jax.Array:
+    """Forward KL(teacher || student) in nats of logits [..., V] float32, divided by the temperature: [...] float32."""
+    ours, theirs = (jax.nn.log_softmax(logits / temperature) for logits in (student, teacher))
+    return jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)
