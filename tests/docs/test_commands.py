@@ -42,6 +42,7 @@ OF_EXPERIMENT = {
         ("answers", "answers_lora"),
         "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
     ),
+    "adaptation_tiny": "--gin.TASK_FEATURE_LENGTHS={'targets': 64}",  # of a decoder alone
     # the teacher has been made small, too
     "student": "--gin.teacher/encoder_decoder.T5Config.num_decoder_layers=1",
     # made-up files
@@ -63,7 +64,7 @@ TRIED_ELSEWHERE = {
     r"make prove-hosts .*": "tests/study/proofs",
     r"make reproduce .*": "tests/study",
     r"make verify-claim .*": "tests/study/test_claim.py",
-    r"make (sweep|report|check) EXP=((optimizers|ul2|matrix)_tiny|speedrun).*": "tests/study",
+    r"make (sweep|report|check) EXP=((optimizers|ul2|matrix|adaptation|distillation)_tiny|speedrun).*": "tests/study",
     r"make speedrun-check .*": "tests/study/test_speedrun.py",
     r".*\bCOORDINATOR=.*": "tests/distributed/test_several_hosts.py",
     r".*(EXP=(byt5_small_wikitext_gpu|t5_1_1_base_c4)\b|DATASET=c4\b|TASK=c4_).*": "tests/cli/test_launch.py",

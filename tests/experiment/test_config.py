@@ -72,6 +72,24 @@ def test_sizes_are_those_that_were_published(tmp_path: Path, model: str, num_par
     assert config.load(file, ["SCAN_LAYERS=True"]).experiment.model.num_params == num_params
 
 
+@pytest.mark.parametrize(
+    ("size", "embedding", "local", "transient_global"),
+    [
+        ("base", 32_128 * 768, 222_903_552, 222_913_152),
+        ("large", 32_128 * 1024, 750_251_008, 750_276_096),
+        ("xl", 32_128 * 2048, 2_783_959_040, 2_784_009_216),
+    ],
+)
+def test_longt5_is_as_large_as_transformers(
+    tmp_path: Path, size: str, embedding: int, local: int, transient_global: int
+) -> None:
+    """Counts of transformers 5.23, whose LongT5 always ties the output matrix that the published checkpoints have."""
+    file, longt5 = write_gin(tmp_path, model=f"t5_1_1_{size}"), ["gin/architectures/longt5.gin"]
+    for block, expected in ((None, local), (16, transient_global)):
+        model = config.load(file, [f"GLOBAL_BLOCK={block}"], longt5).experiment.model
+        assert model.num_params == expected + embedding
+
+
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     file = Path(write_gin(tmp_path))
     file.write_text(file.read_text(), encoding="utf-8-sig")
