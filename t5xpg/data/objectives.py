@@ -5,7 +5,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from t5xpg.base.errors import UserError
 
@@ -96,7 +96,27 @@ class NextLine:
             raise UserError(f"NextLine.lines is {self.lines!r}: it counts lines of a document, so it is 1 or more.")
 
 
-Objective: TypeAlias = SpanCorruption | IidDenoising | PrefixLM | LanguageModel | MaskedLM | NextLine
+@dataclass(frozen=True)
+class Passkey:
+    """A number is found again in a long text that has it in a line of its own (Mohtashami and Jaggi 2023, arXiv
+    2305.16300, section 4.2). For vocabularies of bytes."""
+
+    digits: int = 5  # of the number
+
+    BEFORE: ClassVar[str] = "\nThe pass key is "
+    BEHIND: ClassVar[str] = ". Remember it.\n"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.digits, int) or isinstance(self.digits, bool) or self.digits < 1:
+            raise UserError(f"Passkey.digits is {self.digits!r}: a number has 1 digit or more.")
+
+    @property
+    def line_length(self) -> int:
+        """Bytes of the line, with those of the number."""
+        return len(self.BEFORE) + self.digits + len(self.BEHIND)
+
+
+Objective: TypeAlias = SpanCorruption | IidDenoising | PrefixLM | LanguageModel | MaskedLM | NextLine | Passkey
 KINDS: Mapping[str, type[Objective]] = {
     "span_corruption": SpanCorruption,
     "iid_denoising": IidDenoising,
@@ -104,6 +124,7 @@ KINDS: Mapping[str, type[Objective]] = {
     "lm": LanguageModel,
     "mlm": MaskedLM,
     "next_line": NextLine,
+    "passkey": Passkey,
 }
 
 

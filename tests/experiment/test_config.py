@@ -8,7 +8,7 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives import KINDS, IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM
+from t5xpg.data.objectives import KINDS, IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, Passkey, PrefixLM
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError
@@ -235,6 +235,7 @@ def test_overrides_need_no_quotes_and_the_last_one_wins(tmp_path: Path) -> None:
         ("lm", [], LanguageModel()),
         ("mlm", ["NOISE_DENSITY=0.3", "MASK_SHARE=0.5"], MaskedLM(0.3, 0.5, 0.1)),
         ("next_line", ["LINES=2"], NextLine(2)),
+        ("passkey", ["DIGITS=3"], Passkey(3)),
         ("ul2", [], None),
         ("none", [], None),
     ],

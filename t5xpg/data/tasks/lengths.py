@@ -17,6 +17,7 @@ from t5xpg.data.objectives import (
     MaskedLM,
     NextLine,
     Objective,
+    Passkey,
     PrefixLM,
     SpanCorruption,
     name_of,
@@ -88,6 +89,8 @@ def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved
     text = inputs - 1  # the end
     if isinstance(objective, NextLine):  # longer lines become no targets
         return ObjectiveLengths(text + lengths["targets"] - 1, lengths["targets"])
+    if isinstance(objective, Passkey):
+        return ObjectiveLengths(text - objective.line_length, objective.digits + 1)
     if isinstance(objective, PrefixLM):
         # as t5's random_prefix_noise_mask counts, in float32
         share = np.float32(1 - 2 * objective.noise_density) * np.float32(text - 1)

@@ -13,7 +13,16 @@ import tensorflow as tf
 from t5.data import preprocessors as t5
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM, SpanCorruption
+from t5xpg.data.objectives import (
+    IidDenoising,
+    LanguageModel,
+    MaskedLM,
+    NextLine,
+    Objective,
+    Passkey,
+    PrefixLM,
+    SpanCorruption,
+)
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.vocab.sentinels import CLS, MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -211,6 +220,32 @@ def masked_lm(
     return choose(dataset)
 
 
+def passkey(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features, digits: int = 5
+) -> tf.data.Dataset:
+    """Stretches of text with a number in a line of its own (`inputs`), and the number (`targets`).
+
+    Number and place are drawn; all are equally likely. Inputs have the length that they may have, less their end.
+    """
+    encode = from_seqio(output_features["targets"].vocabulary).encode_plain
+    before, of_digits, behind = (
+        tf.constant(encode(s), tf.int32) for s in (Passkey.BEFORE, "0123456789", Passkey.BEHIND)
+    )
+
+    @seqio.map_over_dataset(num_seeds=2)
+    def hide(example: Mapping[str, tf.Tensor], seeds: Sequence[Any]) -> dict[str, tf.Tensor]:
+        tokens = tf.cast(example["targets"], tf.int32)
+        number = tf.gather(of_digits, tf.random.stateless_uniform([digits], seeds[0], maxval=10, dtype=tf.int32))
+        place = tf.random.stateless_uniform([], seeds[1], maxval=tf.size(tokens) + 1, dtype=tf.int32)
+        return {
+            "inputs": tf.concat([tokens[:place], before, number, behind, tokens[place:]], 0),
+            "targets": number,
+        }
+
+    text = sequence_length["inputs"] - 1 - Passkey(digits).line_length
+    return hide(t5.split_tokens(_text(dataset, output_features), max_tokens_per_segment=text))
+
+
 def prepend_mode(dataset: tf.data.Dataset, output_features: Features, mode: str) -> tf.data.Dataset:
     """A named token in front of the inputs."""
     token = from_seqio(output_features["inputs"].vocabulary).named_id(mode)
@@ -247,6 +282,7 @@ _CLASSES: Mapping[Step, type[Objective]] = {
     prefix_lm: PrefixLM,
     masked_lm: MaskedLM,
     next_line: NextLine,
+    passkey: Passkey,
 }
 _STEPS: Mapping[type[Objective], Step] = {kind: step for step, kind in _CLASSES.items()}
 # What a step calls the number of tokens that it leaves room for in front of the inputs.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import data_directory
-from t5xpg.data.objectives import KINDS, NextLine, Objective, PrefixLM, SpanCorruption
+from t5xpg.data.objectives import KINDS, NextLine, Objective, Passkey, PrefixLM, SpanCorruption
 from t5xpg.data.text.labelled import ENDING, TEXT, TFDS_TASKS, TRANSLATE, Supervised, endings, of_ending
 from t5xpg.data.vocab.record import find_vocabularies, read_record
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS, NLG, NLU, S2S
@@ -50,8 +50,8 @@ UL2: tuple[Part, ...] = (
 
 SPAN_CORRUPTION, UL2_MIXTURE = "span_corruption", "ul2"
 # The objectives that take sentinels or nothing besides the tokens, and those that take named tokens.
-NEXT_LINE = "next_line"
-PLAIN = (SPAN_CORRUPTION, "iid_denoising", "prefix_lm", "lm", NEXT_LINE)
+OF_BYTES = ("next_line", "passkey")  # with a vocabulary of bytes alone
+PLAIN = (SPAN_CORRUPTION, "iid_denoising", "prefix_lm", "lm", *OF_BYTES)
 MARKED = ("mlm", *(f"{UL2_MIXTURE}_{denoiser.name}" for denoiser in UL2), UL2_MIXTURE)
 OBJECTIVES = (*PLAIN, *MARKED)
 
@@ -70,7 +70,7 @@ class NamedVocabulary:
         """The objectives that it has tasks of."""
         possible = OBJECTIVES if set(NAMED_TOKENS) <= set(self.vocabulary.named_tokens) else PLAIN
         # pieces may end no lines
-        left_out = self.leaves_out if self.vocabulary.kind == BYTES.kind else (*self.leaves_out, NEXT_LINE)
+        left_out = self.leaves_out if self.vocabulary.kind == BYTES.kind else (*self.leaves_out, *OF_BYTES)
         return tuple(one for one in possible if one not in left_out)
 
     @property
@@ -134,7 +134,7 @@ class Row:
     @property
     def has_metrics(self) -> bool:
         """Whether something is measured of what a model says, besides its loss."""
-        return self.supervised is not None or isinstance(self.objective, NextLine)
+        return self.supervised is not None or isinstance(self.objective, NextLine | Passkey)
 
     @property
     def prompt(self) -> str:

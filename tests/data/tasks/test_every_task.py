@@ -64,7 +64,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         (LM, ["lm", "lm_mine_small"]),
         (PREFIX_LM, ["prefix_lm_bytes640"]),
         (MASKED_LM, ["mlm", "mlm_mine_small"]),
-        (ENC_DEC, ["span_corruption_byt5", "iid_denoising", "next_line"]),
+        (ENC_DEC, ["span_corruption_byt5", "iid_denoising", "next_line", "passkey"]),
         (ENC_DEC, ["ul2"]),
     ],
 )

@@ -8,7 +8,16 @@ import t5.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, PrefixLM, SpanCorruption
+from t5xpg.data.objectives import (
+    IidDenoising,
+    LanguageModel,
+    MaskedLM,
+    NextLine,
+    Objective,
+    Passkey,
+    PrefixLM,
+    SpanCorruption,
+)
 from t5xpg.data.tasks.lengths import objective_lengths, problems, span_lengths
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, UL2
 
@@ -27,6 +36,9 @@ from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, UL2
         ((128, 64), MaskedLM(), 0, [r"both have one length. Set .*\{'inputs': 128, 'targets': 128\}"]),
         ((256, 8), NextLine(), 0, []),
         ((1, 1), NextLine(), 0, ["no room for text"]),
+        ((64, 6), Passkey(), 0, []),
+        ((36, 6), Passkey(), 0, ["no room for text"]),
+        ((64, 5), Passkey(), 0, ["targets of 6"]),
         ((2, 2), MaskedLM(), 0, ["no room for text in inputs of 2 tokens and targets of 2 tokens"]),
     ],
 )

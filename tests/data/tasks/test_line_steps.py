@@ -1,4 +1,4 @@
-"""Lines to be completed, against plain Python on real code, and what a task of them measures."""
+"""Lines to be completed and numbers to be found, against plain Python on real code; what a task of them measures."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives import NextLine
+from t5xpg.data.objectives import NextLine, Passkey
 from t5xpg.data.tasks import steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import ROWS, register_tasks
@@ -73,6 +73,33 @@ def test_a_vocabulary_without_ends_of_lines_is_refused(tmp_path: Path) -> None:
     vocabulary = Vocabulary("sentencepiece", 0, model_file=sentencepiece_model(tmp_path / "a.model"))
     with pytest.raises(UserError, match=r"has no token for those: use bytes"):
         examples(["a\nb"], 1, to_seqio(vocabulary))
+
+
+def test_a_number_stands_in_a_line_of_its_own_anywhere(code: list[str]) -> None:
+    """What is around the line is the text, stretch by stretch; places and numbers are spread."""
+    features = steps.output_features(Passkey(3), to_seqio(BYTES))
+    encoded = [{"targets": BYTES.encode(text)} for text in code]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(encoded), output_signature={"targets": tf.TensorSpec([None], tf.int32)}
+    )
+    lengths = {"inputs": 256, "targets": 8}
+    for step in steps.steps(Passkey(3)):
+        dataset = seqio.add_kwargs_to_transform(step, sequence_length=lengths, output_features=features)(dataset)
+    rows = list(dataset.as_numpy_iterator())
+    places, numbers, text = [], [], []
+    for row in rows:
+        inputs, number = (BYTES.decode(row[name]) for name in ("inputs", "targets"))
+        before, line, behind = inputs.partition(f"\nThe pass key is {number}. Remember it.\n")
+        assert line
+        assert len(number) == 3
+        places.append(len(before.encode()))
+        numbers.append(number)
+        text.append(before + behind)
+    assert all(len(row["inputs"]) == 256 for row in rows[:-1])
+    assert "".join(text) == "".join(code)
+    assert len(rows) > 100
+    assert len(set(numbers)) > len(rows) / 2
+    assert min(places) < 20 < 200 < max(places)
 
 
 def test_what_is_measured(code: list[str], tmp_path: Path) -> None:

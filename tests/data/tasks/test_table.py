@@ -61,7 +61,7 @@ def test_the_names_say_what_a_task_reads(data_dir: Path) -> None:
         dataset = max((one for one in known if name.startswith(f"{one}_")), key=len)
         assert dataset_of(name, known) == possible_dataset(name) == dataset
         assert row_of(name, dataset).name == name
-    every = ("span_corruption", "prefix_lm", "lm", "next_line")
+    every = ("span_corruption", "prefix_lm", "lm", "next_line", "passkey")
     assert {name.removeprefix("mine_") for name in names if name.startswith("mine_")} == {
         *every, "iid_denoising", "iid_denoising_bytes640", "mlm", "ul2",
         *(f"ul2_{one}" for one in ("r1", "r2", "s", "x1", "x2", "x3", "x4")),
