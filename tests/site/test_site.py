@@ -1,5 +1,6 @@
 """The site: its pages hang together, fetch nothing, and show the numbers of the records."""
 
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -86,6 +87,13 @@ def test_numbers_are_those_of_the_records(site: Path) -> None:
     assert json.loads((site / "data" / "nb_nn.json").read_text()) == results
     last = (site / "data" / "nb_nn.csv").read_text().splitlines()[len(curve["step"])]
     assert last == f"validation: nats per target byte,{curve['step'][-1]},{curve['nats_per_byte'][-1]}"
+
+
+def test_long_inputs_are_folded(site: Path) -> None:
+    first, *_ = read_results(paths.EXPERIMENTS / "passkey_tiny" / "results.json")["samples"]
+    page = html.unescape((site / "experiments" / "passkey_tiny" / "index.html").read_text())
+    assert len(first["input"]) > 8000
+    assert f"<details><summary>{first['input'][:300]}…</summary>{first['input']}</details>" in page
 
 
 def test_the_crate_names_what_there_is(site: Path) -> None:
