@@ -41,7 +41,7 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
     began = time.perf_counter()
     built = assembly.assemble(experiment)
     batches, (train_step, eval_step) = _start(built)
-    state = built.new_state()
+    state = built.state_to_time()
     jax.block_until_ready(state)
     start = before + time.perf_counter() - began
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled
@@ -56,7 +57,15 @@ class Assembly:
             averaged=self._averaged,
             adapter=experiment.adapter,
         )
-        return distributed.jit_create(create, self._created)
+        return distributed.jit_create(create, self._without_teacher)
+
+    def state_to_time(self) -> TrainState:
+        """A new state, whose teacher, where there is one, is all zeros: an update of it takes as long."""
+        state, frozen = self.new_state(), self.abstract_state.frozen
+        if self.experiment.teacher is None:
+            return state
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), frozen)
+        return dataclasses.replace(state, frozen=zeros)
 
     def state_of(self, params: Params) -> TrainState:
         """The state before the first update of `params`, of the experiment's `base_model`, which lie on the mesh and
@@ -69,11 +78,11 @@ class Assembly:
             new = adapter.init(self._key, model, params)
             return state.of_parameters(model, optimizer, new, averaged=self._averaged, adapter=adapter, frozen=params)
 
-        return distributed.jit_create(create, self._created, params)
+        return distributed.jit_create(create, self._without_teacher, params)
 
     @property
-    def _created(self) -> TrainState:
-        """Where a new state lies, which has no teacher yet."""
+    def _without_teacher(self) -> TrainState:
+        """Where a new state lies: `initial_state.begin` adds the teacher."""
         return self.shardings if self.experiment.teacher is None else dataclasses.replace(self.shardings, frozen=None)
 
     @property

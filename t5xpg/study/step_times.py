@@ -49,7 +49,7 @@ class _Turn:
     def __init__(self, experiment: Experiment) -> None:
         built = assembly.assemble(experiment)
         self._step = built.compile_train_step()
-        self._state = built.new_state()
+        self._state = built.state_to_time()
         self._batch = built.on_devices(next(made_up(experiment, experiment.train_dataset)))
         self._token_bytes = jax.numpy.ones((experiment.model.config.vocab_size,), np.int32)
 

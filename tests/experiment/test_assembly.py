@@ -78,3 +78,17 @@ def test_batches_of_length_buckets_have_to_divide() -> None:
         assembly.assemble(config.load("byt5_tiny_demo", overrides).experiment)
     with pytest.raises(UserError, match="LENGTH_BUCKETS is for training"):
         config.load("byt5_tiny_demo", [*SMALL, "train_eval/spec.DatasetConfig.length_buckets=(16, 32)"])
+
+
+def test_a_state_to_time_has_a_teacher() -> None:
+    overrides = [*SMALL, "TEACHER_CHECKPOINT=not_trained"]
+    experiment = config.load("byt5_tiny_demo", overrides, ["gin/runs/distillation.gin"]).experiment
+    built = assembly.assemble(experiment)
+    begun = built.state_to_time()
+    assert jax.tree.map(np.shape, begun) == jax.tree.map(np.shape, built.abstract_state)
+    batch = {
+        name: np.ones(one.shape, one.dtype) for name, one in assembly.abstract_batch(experiment.train_dataset).items()
+    }
+    token_bytes = np.ones(experiment.model.config.vocab_size, np.int32)
+    _, metrics = built.compile_train_step()(begun, built.on_devices(batch), token_bytes)
+    assert float(metrics["teacher_divergence"]) > 0
