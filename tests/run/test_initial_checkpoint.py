@@ -30,10 +30,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
-    place = find(InitialCheckpoint(named))
+    place = find(named)
     assert (place.run.resolve(), place.step) == (runs / "pretrained", step)
     assert place.folder().resolve() == runs / "pretrained" / "checkpoints" / str(step or 12)
-    assert find(InitialCheckpoint(str(place.run.resolve()))) == SavedStep(runs / "pretrained", None)
+    assert find(str(place.run.resolve())) == SavedStep(runs / "pretrained", None)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
 )
 def test_what_is_not_there(named: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        find(InitialCheckpoint(named))
+        find(named)
     assert str(caught.value).startswith(f"INITIAL_CHECKPOINT: {message}")
 
 
