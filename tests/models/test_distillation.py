@@ -51,13 +51,13 @@ def batch_of(rows: int) -> dict[str, jax.Array]:
     return {name: jnp.asarray(array) for name, array in seq2seq(draw.integers(1, V, (rows, 6)), targets).items()}
 
 
-def updated(student: EncoderDecoderModel, teacher: Teacher, parts: int = 1) -> tuple[Any, dict[str, Any]]:
-    """The state after an update from new parameters, and its metrics."""
+def updated(student: EncoderDecoderModel, teacher: Teacher) -> tuple[Any, dict[str, Any]]:
+    """The state after an update from new parameters, in two parts, and its metrics."""
     optimizer = AdamW(0.01)
     begun = state_lib.create(student, optimizer, jax.random.key(0))
     state = dataclasses.replace(begun, frozen=teacher.model.init(jax.random.key(1)))
     update = make_train_step(
-        student, optimizer, LossConfig(), num_microbatches=parts, teacher=teacher, seed=0, token_bytes=TOKEN_BYTES
+        student, optimizer, LossConfig(), num_microbatches=2, teacher=teacher, seed=0, token_bytes=TOKEN_BYTES
     )
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam divides by float ** int
         return jax.jit(update)(state, batch_of(4))
@@ -83,9 +83,6 @@ def test_an_update_is_on_both_losses_and_leaves_the_teacher() -> None:
     assert float(metrics["loss"]) == pytest.approx(whole, rel=1e-5)
     assert float(metrics["teacher_divergence"]) == pytest.approx(soft, rel=1e-5)
     assert jax.tree.all(jax.tree.map(np.array_equal, after.frozen, theirs))
-    _, in_parts = updated(student, teacher, parts=2)
-    for name in ("loss", "teacher_divergence", "gradient_norm"):
-        assert float(in_parts[name]) == pytest.approx(float(metrics[name]), rel=1e-5)
 
     def alone(params: Any) -> jax.Array:
         """The same loss as one formula."""
