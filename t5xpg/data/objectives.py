@@ -99,7 +99,7 @@ class NextLine:
 @dataclass(frozen=True)
 class Passkey:
     """A number is found again in a long text that has it in a line of its own (Mohtashami and Jaggi 2023, arXiv
-    2305.16300, section 4.2). For vocabularies of bytes."""
+    2305.16300). For vocabularies of bytes."""
 
     digits: int = 5  # of the number
 
