@@ -52,22 +52,16 @@ def parameters_and_vocabulary(
     return params, vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model), at
 
 
-def frozen_setting(experiment: Experiment) -> tuple[str, str]:
-    """The setting that names the checkpoint of what is frozen beside a run's state, and its value."""
-    if experiment.teacher is not None:
-        return "TEACHER_CHECKPOINT", experiment.teacher.checkpoint
-    assert experiment.initial is not None
-    return "INITIAL_CHECKPOINT", experiment.initial.checkpoint
-
-
 def frozen_parameters(built: Assembly, recorded: Origin) -> Params:
     """What lies frozen beside a run's state, read again on the mesh: its teacher, or what an adapter is added to.
 
     recorded: what a checkpoint of the run says of that. Raises UserError where it is not there, or is something else.
     """
-    setting, named = frozen_setting(built.experiment)
-    frozen = built.abstract_state.frozen
+    frozen, teacher = built.abstract_state.frozen, built.experiment.teacher
+    source, setting = (teacher, "TEACHER_CHECKPOINT") if teacher else (built.experiment.initial, "INITIAL_CHECKPOINT")
     assert frozen is not None
+    assert source is not None
+    named = source.checkpoint
     place = find(named, setting)
     step = recorded["step"] if place.step is None and named == recorded["named"] else place.step
     with Checkpointer(place.checkpoints, built.experiment.checkpoints, read_only=True) as checkpointer:
