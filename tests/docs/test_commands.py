@@ -64,7 +64,7 @@ TRIED_ELSEWHERE = {
     r"make prove-hosts .*": "tests/study/proofs",
     r"make reproduce .*": "tests/study",
     r"make verify-claim .*": "tests/study/test_claim.py",
-    r"make (sweep|report|check) EXP=((optimizers|ul2|matrix|adaptation|distillation)_tiny|speedrun).*": "tests/study",
+    r"make (sweep|report|check) EXP=((optimizers|ul2|matrix|adaptation|distillation|modern)_tiny|speedrun).*": "tests/study",
     r"make speedrun-check .*": "tests/study/test_speedrun.py",
     r".*\bCOORDINATOR=.*": "tests/distributed/test_several_hosts.py",
     r".*(EXP=(byt5_small_wikitext_gpu|t5_1_1_base_c4)\b|DATASET=c4\b|TASK=c4_).*": "tests/cli/test_launch.py",

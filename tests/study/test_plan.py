@@ -60,6 +60,15 @@ def test_a_sweep_is_its_runs(experiment: str, tmp_path: Path) -> None:
     assert not any(character in name for name in names for character in "/ @")
 
 
+def test_architectures_are_compared_at_equal_operations(tmp_path: Path) -> None:
+    sweep = Sweep("modern_tiny", tmp_path)
+    runs = [run for run in sweep.long_runs(sweep.first_candidates) if run.labels["seed"] == 0]
+    flops = {
+        run.labels["recipe"]: run.experiment.flops_per_example(run.experiment.train_dataset.task_feature_lengths) for run in runs
+    }
+    assert flops == {recipe: pytest.approx(flops["t5_1_1"], rel=5e-3) for recipe in sweep.plan.recipes}
+
+
 def test_what_a_sweep_does_not_say_has_defaults(experiment: str, tmp_path: Path) -> None:
     plan = 'final.steps = 300\nrecipes.rates.candidates = ["LEARNING_RATE=0.005", "LEARNING_RATE=0.02"]\n'
     (tmp_path / Sweep.plan_file).write_text(plan, encoding="utf-8")
