@@ -12,7 +12,7 @@ times that of a matrix. Adafactor needs neither: its updates are relative to the
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,7 +168,12 @@ class Adafactor(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
-    """AdamW (arXiv 1711.05101). Decays arrays of two and more axes, so not the scales of the norms."""
+    """AdamW (arXiv 1711.05101). Decays arrays of two and more axes, so not the scales of the norms.
+
+    width_factor: m, how many times as wide the model is as the one whose learning rate is taken over. Updates of
+    matrices that sum over hidden units are divided by it, their decay included, as muP has it for Adam (Yang et al.
+    2021, arXiv 2203.03466, table 3; Everett et al. 2024, arXiv 2407.05872, for initial values like T5's).
+    """
 
     b1: float = 0.9
     b2: float = 0.999
@@ -176,9 +181,11 @@ class AdamW(Optimizer):
     weight_decay: float = 0.0
     max_gradient_norm: float | None = None
     relpos_bias_factor: float = 1.0
+    width_factor: float = 1.0
 
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
-        return _adam(self, params_axes)
+        narrower = _scaled(1.0 / self.width_factor, params_axes, lambda axes: is_hidden_matrix(axes) or _is_head(axes))
+        return _adam(self, params_axes, after=narrower)
 
 
 @dataclass(frozen=True)
@@ -197,11 +204,15 @@ class AdamWScale(Optimizer):
     relpos_bias_factor: float = 1.0
 
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
-        return _adam(self, params_axes, by_layer(optax.scale_by_param_block_rms(self.minimum_scale), params_axes))
+        scaling = by_layer(optax.scale_by_param_block_rms(self.minimum_scale), params_axes)
+        return _adam(self, params_axes, scaling=[scaling])
 
 
 def _adam(
-    of: AdamW | AdamWScale, params_axes: AxesTree, *scaling: optax.GradientTransformation
+    of: AdamW | AdamWScale,
+    params_axes: AxesTree,
+    scaling: Sequence[optax.GradientTransformation] = (),
+    after: Sequence[optax.GradientTransformation] = (),
 ) -> optax.GradientTransformation:
     return optax.chain(
         *_clip(of.max_gradient_norm),
@@ -209,7 +220,8 @@ def _adam(
         *scaling,
         optax.add_decayed_weights(of.weight_decay, _by_axes(lambda axes: len(of_layer(axes)) > 1, params_axes)),
         optax.scale_by_learning_rate(of.learning_rate),
-        *_faster("relpos_buckets", of.relpos_bias_factor, params_axes),
+        *_scaled(of.relpos_bias_factor, params_axes, _is_table_of_positions),
+        *after,
     )
 
 
@@ -222,6 +234,8 @@ class Muon(Optimizer):
     orthogonalised momenta. The update of a matrix [I, O] is multiplied by sqrt(max(1, O / I)), or, where
     `consistent_rms` is set (0.2 is usual, arXiv 2502.16982), by consistent_rms * sqrt(max(I, O)), which makes rates
     comparable with AdamW's.
+
+    width_factor: as of AdamW, for the output head; orthogonal updates need none.
     """
 
     adam_learning_rate: Schedule | None = None
@@ -236,6 +250,7 @@ class Muon(Optimizer):
     max_gradient_norm: float | None = None
     relpos_bias_factor: float = 1.0
     embedding_factor: float = 1.0
+    width_factor: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -259,8 +274,9 @@ class Muon(Optimizer):
         return optax.chain(
             *_clip(self.max_gradient_norm),
             muon,
-            *_faster("relpos_buckets", self.relpos_bias_factor, params_axes),
-            *_faster("vocab", self.embedding_factor, params_axes),
+            *_scaled(self.relpos_bias_factor, params_axes, _is_table_of_positions),
+            *_scaled(self.embedding_factor, params_axes, lambda axes: "vocab" in axes and not _is_head(axes)),
+            *_scaled(1.0 / self.width_factor, params_axes, _is_head),
         )
 
 
@@ -281,15 +297,18 @@ def _clip(max_gradient_norm: float | None) -> list[optax.GradientTransformation]
     return [] if max_gradient_norm is None else [optax.clip_by_global_norm(max_gradient_norm)]
 
 
-def _faster(entries: str, factor: float, params_axes: AxesTree) -> list[optax.GradientTransformation]:
-    """Multiplies the updates of the tables whose rows or columns are `entries`; nothing where the factor is 1.
+def _is_head(axes: Axes) -> bool:
+    """Of the output head, [embed, vocab], and not of an embedding, tied or not."""
+    return axes[-1:] == ("vocab",)
 
-    Such a table has no axis of the hidden units to sum over: the output head, [embed, vocab], is none.
-    """
-    if factor == 1.0:
-        return []
-    tables = _by_axes(lambda axes: entries in axes and axes[-1:] != ("vocab",), params_axes)
-    return [optax.masked(optax.scale(factor), tables)]
+
+def _is_table_of_positions(axes: Axes) -> bool:
+    return "relpos_buckets" in axes
+
+
+def _scaled(factor: float, params_axes: AxesTree, where: Callable[[Axes], bool]) -> list[optax.GradientTransformation]:
+    """Multiplies the updates of the arrays whose axes are chosen; nothing where the factor is 1."""
+    return [] if factor == 1.0 else [optax.masked(optax.scale(factor), _by_axes(where, params_axes))]
 
 
 def _by_axes(function: Callable[[Axes], Any], params_axes: AxesTree) -> Any:

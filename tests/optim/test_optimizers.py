@@ -236,6 +236,21 @@ def test_position_biases_and_embeddings_can_move_faster(optimizer, rule):
     assert_close(run(optimizer), transcribe(faster), 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "rule", "divided"),
+    [
+        (AdamW(Cosine(0.02, 10, 2), width_factor=4.0), adamw_rule(rate=cosine),
+         [("embed", "joined_kv"), ("mlp", "embed"), ("embed", "vocab")]),
+        (Muon(Cosine(0.02, 10, 2), width_factor=4.0), muon_rule(rate=cosine, adam_rate=cosine), [("embed", "vocab")]),
+    ],
+)  # fmt: skip
+def test_wider_models_take_smaller_updates(optimizer, rule, divided):
+    def slower(x, g, memory, t, axes):
+        return x + (rule(x, g, memory, t, axes) - x) / (4.0 if axes in divided else 1.0)
+
+    assert_close(run(optimizer), transcribe(slower), 1e-3)
+
+
 def test_muon_takes_only_the_matrices_inside_the_layers():
     axes = jax.tree_util.tree_leaves_with_path(AXES, is_leaf=lambda node: isinstance(node, tuple))
     assert [path[-1].key for path, names in axes if is_hidden_matrix(names)] == ["query", "wo"]

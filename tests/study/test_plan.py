@@ -64,7 +64,8 @@ def test_architectures_are_compared_at_equal_operations(tmp_path: Path) -> None:
     sweep = Sweep("modern_tiny", tmp_path)
     runs = [run for run in sweep.long_runs(sweep.first_candidates) if run.labels["seed"] == 0]
     flops = {
-        run.labels["recipe"]: run.experiment.flops_per_example(run.experiment.train_dataset.task_feature_lengths) for run in runs
+        run.labels["recipe"]: run.experiment.flops_per_example(run.experiment.train_dataset.task_feature_lengths)
+        for run in runs
     }
     assert flops == {recipe: pytest.approx(flops["t5_1_1"], rel=5e-3) for recipe in sweep.plan.recipes}
 

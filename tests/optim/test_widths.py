@@ -1,0 +1,47 @@
+"""The coordinate check of muP (Yang et al. 2021, appendix D.1): at one rate, wide models change as narrow ones do."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.optim.optimizers import AdamW, Muon, Optimizer
+from tests.small_models import SIZES, seq2seq
+
+NARROW, WIDE, UPDATES = 32, 128, 3
+
+
+def change_of_logits(optimizer: Optimizer, width: int) -> float:
+    """Root mean square of what updates on one batch change in the logits of a model of `width`."""
+    sizes = {**SIZES, "emb_dim": width, "head_dim": 8, "num_heads": width // 8, "mlp_dim": 2 * width}
+    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    model, rng = EncoderDecoderModel(T5Config(**sizes)), np.random.default_rng(0)
+    batch = seq2seq(*rng.integers(2, model.config.vocab_size, (2, 8, 12), dtype=np.int32))
+    transformation = optimizer.transformation(model.logical_axes())
+
+    def loss(params):
+        logits = model.logits(params, batch)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["decoder_target_tokens"]).mean(), logits
+
+    @jax.jit
+    def update(params, state):
+        gradients, logits = jax.grad(loss, has_aux=True)(params)
+        updates, state = transformation.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, logits
+
+    params = model.init(jax.random.key(0))
+    state, logits = transformation.init(params), []
+    for _ in range(UPDATES + 1):
+        params, state, before = update(params, state)
+        logits.append(before)
+    return float(np.sqrt(np.mean(np.square(logits[-1] - logits[0]))))
+
+
+@pytest.mark.parametrize("kind", [AdamW, Muon])
+def test_updates_of_wide_models_change_as_much(kind):
+    narrow, plain = (change_of_logits(kind(0.01), width) for width in (NARROW, WIDE))
+    scaled = change_of_logits(kind(0.01, width_factor=WIDE / NARROW), WIDE)
+    assert max(scaled / narrow, narrow / scaled) <= 1.6
+    assert plain > 1.6 * narrow, "and it is not so without"
