@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers
 
+from t5xpg.base.errors import UserError
 from t5xpg.optim.schedules import Schedule, as_schedule
 
 LAYERS = "layers"  # the axis
@@ -108,6 +109,9 @@ class Optimizer(abc.ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
+        width_factor = getattr(self, "width_factor", 1.0)
+        if not width_factor > 0:
+            raise UserError(f"{type(self).__name__}.width_factor is {width_factor!r}; it has to be above 0.")
 
     @abc.abstractmethod
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation: ...

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from t5xpg.base.errors import UserError
 from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon, is_hidden_matrix
 from t5xpg.optim.schedules import Cosine, InverseSquareRoot
 
@@ -249,6 +250,11 @@ def test_wider_models_take_smaller_updates(optimizer, rule, divided):
         return x + (rule(x, g, memory, t, axes) - x) / (4.0 if axes in divided else 1.0)
 
     assert_close(run(optimizer), transcribe(slower), 1e-3)
+
+
+def test_a_width_is_above_0():
+    with pytest.raises(UserError, match=r"AdamW.width_factor is 0; it has to be above 0"):
+        AdamW(0.1, width_factor=0)
 
 
 def test_muon_takes_only_the_matrices_inside_the_layers():
