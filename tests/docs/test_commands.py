@@ -65,7 +65,7 @@ TRIED_ELSEWHERE = {
     r"make reproduce .*": "tests/study",
     r"make verify-claim .*": "tests/study/test_claim.py",
     r"make sweep EXP=\w+_tiny.*": "tests/study",
-    r"make (report|check) EXP=((optimizers|ul2|matrix|adapt\w+|distillation|modern)_tiny|speedrun).*": "tests/study",
+    r"make (report|check) EXP=(speedrun|(optim|ul2|matrix|adapt|distil|modern|widths)\w*_tiny)": "tests/study",
     r"make train EXP=adapters_tiny .*": "tests/models/test_adapters.py",
     r"make speedrun-check .*": "tests/study/test_speedrun.py",
     r".*\bCOORDINATOR=.*": "tests/distributed/test_several_hosts.py",
