@@ -162,7 +162,7 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
         "versions": last_start["versions"],
         "hardware": {**last_start["host"], "devices": last_start["devices"]},
         "identity": record["identity"],
-        "data": last_start.get("data"),
+        "data": _without_folders(last_start.get("data")),
         "num_params": last_start.get("num_params"),
         **({"num_trained": last_start["num_trained"]} if "num_trained" in last_start else {}),
         "steps": steps,
@@ -195,6 +195,18 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     if published is not None:
         results["published"] = published_part(read_results(published))
     return results
+
+
+def _without_folders(data: Any) -> Any:
+    """Manifests in which a file that was named by its whole path, as of somebody's home, has its own name alone."""
+    if isinstance(data, list):
+        return [_without_folders(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        name: Path(value).name if name == "path" and Path(value).is_absolute() else _without_folders(value)
+        for name, value in data.items()
+    }
 
 
 def _selected(metrics: Sequence[Record], selection: Record | None, last: int) -> Results | None:

@@ -50,6 +50,16 @@ def test_starts_before_a_new_beginning_do_not_count(tmp_path: Path) -> None:
     assert collect(run)["command"] == "t5xpg second"
 
 
+def test_folders_of_a_person_are_not_published(tmp_path: Path) -> None:
+    run = short_run(tmp_path / "run")
+    record = run.read()
+    files = [{"path": "/home/ada/texts/train.en"}, {"path": "texts/train.de"}]
+    record["starts"][-1]["data"] = {"name": "own", "source": {"kind": "files", "files": {"train": files}}}
+    write_json(run.run_json, record)
+    kept = collect(run)["data"]["source"]["files"]["train"]
+    assert kept == [{"path": "train.en"}, {"path": "texts/train.de"}]
+
+
 def test_thinning_takes_weighted_means() -> None:
     lines = [
         {"step": 1, "loss": 4.0, "target_tokens": 1},
