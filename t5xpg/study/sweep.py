@@ -1,5 +1,6 @@
 """Sweeps: every candidate of every recipe is trained briefly, and the best of each for longer, with several seeds."""
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -15,6 +16,8 @@ from t5xpg.study.engine import Study
 from t5xpg.study.plan import read
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.sweep_plan import SweepPlan
+
+_LONGEST = 180  # characters of settings in the name of a run's folder; file systems take names of 255 bytes
 
 
 class Sweep(Study):
@@ -51,6 +54,8 @@ class Sweep(Study):
 
     def _run(self, stage: str, recipe: str, candidate: str, steps: int, seed: int) -> Run:
         settings = re.sub(r"[^A-Za-z0-9_.=+-]+", ",", candidate)
+        if len(settings) > _LONGEST:
+            settings = f"{settings[:_LONGEST]},{hashlib.sha256(candidate.encode()).hexdigest()[:8]}"
         gin_file = self.plan.recipes[recipe].gin_file
         return Run(
             self.experiment,

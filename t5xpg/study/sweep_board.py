@@ -6,10 +6,10 @@ from typing import Any
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.best import MIN, BestMetric
 from t5xpg.run.report import Board
-from t5xpg.study import judging
+from t5xpg.study import judging, scaling
 from t5xpg.study.page import FORMAT, mean, rounded
 from t5xpg.study.runs import Outcome, Run, outcome, sources
-from t5xpg.study.sweep_plan import SweepPlan
+from t5xpg.study.sweep_plan import Fit, SweepPlan
 
 _VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
 _Found = Sequence[tuple[Run, Outcome]]
@@ -67,6 +67,11 @@ def collect(
         ],
         "final": entries,
         "short": _entry(plan, short[0][0].labels["recipe"], best, short, target) if short else None,
+        **(
+            {}
+            if plan.fit is None
+            else {"fit": _fit(plan.fit, final, {entry["recipe"]: entry["mean_loss"] for entry in entries})}
+        ),
         **({} if plan.judged is None else {"judged": _judged(plan.judged.tasks, final)}),
         "step_times": step_times,
         "sources": sources(runs),
@@ -124,6 +129,18 @@ def steps_to(curve: Sequence[tuple[int, float | None]], target: float | None, me
     if target is None:
         return None
     return next((step for step, value in curve if value is not None and not metric.better(target, value)), None)
+
+
+def _fit(fit: Fit, final: Mapping[str, _Found], losses: Mapping[str, float | None]) -> dict[str, Any]:
+    """The law through the means over seeds, and what it says of the held-out recipe; None while a loss is missing."""
+    names = [*fit.recipes, fit.held_out]
+    sizes = [final[name][0][0].experiment.model.num_params if final[name] else None for name in names]
+    board = {"recipes": fit.recipes, "held_out": fit.held_out, "num_params": dict(zip(names, sizes, strict=True))}
+    known = [(size, losses[name]) for name, size in board["num_params"].items() if size and losses[name] is not None]
+    if len(known) < len(names):
+        return board | {"law": None, "predicted": None}
+    law = scaling.fitted(*zip(*known[:-1], strict=True))
+    return board | {"law": law._asdict(), "predicted": rounded(law.loss(known[-1][0]))}
 
 
 def _judged(tasks: Sequence[str], final: Mapping[str, _Found]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ def sections(board: Board) -> Iterator[str]:
     yield from _judged(board)
     yield _leaderboard(board)
     yield _short(board)
+    yield _fit(board)
     if board["search"]:
         yield "What was tried, once each:"
         yield table(
@@ -169,6 +170,21 @@ def _short(board: Board) -> str:
     if reference["loss"] is not None:
         text += f"; the reference, {reference['recipe']}, at {reference['loss']:.3f} after {reference['steps']:,}"
     return text + "."
+
+
+def _fit(board: Board) -> str:
+    fit = board.get("fit")
+    if fit is None or fit["law"] is None:
+        return ""
+    law, sizes, held_out = fit["law"], fit["num_params"], fit["held_out"]
+    (measured,) = (entry["mean_loss"] for entry in board["final"] if entry["recipe"] == held_out)
+    through = ", ".join(f"{name} ({sizes[name]:,})" for name in fit["recipes"])
+    return (
+        f"Through the sizes {through} goes the law {law['irreducible']:.3f} + {law['coefficient']:.4g} / "
+        f"N^{law['exponent']:.3f} of N parameters. It predicts {fit['predicted']:.3f} for {held_out} "
+        f"({sizes[held_out]:,}), which was held out and has {measured:.3f}: "
+        f"{100 * abs(fit['predicted'] / measured - 1):.1f}% apart."
+    )
 
 
 def _tried(tried: Mapping[str, Any]) -> list[str]:

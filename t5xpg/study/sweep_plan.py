@@ -20,6 +20,10 @@ seeds = [0, 1, 2]
 [judged]                          # optional: what the long runs are measured on, besides their own validation
 tasks = ["pydocs_span_corruption", "pydocs_prefix_lm"]
 
+[fit]                             # optional: the loss of a size from those of others, by a scaling law
+recipes = ["width_64", "width_96", "width_128", "width_192"]
+held_out = "width_256"
+
 [recipes.muon]
 title = "Muon"                                               # optional: else the recipe's name
 gin_file = "gin/optimizers/muon.gin"                         # optional: of recipes that differ in bindings alone
@@ -71,6 +75,13 @@ class Judged(Table):
     tasks: Annotated[list[Text], AtLeastOne, AfterValidator(_each_once)]
 
 
+class Fit(Table):
+    """A scaling law through the losses of recipes that differ in the size of the model, and one that it predicts."""
+
+    recipes: Annotated[list[str], Field(min_length=3), AfterValidator(_each_once)]
+    held_out: str
+
+
 class Recipe(Table):
     """What runs differ in: an optimiser with its settings, a task.
 
@@ -92,6 +103,7 @@ class SweepPlan(Plan):
     final: Final
     short: Short | None = None
     judged: Judged | None = None
+    fit: Fit | None = None
     recipes: Annotated[dict[Name, Recipe], AtLeastOne]
 
     @property
@@ -109,10 +121,12 @@ class SweepPlan(Plan):
             assert self.decides
         except UserError as error:
             yield Mistake(("metric",), str(error).replace("BEST_METRIC", "metric").replace("BEST_MODE", "mode"))
-        named = {("final", "reference"): self.reference}
+        named = [("final", "reference", self.reference)]
         if self.short is not None:
-            named["short", "recipe"] = self.short.recipe
-        for (table, key), name in named.items():
+            named.append(("short", "recipe", self.short.recipe))
+        if self.fit is not None:
+            named += [("fit", "recipes", name) for name in self.fit.recipes] + [("fit", "held_out", self.fit.held_out)]
+        for table, key, name in named:
             if name not in self.recipes:
                 text = f"[{table}] {key} = {name!r} is no recipe.{nearest(name, self.recipes)}"
                 yield Mistake((table, key), text)

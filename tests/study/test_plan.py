@@ -80,6 +80,15 @@ def test_what_a_sweep_does_not_say_has_defaults(experiment: str, tmp_path: Path)
     assert sweep.collect([])["runs"] == 2
 
 
+def test_long_settings_have_short_names(experiment: str, tmp_path: Path) -> None:
+    candidates = [f"LEARNING_RATE=0.{'0' * 300}{digit}" for digit in (1, 2)]
+    plan = f"final.steps = 3\nrecipes.rates.candidates = {json.dumps(candidates)}\n"
+    (tmp_path / Sweep.plan_file).write_text(plan, encoding="utf-8")
+    names = {run.name for run in Sweep(experiment, tmp_path).search_runs()}
+    assert len(names) == 2
+    assert all(len(f"{name}.log".encode()) < 255 for name in names)
+
+
 def test_a_matrix_is_its_cells(experiment: str, tmp_path: Path) -> None:
     matrix = Matrix(experiment, tmp_path)
     runs = matrix.runs_of_cells()
@@ -116,6 +125,11 @@ SWEEP_MISTAKES = [
     ("steps = 3", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
     ("seed = 0", "sead = 0", "[search] sead is not known. Did you mean seed?"),
     ('reference = "spans"', 'reference = "span"', "[final] reference = 'span' is no recipe. Did you mean spans?"),
+    (
+        "[search]",
+        'fit = {recipes = ["spans", "prefix_lm", "span"], held_out = "spans"}\n[search]',
+        "'span' is no recipe",
+    ),
     ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
     (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
     ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
