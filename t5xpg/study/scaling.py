@@ -1,7 +1,7 @@
 """What a model of another size would reach: the law loss = E + A / N^alpha through the recipes of a sweep.
 
-The law is that of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.3) without the term of the tokens, which are as many
-for every size.
+The law is that of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.3) without the term of the tokens: every size
+sees as many.
 """
 
 from collections.abc import Sequence

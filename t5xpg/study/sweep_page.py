@@ -76,7 +76,8 @@ def _label(board: Board) -> str:
     """What is measured, for people."""
     if board["measure"] == _LOSS:
         return f"validation loss{_on_task(board)}, nats per target byte"
-    return f"{board['measure']}{_on_task(board)}"
+    task, _, name = board["measure"].rpartition("/")
+    return f"{name} on {task}" if task else f"{name}{_on_task(board)}"
 
 
 def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve]:
@@ -92,7 +93,7 @@ def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve
 
 def _name(board: Board) -> str:
     """What is measured, in a word."""
-    return "loss" if board["measure"] == _LOSS else escape(board["measure"])
+    return "loss" if board["measure"] == _LOSS else escape(board["measure"].rpartition("/")[2])
 
 
 def _validated_on(board: Board) -> list[str]:

@@ -26,7 +26,7 @@ OF_FILES = {
     "java_csharp": r"no file java_csharp/train\.java-cs\.txt\.java\. .* published: https://\S+CodeXGLUE, .* type: m",
     "multi30k_bpe": r"no file multi30k_bpe/train\.en\. They are published: https://\S+Revisit-MMT, .* type: make data ",
     "distillation_tiny": r"no file multi30k_bpe/train\.en\. They are published: https://\S+Revisit-MMT, ",
-    "adapters_tiny": r"no file multi30k_bpe/both\.train\.source\. They are published: https://\S+Revisit-MMT, ",
+    "adapters_tiny": r"no file multi30k_bpe/four\.train\.source\. They are published: https://\S+Revisit-MMT, ",
     "nb_nn": r"no file nb_nn/nb_nn_train\.tsv\.gz\. They are published: https://\S+norbench, .* type: make data ",
     "scan_length": r"no file scan/train\.tsv\. .* published: https://\S+SCAN, tasks\.txt, which .*splits\.py .* type: ",
     "translate_ende": (

@@ -105,8 +105,8 @@ def test_seeds_are_a_band_and_the_metric_has_its_name() -> None:
         for curve in entry["curves"].values():
             curve["my_task/bleu"] = curve.pop("nats_per_byte")
     text = sweep_page.PAGE.block(board)
-    assert "| recipe | settings | seeds | my_task/bleu after 2,000 steps |" in text
-    assert "my_task/bleu, after 2,000 steps: adamw_scale 1.792, " in text.lower(), "the highest first"
+    assert "| recipe | settings | seeds | bleu after 2,000 steps |" in text
+    assert "bleu on my_task, after 2,000 steps: adamw_scale 1.792, " in text.lower(), "the highest first"
 
 
 def test_the_steps_to_the_reference_are_the_first_as_low() -> None:
