@@ -134,13 +134,13 @@ def steps_to(curve: Sequence[tuple[int, float | None]], target: float | None, me
 def _fit(fit: Fit, final: Mapping[str, _Found], losses: Mapping[str, float | None]) -> dict[str, Any]:
     """The law through the means over seeds, and what it says of the held-out recipe; None while a loss is missing."""
     names = [*fit.recipes, fit.held_out]
-    sizes = [final[name][0][0].experiment.model.num_params if final[name] else None for name in names]
-    board = {"recipes": fit.recipes, "held_out": fit.held_out, "num_params": dict(zip(names, sizes, strict=True))}
-    known = [(size, losses[name]) for name, size in board["num_params"].items() if size and losses[name] is not None]
-    if len(known) < len(names):
+    sizes = {name: final[name][0][0].experiment.model.num_params for name in names if final[name]}
+    known = [losses[name] for name in names]
+    board = {"recipes": fit.recipes, "held_out": fit.held_out, "num_params": sizes}
+    if len(sizes) < len(names) or None in known:
         return board | {"law": None, "predicted": None}
-    law = scaling.fitted(*zip(*known[:-1], strict=True))
-    return board | {"law": law._asdict(), "predicted": rounded(law.loss(known[-1][0]))}
+    law = scaling.fitted([sizes[name] for name in fit.recipes], [loss for loss in known[:-1] if loss is not None])
+    return board | {"law": law._asdict(), "predicted": rounded(law.loss(sizes[fit.held_out]))}
 
 
 def _judged(tasks: Sequence[str], final: Mapping[str, _Found]) -> dict[str, Any]:
