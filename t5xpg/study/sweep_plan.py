@@ -126,6 +126,8 @@ class SweepPlan(Plan):
             named.append(("short", "recipe", self.short.recipe))
         if self.fit is not None:
             named += [("fit", "recipes", name) for name in self.fit.recipes] + [("fit", "held_out", self.fit.held_out)]
+            if self.fit.held_out in self.fit.recipes:
+                yield Mistake(("fit", "held_out"), f"[fit] held_out = {self.fit.held_out!r} is one of its recipes.")
         for table, key, name in named:
             if name not in self.recipes:
                 text = f"[{table}] {key} = {name!r} is no recipe.{nearest(name, self.recipes)}"
