@@ -14,7 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import ENCODER_SIZES, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.models.positions import relative_position_bucket
@@ -26,6 +26,7 @@ def check_adaptable(model: Model) -> None:
     """Raise UserError for a model that cannot begin as a decoder alone."""
     if type(model) is not EncoderDecoderModel:
         raise UserError(f"ADAPT_DECODER is for an EncoderDecoderModel, and the model is a {type(model).__name__}.")
+    model.config.require_t5("ADAPT_DECODER", set(model.config.beyond_t5) - set(ENCODER_SIZES))
     layers = model.config.num_encoder_layers, model.config.num_decoder_layers
     if layers[0] != layers[1]:
         raise UserError(

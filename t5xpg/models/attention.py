@@ -206,16 +206,18 @@ add_shared_bias.defvjp(_add_shared_bias_forward, _add_shared_bias_backward)
 class Attention(nnx.Module):
     """Multi-head attention without biases; keys and values come from `project_keys_values`, so they can be cached."""
 
-    def __init__(self, key: jax.Array, config: T5Config) -> None:
+    def __init__(self, key: jax.Array, config: T5Config, source_dim: int | None = None) -> None:
+        """source_dim: of what keys and values are made of, where that is not emb_dim."""
         D, H, K = config.emb_dim, config.num_heads, config.head_dim
+        E = D if source_dim is None else source_dim
         G = config.num_kv_heads or H
         self.num_heads = H
         self.head_dim = K
         self.softcap = config.attention_logit_softcap
         self.float32_logits = config.float32_attention_logits
         self.query = Dense(named_key(key, "query"), (D, H * K), ("embed", "joined_kv"), _query_init(K))
-        self.key = Dense(named_key(key, "key"), (D, G * K), ("embed", "joined_kv"), _attention_init)
-        self.value = Dense(named_key(key, "value"), (D, G * K), ("embed", "joined_kv"), _attention_init)
+        self.key = Dense(named_key(key, "key"), (E, G * K), ("embed", "joined_kv"), _attention_init)
+        self.value = Dense(named_key(key, "value"), (E, G * K), ("embed", "joined_kv"), _attention_init)
         self.out = Dense(named_key(key, "out"), (H * K, D), ("joined_kv", "embed"), _attention_init)
         self.query_norm, self.key_norm = (RMSNorm(K, "kv") if config.qk_norm else None for _ in range(2))
 
@@ -227,7 +229,7 @@ class Attention(nnx.Module):
         return queries if rotation is None else rotation(queries)
 
     def project_keys_values(self, x: jax.Array, rotation: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
-        """[B, S, D] -> keys and values, each [B, S, G, K]. rotation: of their positions."""
+        """[B, S, D] (or source_dim) -> keys and values, each [B, S, G, K]. rotation: of their positions."""
         keys = self._split_heads(self.key(x))
         if self.key_norm is not None:
             keys = self.key_norm(keys)

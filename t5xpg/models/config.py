@@ -1,7 +1,7 @@
 """What a T5 is made of: sizes and choices, under the names that T5X gives them."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
@@ -57,6 +57,8 @@ class T5Config:
         (LongT5's transient global attention, Guo et al. 2022); None for no such sums.
     merged_attention: a layer of the decoder has one attention, over its own positions and the source (T5Gemma 2).
     share_embeddings: False gives the decoder an embedding of its own, which is the tied output matrix.
+    encoder_emb_dim, encoder_num_heads, encoder_num_kv_heads, encoder_mlp_dim: of an encoder of another width than the
+        decoder's (T5Gemma 9B-2B), whose outputs the decoder's keys and values are made of; None: as the decoder's.
     decoder_start_token_id: of the embedding that decoders begin with, where batches have 0.
     prompt_tokens: so many embeddings, parameters of their own, stand before what the model reads (Lester et al. 2021).
 
@@ -98,6 +100,10 @@ class T5Config:
     encoder_global_block: int | None = None
     merged_attention: bool = False
     share_embeddings: bool = True
+    encoder_emb_dim: int | None = None
+    encoder_num_heads: int | None = None
+    encoder_num_kv_heads: int | None = None
+    encoder_mlp_dim: int | None = None
     decoder_start_token_id: int = 0
     prompt_tokens: int = 0
 
@@ -167,6 +173,15 @@ class T5Config:
         is_start = is_count(self.decoder_start_token_id, 0) and self.decoder_start_token_id < self.vocab_size
         check(is_start, "decoder_start_token_id", "an id of the vocabulary")
         check(is_count(self.prompt_tokens, 0), "prompt_tokens", "a whole number")
+        for name in ENCODER_SIZES:
+            value = getattr(self, name)
+            check(value is None or is_count(value), name, "None or a whole number of at least 1")
+        heads = self.encoder_num_heads or self.num_heads
+        groups = self.encoder_num_kv_heads or self.num_kv_heads or heads
+        check(heads % groups == 0, "encoder_num_kv_heads", f"a divisor of the encoder's {heads} heads")
+        if self.encoder.emb_dim != self.emb_dim:
+            check(not self.share_embeddings, "share_embeddings", "False with an encoder_emb_dim of its own")
+            check(not self.merged_attention, "merged_attention", "False with an encoder_emb_dim of its own")
         if self.relative_attention_keys:
             for name in ("num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm"):
                 check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with relative keys")
@@ -174,6 +189,16 @@ class T5Config:
             not self.merged_attention or self.attention_chunk_size is None,
             "attention_chunk_size",
             "None with merged_attention",
+        )
+
+    @property
+    def encoder(self) -> "T5Config":
+        """The sizes of the encoder, as those of a model whose decoder is as wide."""
+        own = {name: value for name in ENCODER_SIZES if (value := getattr(self, name)) is not None}
+        if not own:
+            return self
+        return replace(
+            self, **dict.fromkeys(own), **{name.removeprefix("encoder_"): value for name, value in own.items()}
         )
 
     @property
@@ -191,10 +216,12 @@ _SWITCHES = (
     "relpos_bias_in_every_layer", "relative_attention_keys", "scan_layers", "qk_norm", "relative_attention_bias",
     "rotary_cross_attention", "merged_attention", "share_embeddings",
 )  # fmt: skip
+# sizes of the encoder that can be other than the decoder's
+ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_mlp_dim")
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
 _FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
 # settings of models that have an encoder and a decoder
-OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings"}
+OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", *ENCODER_SIZES}
 # the settings that T5 has not, and their values in a T5
 BEYOND_T5: Mapping[str, Any] = {
     name: default

@@ -26,13 +26,13 @@ class Transformer(nnx.Module):
     """The modules of EncoderDecoderModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        sizes = config.vocab_size, config.emb_dim
-        self.token_embedder = Embed(named_key(key, "token_embedder"), *sizes)
-        self.prompt = make_prompt(key, config)
+        V, encoder = config.vocab_size, config.encoder
+        self.token_embedder = Embed(named_key(key, "token_embedder"), V, encoder.emb_dim)
+        self.prompt = make_prompt(key, encoder)
         self.decoder_token_embedder = (
-            None if config.share_embeddings else Embed(named_key(key, "decoder_token_embedder"), *sizes)
+            None if config.share_embeddings else Embed(named_key(key, "decoder_token_embedder"), V, config.emb_dim)
         )
-        self.encoder = Encoder(named_key(key, "encoder"), config)
+        self.encoder = Encoder(named_key(key, "encoder"), encoder)
         self.decoder = Decoder(named_key(key, "decoder"), config)
 
 
@@ -141,8 +141,9 @@ class EncoderDecoderModel(Model):
         """As of every model. lengths: {"inputs": S, "targets": T}."""
         S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
         of, c = LayerFlops(self.config), self.config
-        encoder = of.self_attention_and_mlp(S, c.num_encoder_layers, c.encoder_window)
-        encoder += c.num_encoder_layers * of.global_tokens(S)
+        of_encoder = LayerFlops(c.encoder)
+        encoder = of_encoder.self_attention_and_mlp(S, c.num_encoder_layers, c.encoder_window)
+        encoder += c.num_encoder_layers * of_encoder.global_tokens(S)
         window = None if c.decoder_window is None or c.merged_attention else (c.decoder_window, 0)
         decoder = of.self_attention_and_mlp(T, c.num_decoder_layers, window)
         decoder += c.num_decoder_layers * of.cross_attention(T, S)

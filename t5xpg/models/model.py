@@ -145,7 +145,8 @@ class LayerFlops:
 
     def cross_attention(self, queries: int, keys: int) -> int:
         own = 0 if self.config.merged_attention else 2 * queries * self.projection
-        return own + 2 * keys * self.key_or_value + queries * keys * self.pair
+        of_keys = 2 * keys * self.key_or_value * self.config.encoder.emb_dim // self.config.emb_dim
+        return own + of_keys + queries * keys * self.pair
 
     def output(self, length: int) -> int:
         """Of the output matrix, not a layer's own."""

@@ -124,7 +124,9 @@ class DecoderLayer(DecoderOnlyLayer):
         self.turns_source = config.rotary_cross_attention
         if not self.is_merged:
             add_norms(self, "cross_attention", config)
-            self.encoder_decoder_attention = Attention(named_key(key, "encoder_decoder_attention"), config)
+            self.encoder_decoder_attention = Attention(
+                named_key(key, "encoder_decoder_attention"), config, config.encoder.emb_dim
+            )
 
     @property
     def source_attention(self) -> Attention:

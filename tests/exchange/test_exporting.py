@@ -77,7 +77,7 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
 def test_a_t5gemma_is_read_again_as_it_was(runs: Path, name: str) -> None:
     """Its query_pre_attn_scalar is another one, and what it computes is the same."""
     folder = export(runs, name)
-    assert json.loads((folder / "config.json").read_text())["model_type"] == name
+    assert json.loads((folder / "config.json").read_text())["model_type"] == name.split("_")[0]
     assert json.loads((folder / "generation_config.json").read_text())["decoder_start_token_id"] == 2
     import_checkpoint(str(folder), runs, name="again")
     once, again = (config.load(one).experiment for one in (name, "again"))

@@ -61,6 +61,7 @@ def test_every_fragment_builds(tmp_path: Path, kind: str, name: str) -> None:
     [
         ("t5gemma_s", 312_517_632),
         ("t5gemma_b", 591_490_560),
+        ("t5gemma_ml", 2_200_345_344),
         ("t5gemma_xl", 3_766_980_608),
         ("t5gemma_9b", 20_333_401_088),
         ("t5gemma2_270m", 2 * 268_098_176 - 262_144 * 640),  # two of Gemma 3 270M with one embedding

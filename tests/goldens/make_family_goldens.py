@@ -54,6 +54,7 @@ GEMMA = {
     "hidden_size": 16, "head_dim": 6, "intermediate_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2,
     "vocab_size": 48, "query_pre_attn_scalar": 9, "max_position_embeddings": 64, "bos_token_id": 2,
 }  # fmt: skip
+WIDER = {"hidden_size": 24, "intermediate_size": 28, "num_attention_heads": 6, "num_key_value_heads": 3}
 CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 VISION = {"hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 0, "num_attention_heads": 1, "patch_size": 2}
 
@@ -76,6 +77,11 @@ FAMILIES |= {
         "t5gemma",
         {"encoder": gemma(3, sliding_window=4, **CAPS), "decoder": gemma(2, sliding_window=4, **CAPS)},
         6,
+    ),
+    "t5gemma_unbalanced": (
+        "t5gemma",
+        {"encoder": gemma(2, sliding_window=4, **CAPS) | WIDER, "decoder": gemma(1, sliding_window=4, **CAPS)},
+        11,
     ),
     "t5gemma2": (
         "t5gemma2",

@@ -19,7 +19,7 @@ def logits(params: Any, config: T5Config, inputs: list[int], targets: list[int])
     """Of one pair of texts without padding: [T, V]."""
     params = _float64(params)
     embedding = params["token_embedder"]["embedding"]
-    encoded = _stack(params["encoder"], "encoder", config, embedding[inputs], None)
+    encoded = _stack(params["encoder"], "encoder", config.encoder, embedding[inputs], None)
     embedding = params.get("decoder_token_embedder", params["token_embedder"])["embedding"]
     begun = [config.decoder_start_token_id, *targets[:-1]]
     x = _stack(params["decoder"], "decoder", config, embedding[begun], encoded)

@@ -32,6 +32,10 @@ T5GEMMA2 = {
 }  # fmt: skip
 REDLLM = {**ROTARY, "rotary_cross_attention": True, "qk_norm": True, "rotary_local_base": 7.0}
 GLOBAL: dict[str, Any] = {"encoder_window": (2, 1), "sliding_window_pattern": 4, "encoder_global_block": 4}
+UNBALANCED = {
+    "share_embeddings": False, "encoder_emb_dim": 10, "encoder_num_heads": 2, "encoder_mlp_dim": 9, "num_kv_heads": 2,
+    "encoder_num_kv_heads": 1,
+}  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "t5": {},
     "num_kv_heads": {"num_kv_heads": 2},
@@ -47,6 +51,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "merged": {"merged_attention": True, "num_kv_heads": 1},
     "merged, rotary": {**REDLLM, "merged_attention": True},
     "embeddings": {"share_embeddings": False, "decoder_start_token_id": 3},
+    "unbalanced": UNBALANCED,
+    "unbalanced t5gemma": T5GEMMA | UNBALANCED,
     "redllm": REDLLM,
     "t5gemma": T5GEMMA,
     "t5gemma2": T5GEMMA2,
@@ -194,6 +200,9 @@ def test_operations() -> None:
         ({**GLOBAL, "rotary_base": 9.0}, r"T5Config.rotary_base is 9.0; it must be None with encoder_global_block\."),
         ({"attention_logit_softcap": 0.0}, r"T5Config.attention_logit_softcap is 0.0; it must be None or a number"),
         ({"rotary_scale": "8"}, r"T5Config.rotary_scale is '8'; it must be None or a number above 0\."),
+        ({"encoder_num_heads": 3, "num_kv_heads": 2}, r"encoder_num_kv_heads is None; .* divisor of the encoder's 3 heads"),
+        ({"encoder_emb_dim": 16}, r"share_embeddings is True; it must be False with an encoder_emb_dim of its own"),
+        ({"encoder_mlp_dim": 0}, r"encoder_mlp_dim is 0; it must be None or a whole number of at least 1"),
         ({"decoder_start_token_id": 29}, r"T5Config.decoder_start_token_id is 29; it must be an id of the vocabulary"),
         ({"merged_attention": True, "attention_chunk_size": 4}, r"attention_chunk_size is 4; .* merged_attention\."),
         ({"relative_attention_keys": True, "qk_norm": True}, r"qk_norm is True; it must be False with relative keys\."),

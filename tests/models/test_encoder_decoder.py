@@ -119,7 +119,14 @@ def products(jaxpr: Any) -> int:
     return total
 
 
-@pytest.mark.parametrize("settings", [{}, {"logits_via_embedding": True, "mlp_activations": ("relu",)}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"logits_via_embedding": True, "mlp_activations": ("relu",)},
+        {"share_embeddings": False, "encoder_emb_dim": 20, "encoder_mlp_dim": 13},
+    ],
+)
 def test_the_count_of_operations_is_that_of_the_program(settings):
     model = EncoderDecoderModel(T5Config(**{**SIZES, "num_decoder_layers": 1, **settings}))
     params = model.abstract_params()

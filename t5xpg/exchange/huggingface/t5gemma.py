@@ -19,12 +19,14 @@ from t5xpg.models.model import Params
 
 FAMILIES: Mapping[str, str] = {"t5gemma": "T5Gemma", "t5gemma2": "T5Gemma2"}
 DECODERS = ("gemma2", "gemma3_text")
-# transformers' names, and those of T5Config, of what both stacks have alike
-_ALIKE = {
+# transformers' names, and those of T5Config, of what a stack has
+_SIZES = {
     "vocab_size": "vocab_size", "hidden_size": "emb_dim", "num_attention_heads": "num_heads", "head_dim": "head_dim",
     "num_key_value_heads": "num_kv_heads", "intermediate_size": "mlp_dim",
     "attn_logit_softcapping": "attention_logit_softcap",
 }  # fmt: skip
+# those in which T5Gemma's encoder can be other than its decoder
+_OF_A_STACK = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu", "silu": "silu"}
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _MATRICES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
@@ -84,12 +86,13 @@ class _Config:
         encoder = config if self.is_alone else self._part(config, "encoder")
         self.encoder = self._part(encoder, "text_config") if self.is_second and not self.is_alone else encoder
         self.decoder = config if self.is_alone else self._part(config, "decoder")
-        for name in (*_ALIKE, "query_pre_attn_scalar", "hidden_activation", "rope_parameters", "rms_norm_eps"):
+        alike = [name for name in _SIZES if name not in _OF_A_STACK or self.is_second]
+        for name in (*alike, "query_pre_attn_scalar", "hidden_activation", "rope_parameters", "rms_norm_eps"):
             ours, theirs = self.encoder.get(name), self.decoder.get(name)
             if ours != theirs:
                 raise UserError(
                     f"The checkpoint's encoder has {name} {ours!r} and its decoder {theirs!r}: only models whose two "
-                    "stacks are alike in all but their layers can be read."
+                    "stacks are alike in it can be read."
                 )
         if self.decoder.get("attention_bias") or self.encoder.get("attention_bias"):
             raise UserError("The checkpoint's attention has biases (attention_bias), which no T5 here has.")
@@ -119,8 +122,10 @@ class _Config:
 
     def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
         """T5Config. tensors: whether two embeddings are one is seen from them."""
-        needed = [name for name in _ALIKE if name != "attn_logit_softcapping"]
-        sizes = {_ALIKE[name]: self._needed(name) for name in needed}
+        needed = [name for name in _SIZES if name != "attn_logit_softcapping"]
+        sizes = {_SIZES[name]: self._needed(name) for name in needed}
+        of_encoder = {f"encoder_{_SIZES[name]}": self.encoder.get(name) for name in _OF_A_STACK}
+        sizes |= {name: size for name, size in of_encoder.items() if size != sizes[name.removeprefix("encoder_")]}
         is_shared = self.is_second or self.is_alone
         if not is_shared and all(name in tensors for name in _EMBEDDINGS):
             is_shared = np.array_equal(tensors[_EMBEDDINGS[0]], tensors[_EMBEDDINGS[1]])
@@ -200,11 +205,10 @@ def _decoder_names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
 
 def _names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
     """query_scale: what products of queries and keys are multiplied by there."""
-    root = math.sqrt(config.emb_dim)
     stacks = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-    for ours, theirs in zip(_SHARED, _EMBEDDINGS, strict=True):
+    for ours, theirs, width in zip(_SHARED, _EMBEDDINGS, (config.encoder.emb_dim, config.emb_dim), strict=True):
         if ours == _SHARED[0] or not config.share_embeddings:
-            yield Tensor(ours, theirs, factor=root)
+            yield Tensor(ours, theirs, factor=math.sqrt(width))
     for stack, layers in stacks.items():
         attentions = [("attention" if stack == "encoder" else "self_attention", "self_attn")]
         if stack == "decoder" and not config.merged_attention:
@@ -293,12 +297,12 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
         rope = {_GLOBAL: default | scaled, _LOCAL: local}
     tokens = {"pad_token_id": 0, "eos_token_id": eos_id, "bos_token_id": config.decoder_start_token_id}
 
-    def stack(layers: int) -> dict[str, Any]:
+    def stack(config: T5Config, layers: int) -> dict[str, Any]:
         has_windows = size is not None
         pattern = config.sliding_window_pattern
         types = [_LOCAL if has_windows and (at + 1) % pattern else _GLOBAL for at in range(layers)]
         return {
-            **{theirs: getattr(config, ours) for theirs, ours in _ALIKE.items()},
+            **{theirs: getattr(config, ours) for theirs, ours in _SIZES.items()},
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
             "num_hidden_layers": layers,
             "hidden_activation": activations[first],
@@ -313,7 +317,7 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
             **tokens,
         }
 
-    encoder: dict[str, Any] = stack(config.num_encoder_layers)
+    encoder: dict[str, Any] = stack(config.encoder, config.num_encoder_layers)
     if is_second:
         vision: dict[str, Any] = {**_VISION, "image_size": _VISION["patch_size"], "vision_use_head": False}
         vision["model_type"] = "siglip_vision_model"
@@ -322,7 +326,7 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
         "model_type": model_type,
         "encoder": encoder,
-        "decoder": {**stack(config.num_decoder_layers), "is_decoder": True},
+        "decoder": {**stack(config, config.num_decoder_layers), "is_decoder": True},
         "vocab_size": config.vocab_size,
         "dropout_rate": config.dropout_rate,
         "tie_word_embeddings": config.logits_via_embedding,
