@@ -113,13 +113,7 @@ def _activations(experiment: Experiment, rows: int, model_devices: int) -> int:
 
 
 def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: int) -> int:
-    part = dataclasses.replace(
-        config,
-        vocab_size=math.ceil(config.vocab_size / model_devices),
-        num_heads=math.ceil(config.num_heads / model_devices),
-        mlp_dim=math.ceil(config.mlp_dim / model_devices),
-    )
-    model = dataclasses.replace(experiment.model, config=part)
+    model = dataclasses.replace(experiment.model, config=_of_one_device(config, model_devices))
     adapter = experiment.adapter
     frozen = None if adapter is None else adapter.base_model(model).abstract_params()
     params = trained_params(model, adapter)
@@ -143,6 +137,24 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: in
     shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
     not_kept = sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
     return _size(leaves) - not_kept + _made_again(model.config, experiment.train_dataset.task_feature_lengths, rows)
+
+
+def _of_one_device(config: T5Config, model_devices: int) -> T5Config:
+    """The sizes that are left where a model's matrices are split over some devices."""
+
+    def part(size: int) -> int:
+        return math.ceil(size / model_devices)
+
+    sizes = {"vocab_size": part(config.vocab_size)}
+    for prefix, stack in {"": config, "encoder_": config.encoder}.items():
+        if prefix and stack is config:
+            continue  # as wide as the decoder
+        heads = part(stack.num_heads)
+        sizes |= {f"{prefix}num_heads": heads, f"{prefix}mlp_dim": part(stack.mlp_dim)}
+        if stack.num_kv_heads is not None:
+            least = part(stack.num_kv_heads)
+            sizes[f"{prefix}num_kv_heads"] = next(size for size in range(least, heads + 1) if heads % size == 0)
+    return dataclasses.replace(config, **sizes)
 
 
 def _made_again(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:

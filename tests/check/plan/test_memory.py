@@ -73,8 +73,16 @@ def test_state_and_gradients_are_exact(tmp_path) -> None:
     assert memory.least(more, built.abstract_state, built.shardings).gradients == 8 * experiment.model.num_params
 
 
-def test_more_devices_need_less_each(tmp_path) -> None:
-    experiment = small(tmp_path)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"num_kv_heads": 1},
+        {"share_embeddings": False, "encoder_emb_dim": 96, "encoder_num_heads": 6, "encoder_num_kv_heads": 3},
+    ],
+)
+def test_more_devices_need_less_each(tmp_path, sizes: dict[str, object]) -> None:
+    experiment = small(tmp_path, *(f"encoder_decoder.T5Config.{name}={size}" for name, size in sizes.items()))
     abstract = state.abstract(experiment.model, experiment.optimizer)
 
     def on(data: int, model: int) -> memory.Memory:
