@@ -103,6 +103,8 @@ class Experiment:
             self._select(self.selection)
         if self.model.config.prompt_tokens and (self.train_dataset.pack or self.eval_dataset.pack):
             raise UserError("PACK=True puts several texts into a row, and a prompt stands before one: set PACK=False.")
+        if self.model.config.delete_gate_layer is not None and (self.train_dataset.pack or self.eval_dataset.pack):
+            raise UserError("PACK=True puts several texts into a row, and a delete gate is for one: set PACK=False.")
         if self.adapter is not None:
             self._check_adapter(self.adapter)
         if self.teacher is not None:

@@ -59,6 +59,8 @@ class T5Config:
     share_embeddings: False gives the decoder an embedding of its own, which is the tied output matrix.
     encoder_emb_dim, encoder_num_heads, encoder_num_kv_heads, encoder_mlp_dim: of an encoder of another width than the
         decoder's (T5Gemma 9B-2B), whose outputs the decoder's keys and values are made of; None: as the decoder's.
+    delete_gate_layer, deletion_rate: behind so many layers of the encoder a gate leaves that share of the positions out
+        of all that follows (MrT5, arXiv 2410.20771; see `delete_gate`); None for no gate.
     decoder_start_token_id: of the embedding that decoders begin with, where batches have 0.
     prompt_tokens: so many embeddings, parameters of their own, stand before what the model reads (Lester et al. 2021).
 
@@ -104,6 +106,8 @@ class T5Config:
     encoder_num_heads: int | None = None
     encoder_num_kv_heads: int | None = None
     encoder_mlp_dim: int | None = None
+    delete_gate_layer: int | None = None
+    deletion_rate: float = 0.5
     decoder_start_token_id: int = 0
     prompt_tokens: int = 0
 
@@ -173,6 +177,13 @@ class T5Config:
         is_start = is_count(self.decoder_start_token_id, 0) and self.decoder_start_token_id < self.vocab_size
         check(is_start, "decoder_start_token_id", "an id of the vocabulary")
         check(is_count(self.prompt_tokens, 0), "prompt_tokens", "a whole number")
+        gate = self.delete_gate_layer
+        is_between = gate is None or (is_count(gate) and gate < self.num_encoder_layers)
+        check(is_between, "delete_gate_layer", "None or a whole number of at least 1, below num_encoder_layers")
+        check(0.0 < self.deletion_rate < 1.0, "deletion_rate", "above 0 and below 1")
+        if gate is not None:
+            for name in ("encoder_window", "rotary_cross_attention", "prompt_tokens"):
+                check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with delete_gate_layer")
         for name in ENCODER_SIZES:
             value = getattr(self, name)
             check(value is None or is_count(value), name, "None or a whole number of at least 1")
@@ -194,12 +205,10 @@ class T5Config:
     @property
     def encoder(self) -> "T5Config":
         """The sizes of the encoder, as those of a model whose decoder is as wide."""
-        own = {name: value for name in ENCODER_SIZES if (value := getattr(self, name)) is not None}
-        if not own:
-            return self
-        return replace(
-            self, **dict.fromkeys(own), **{name.removeprefix("encoder_"): value for name, value in own.items()}
-        )
+        sizes = {name: value for name in ENCODER_SIZES if (value := getattr(self, name)) is not None}
+        own: dict[str, Any] = {name.removeprefix("encoder_"): value for name, value in sizes.items()}
+        own |= dict.fromkeys(sizes)
+        return replace(self, **own) if own else self
 
     @property
     def beyond_t5(self) -> list[str]:
@@ -221,7 +230,7 @@ ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads",
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
 _FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
 # settings of models that have an encoder and a decoder
-OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", *ENCODER_SIZES}
+OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", "delete_gate_layer", *ENCODER_SIZES}
 # the settings that T5 has not, and their values in a T5
 BEYOND_T5: Mapping[str, Any] = {
     name: default

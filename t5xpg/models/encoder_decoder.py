@@ -12,12 +12,13 @@ from flax import nnx
 from t5xpg.models import incremental
 from t5xpg.models.biases import as_bias, visible_keys
 from t5xpg.models.config import T5Config
+from t5xpg.models.delete_gate import num_kept
 from t5xpg.models.geometry import of_layer, rotations
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Params
 from t5xpg.models.rotary import source_lengths, source_positions
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
-from t5xpg.models.stacks import Decoder, Encoder
+from t5xpg.models.stacks import Decoder, Encoder, Source
 
 __all__ = ["EncoderDecoderModel", "Params", "T5Config"]
 
@@ -58,14 +59,12 @@ class EncoderDecoderModel(Model):
         assert encoder_segment_ids is None or not self.config.prompt_tokens, (
             "each text of a packed row would need the prompt"
         )
-        encoded = modules.encoder(prompted_embed(modules), encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
+        source = modules.encoder(prompted_embed(modules), encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
         return modules.decoder(
             _decoder_embedder(modules),
-            encoded,
-            encoder_tokens,
+            source,
             self.started(batch["decoder_input_tokens"]),
             batch["decoder_target_tokens"],
-            encoder_segment_ids,
             batch.get("decoder_segment_ids"),
             dropout.at("decoder"),
         )
@@ -75,25 +74,33 @@ class EncoderDecoderModel(Model):
         return self
 
     def encode(self, params: Params, encoder_input_tokens: jax.Array) -> jax.Array:
-        """[B, S] int32 -> the encoder's output [B, S, D] in the compute dtype, without dropout."""
-        return self._encoded(params, prompted(encoder_input_tokens, self.config.prompt_tokens))[
-            :, self.config.prompt_tokens :
-        ]
+        """[B, S] int32 -> the encoder's output [B, S, D] in the compute dtype, without dropout.
 
-    def _encoded(self, params: Params, prompted_tokens: jax.Array) -> jax.Array:
+        Where a gate deletes positions, of those that it keeps.
+        """
+        return self._source(params, encoder_input_tokens).states[:, self.config.prompt_tokens :]
+
+    def _source(self, params: Params, encoder_input_tokens: jax.Array) -> Source:
         modules = self.with_parameters(params)
-        return modules.encoder(prompted_embed(modules), prompted_tokens)
+        found: Source = modules.encoder(
+            prompted_embed(modules), prompted(encoder_input_tokens, self.config.prompt_tokens)
+        )
+        return found
 
     def source_attention(self, params: Params, batch: Batch) -> jax.Array:
         """What each position of the decoder looks at: [B, L, H, T, S] float32, which add up to 1 over S, with merged
         attention to what is not on its own positions, and with a prompt to what is not on that. batch: as of `logits`,
         not packed."""
-        modules, P = self.with_parameters(params), self.config.prompt_tokens
-        tokens = prompted(batch["encoder_input_tokens"], P)
-        encoded, own = self._encoded(params, tokens), self.started(batch["decoder_input_tokens"])
-        return modules.decoder.source_weights(
-            _decoder_embedder(modules), encoded, tokens, own, batch["decoder_target_tokens"]
-        )[..., P:]
+        modules, tokens = self.with_parameters(params), batch["encoder_input_tokens"]
+        source, own = self._source(params, tokens), self.started(batch["decoder_input_tokens"])
+        weights: jax.Array = modules.decoder.source_weights(
+            _decoder_embedder(modules), source, own, batch["decoder_target_tokens"]
+        )
+        return (
+            weights[..., self.config.prompt_tokens :]
+            if source.kept is None
+            else source.kept.back(weights, tokens.shape[1])
+        )
 
     def init_cache(
         self,
@@ -107,21 +114,21 @@ class EncoderDecoderModel(Model):
         """Each layer's cross attention keys and values, computed once, and room for its own: see `Decodable`."""
         decoder: Decoder = self.with_parameters(params).decoder
         config, is_turned = self.config, self.config.rotary_cross_attention
-        encoder_input_tokens = prompted(encoder_input_tokens, config.prompt_tokens)
 
-        def source(tokens: jax.Array) -> dict[str, incremental.LayerCache]:
-            encoded = self._encoded(params, tokens)
-            turned = rotations(config, source_positions(tokens, None)) if is_turned else (None,)
-            return {
-                name: incremental.source_keys_values(layer.source_attention, encoded, of_layer(config, turned, at))
+        def of_source(tokens: jax.Array) -> incremental.SourceCache:
+            source = self._source(params, tokens)
+            turned = rotations(config, source_positions(source.tokens, None)) if is_turned else (None,)
+            layers = {
+                name: incremental.source_keys_values(
+                    layer.source_attention, source.states, of_layer(config, turned, at)
+                )
                 for at, (name, layer) in enumerate(decoder.named_layers())
             }
+            first = {"first": source_lengths(source.tokens)} if is_turned else {}
+            return layers, {"source_bias": as_bias(visible_keys(source.tokens)), **first}
 
-        bias = {"source_bias": as_bias(visible_keys(encoder_input_tokens))}
-        if is_turned:
-            bias["first"] = source_lengths(encoder_input_tokens)
         return incremental.init_cache(
-            decoder, source, encoder_input_tokens, bias, max_decode_length, rows=rows, beams=beams, reordered=reordered
+            decoder, of_source, encoder_input_tokens, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
     def first_tokens(self, encoder_input_tokens: jax.Array) -> jax.Array:
@@ -141,8 +148,12 @@ class EncoderDecoderModel(Model):
         """As of every model. lengths: {"inputs": S, "targets": T}."""
         S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
         of, c = LayerFlops(self.config), self.config
-        of_encoder = LayerFlops(c.encoder)
-        encoder = of_encoder.self_attention_and_mlp(S, c.num_encoder_layers, c.encoder_window)
+        of_encoder, layers = LayerFlops(c.encoder), c.num_encoder_layers
+        encoder = 0
+        if c.delete_gate_layer is not None:
+            encoder = of_encoder.self_attention_and_mlp(S, c.delete_gate_layer)
+            S, layers = num_kept(S, c.deletion_rate), layers - c.delete_gate_layer
+        encoder += of_encoder.self_attention_and_mlp(S, layers, c.encoder_window)
         encoder += c.num_encoder_layers * of_encoder.global_tokens(S)
         window = None if c.decoder_window is None or c.merged_attention else (c.decoder_window, 0)
         decoder = of.self_attention_and_mlp(T, c.num_decoder_layers, window)

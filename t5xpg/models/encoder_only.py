@@ -45,7 +45,7 @@ class EncoderOnlyModel(Model):
         embed, tokens = prompted_embed(modules), prompted(batch["encoder_input_tokens"], P)
         segment_ids = batch.get("encoder_segment_ids")
         assert segment_ids is None or not P, "each text of a packed row would need the prompt"
-        encoded = modules.encoder(embed, tokens, segment_ids, dropout.at("encoder"))
+        encoded = modules.encoder(embed, tokens, segment_ids, dropout.at("encoder")).states
         return to_logits(self.config, modules.token_embedder, modules.logits_dense, encoded[:, P:])
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:

@@ -39,13 +39,14 @@ from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyL
 # token. "first": [B] int32, the decoder's first position, where that is not 0.
 Cache = dict[str, Any]
 LayerCache = dict[str, jax.Array]
+# of each layer `source_keys_values`, and "source_bias" or "last", and "first", of all
+SourceCache = tuple[dict[str, LayerCache], LayerCache]
 
 
 def init_cache(
     decoder: Decoder | DecoderOnly,
-    source: Callable[[jax.Array], dict[str, LayerCache]],
+    source: Callable[[jax.Array], SourceCache],
     tokens: jax.Array,
-    of_source: LayerCache,
     length: int,
     *,
     rows: int | None,
@@ -54,15 +55,15 @@ def init_cache(
 ) -> Cache:
     """The cache before the first of `length` positions; the others as in `decoding.protocol.Decodable.init_cache`.
 
-    source: tokens [b, S] -> `source_keys_values` of each layer. of_source: "source_bias" or "last".
+    source: of tokens [b, S].
     """
     B, N = tokens.shape[0], beams or 1
     part = B if rows is None else max(n for n in range(1, min(B, rows) + 1) if B % n == 0)
     if part == B:
-        layers = source(tokens)
+        layers, of_source = source(tokens)
     else:
         parts = lax.map(source, tokens.reshape(B // part, part, tokens.shape[1]))
-        layers = jax.tree.map(lambda x: x.reshape(B, *x.shape[2:]), parts)
+        layers, of_source = jax.tree.map(lambda x: x.reshape(B, *x.shape[2:]), parts)
     before = next(iter(layers.values()))["source_keys"].shape[-1] if "last" in of_source else 0
 
     def own(source_values: jax.Array) -> LayerCache:

@@ -50,22 +50,25 @@ class LayerStack(nnx.Module):
             for index, key in enumerate(keys):
                 setattr(self, layer_name(index), make(key, config))
 
-    def through_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF) -> jax.Array:
-        """body(..., body(body(x, first layer, its dropout), second layer, ...)). dropout: of the stack."""
+    def through_layers(
+        self, x: jax.Array, body: Body, dropout: Dropout = OFF, layers: slice = slice(None)
+    ) -> jax.Array:
+        """body(..., body(body(x, first layer, its dropout), second layer, ...)). layers: which of the stack's."""
         if not self.is_scanned:
-            for index, (name, layer) in enumerate(self.named_layers()):
+            for index, (name, layer) in list(enumerate(self.named_layers()))[layers]:
                 x = self._rematerialised(body, layer, index)(x, _parameters(layer), dropout.at(name))
             return x
-        layers = getattr(self, LAYERS)
+        stack = getattr(self, LAYERS)
         keys = _keys(dropout, self.num_layers)
 
         def step(x: jax.Array, of_layer: tuple[Any, jax.Array | None, jax.Array]) -> tuple[jax.Array, None]:
             parameters, key, index = of_layer
             own = OFF if key is None else Dropout(dropout.rate, key)
-            return self._rematerialised(body, layers)(x, parameters, own, index), None
+            return self._rematerialised(body, stack)(x, parameters, own, index), None
 
         indices = jnp.arange(self.num_layers, dtype=jnp.int32)
-        return lax.scan(step, x, (_parameters(layers), keys, indices))[0]
+        of_layers = jax.tree.map(lambda leaf: leaf[layers], (_parameters(stack), keys, indices))
+        return lax.scan(step, x, of_layers)[0]
 
     def named_layers(self) -> list[tuple[str, Any]]:
         """The layers one by one, each with its own parameters."""

@@ -45,9 +45,8 @@ class PromptedModel:
         """The cache before the first position behind the prompts [B, S] int32, padded with 0 at their ends."""
         modules = self.model.with_parameters(params)
         read = functools.partial(_read, modules.decoder, prompted_embed(modules), self.sees_itself)
-        last = {"last": source_lengths(inputs) + self.model.config.prompt_tokens}
         return incremental.init_cache(
-            modules.decoder, read, inputs, last, max_decode_length, rows=rows, beams=beams, reordered=reordered
+            modules.decoder, read, inputs, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
     def first_tokens(self, inputs: jax.Array) -> jax.Array:
@@ -73,12 +72,13 @@ def _with_start(inputs: jax.Array, config: T5Config) -> jax.Array:
 
 def _read(
     decoder: DecoderOnly, embed: Embed | PromptedEmbed, sees_itself: bool, inputs: jax.Array
-) -> dict[str, dict[str, jax.Array]]:
+) -> incremental.SourceCache:
     """The keys and values that each layer has of the prompts [b, S], with their start and a soft prompt before them."""
     soft = decoder.config.prompt_tokens
     tokens = prompted(_with_start(inputs, decoder.config), soft)
     P = tokens.shape[1]
-    inside = (jnp.arange(P, dtype=jnp.int32) <= source_lengths(inputs)[:, None] + soft).astype(jnp.int32)
+    last = source_lengths(inputs) + soft
+    inside = (jnp.arange(P, dtype=jnp.int32) <= last[:, None]).astype(jnp.int32)
     pairs = Pairs(
         P, inside, None, None, is_causal=True, positions=decoder.relpos_bias, prefix=inside if sees_itself else None
     )
@@ -89,4 +89,4 @@ def _read(
         own, y = geometry(layer, at), normed(layer, "pre", "self_attention", x)
         found[name] = incremental.source_keys_values(layer.self_attention, y, own.keys)
         x = layer(x, own, OFF)
-    return found
+    return found, {"last": last}

@@ -11,7 +11,7 @@ from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
 from t5xpg.models.positions import RelativePositionBias
 from t5xpg.models.soft_prompt import make_prompt
-from t5xpg.models.stacks import Decoder
+from t5xpg.models.stacks import Decoder, Source
 
 __all__ = ["SharedEncoderDecoderModel", "T5Config"]
 
@@ -35,8 +35,8 @@ class SharedTransformer(nnx.Module):
 
     def encoder(
         self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
-    ) -> jax.Array:
-        """tokens [B, S] int32 -> [B, S, D] in the compute dtype, by the decoder's layers without cross attention."""
+    ) -> Source:
+        """tokens [B, S] int32, by the decoder's layers without cross attention."""
         stack = self.decoder
         positions = None if stack.relpos_bias is None else stack.relpos_bias.in_both_directions()
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=positions)
@@ -44,7 +44,7 @@ class SharedTransformer(nnx.Module):
         geometry = self_geometries(config, pairs, config.encoder_window, read=read)
         x = dropout.at("embedding")(embed(tokens, stack.dtype))
         x = stack.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
-        return dropout.at("output")(stack.decoder_norm(x), shared_axis=None)
+        return Source(dropout.at("output")(stack.decoder_norm(x), shared_axis=None), tokens, segment_ids)
 
 
 class SharedEncoderDecoderModel(EncoderDecoderModel):

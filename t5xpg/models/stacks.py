@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from flax import nnx
 from t5xpg.models.attention import Attention, SideInputs, soft_capped
 from t5xpg.models.biases import Pairs
 from t5xpg.models.config import T5Config
+from t5xpg.models.delete_gate import DeleteGate, Kept
 from t5xpg.models.geometry import Geometry, of_layer, rotations, self_geometries
 from t5xpg.models.global_tokens import global_tokens
 from t5xpg.models.layer_stack import LayerStack
@@ -162,6 +164,19 @@ class DecoderLayer(DecoderOnlyLayer):
         return self.encoder_decoder_attention.weights(y, keys, cross.whole, cross.queries)
 
 
+class Source(NamedTuple):
+    """What a decoder looks at.
+
+    states: the encoder's output [B, S, D] in the compute dtype. tokens: [B, S], of its positions; padding where 0.
+    segment_ids: [B, S], of packed rows. kept: which positions of the text they are, where some were left out.
+    """
+
+    states: jax.Array
+    tokens: jax.Array
+    segment_ids: jax.Array | None = None
+    kept: Kept | None = None
+
+
 class Encoder(LayerStack):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.config = config
@@ -172,21 +187,48 @@ class Encoder(LayerStack):
                 key, config, bidirectional=True, of_layer=False, name="global_relpos_bias"
             )
         self.add_layers(key, config, config.num_encoder_layers, EncoderLayer)
+        if config.delete_gate_layer is not None:
+            self.delete_gate = DeleteGate(named_key(key, "delete_gate"), config)
         self.encoder_norm = RMSNorm(config.emb_dim)
 
     def __call__(
         self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
+    ) -> Source:
+        """tokens [B, S] int32."""
+        x, gate = dropout.at("embedding")(embed(tokens, self.dtype)), self.config.delete_gate_layer
+        if gate is None:
+            return self._source(self._through(x, tokens, segment_ids, dropout), tokens, segment_ids, dropout)
+        assert segment_ids is None, "of a packed row, the gate would keep more of one text than of another"
+        x = self._through(x, tokens, None, dropout, slice(gate))
+        kept = self.delete_gate(x, tokens)
+        x, tokens = kept.of(x), kept.of(tokens)
+        x = self._through(x, tokens, None, dropout, slice(gate, None), kept.positions)
+        source = self._source(x, tokens, None, dropout)
+        # the gate learns by what the decoder makes of the positions that it keeps
+        return source._replace(states=source.states * kept.gates[..., None].astype(self.dtype), kept=kept)
+
+    def _through(
+        self,
+        x: jax.Array,
+        tokens: jax.Array,
+        segment_ids: jax.Array | None,
+        dropout: Dropout,
+        layers: slice = slice(None),
+        positions: jax.Array | None = None,
     ) -> jax.Array:
-        """tokens [B, S] int32 -> [B, S, D] in the compute dtype."""
+        """x [B, S, D] through some layers. positions: [B, S], where they are not the first ones of a text."""
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=self.relpos_bias)
         seen, size = None, self.config.encoder_global_block
         if size is not None:
             seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
-        geometry = self_geometries(self.config, pairs, self.config.encoder_window, globals=seen)
-        x = dropout.at("embedding")(embed(tokens, self.dtype))
-        x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
+        geometry = self_geometries(self.config, pairs, self.config.encoder_window, positions, globals=seen)
+        return self.through_layers(
+            x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout, layers
+        )
+
+    def _source(self, x: jax.Array, tokens: jax.Array, segment_ids: jax.Array | None, dropout: Dropout) -> Source:
         # T5X decides here for each value, everywhere else for a whole sequence
-        return dropout.at("output")(self.encoder_norm(x), shared_axis=None)
+        return Source(dropout.at("output")(self.encoder_norm(x), shared_axis=None), tokens, segment_ids)
 
 
 class _DecoderStack(LayerStack):
@@ -217,21 +259,18 @@ class Decoder(_DecoderStack):
     def __call__(
         self,
         embed: Embed,
-        encoded: jax.Array,
-        encoder_tokens: jax.Array,
+        source: Source,
         input_tokens: jax.Array,
         target_tokens: jax.Array,
-        encoder_segment_ids: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         dropout: Dropout = OFF,
     ) -> jax.Array:
-        """As `DecoderOnly`, with encoded [B, S, D] of the encoder's tokens [B, S]."""
-        segments = encoder_segment_ids, segment_ids
-        own, cross = self._geometries(self.config, encoder_tokens, target_tokens, *segments)
+        """As `DecoderOnly`, with a source."""
+        own, cross = self._geometries(self.config, source, target_tokens, segment_ids)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
 
         def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout, at: int | jax.Array) -> jax.Array:
-            return layer.with_source(x, encoded, own(layer, at), cross(at), dropout)
+            return layer.with_source(x, source.states, own(layer, at), cross(at), dropout)
 
         x = self.through_layers(x, through, dropout)
         return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
@@ -239,13 +278,12 @@ class Decoder(_DecoderStack):
     def _geometries(
         self,
         config: T5Config,
-        encoder_tokens: jax.Array,
+        source: Source,
         target_tokens: jax.Array,
-        encoder_segment_ids: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
         """Of the attention over own positions and over the source, by a layer and its index."""
-        length = target_tokens.shape[1]
+        length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
         own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
         cross = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids).bias(config.attention_chunk_size)
         if not config.rotary_cross_attention:
@@ -262,21 +300,16 @@ class Decoder(_DecoderStack):
         return self_geometries(config, own, self.window, places), of_source
 
     def source_weights(
-        self,
-        embed: Embed,
-        encoded: jax.Array,
-        encoder_tokens: jax.Array,
-        input_tokens: jax.Array,
-        target_tokens: jax.Array,
+        self, embed: Embed, source: Source, input_tokens: jax.Array, target_tokens: jax.Array
     ) -> jax.Array:
         """The attention of every layer over the source, without dropout: [B, L, H, T, S] float32."""
         whole = replace(self.config, attention_chunk_size=None)
-        own, cross = self._geometries(whole, encoder_tokens, target_tokens)
+        own, cross = self._geometries(whole, source, target_tokens)
         x, found = embed(input_tokens, self.dtype), []
         for at, (_, layer) in enumerate(self.named_layers()):
             geometries = own(layer, at), cross(at)
-            found.append(layer.source_weights(x, encoded, *geometries))
-            x = layer.with_source(x, encoded, *geometries, OFF)
+            found.append(layer.source_weights(x, source.states, *geometries))
+            x = layer.with_source(x, source.states, *geometries, OFF)
         return jnp.stack(found, axis=1)
 
 

@@ -15,11 +15,13 @@ ACTIVATIONS = {
 }
 
 
-def logits(params: Any, config: T5Config, inputs: list[int], targets: list[int]) -> np.ndarray:
-    """Of one pair of texts without padding: [T, V]."""
+def logits(
+    params: Any, config: T5Config, inputs: list[int], targets: list[int], num_kept: int | None = None
+) -> np.ndarray:
+    """Of one pair of texts without padding: [T, V]. num_kept: how many positions a delete gate keeps."""
     params = _float64(params)
     embedding = params["token_embedder"]["embedding"]
-    encoded = _stack(params["encoder"], "encoder", config.encoder, embedding[inputs], None)
+    encoded = _stack(params["encoder"], "encoder", config.encoder, embedding[inputs], None, num_kept)
     embedding = params.get("decoder_token_embedder", params["token_embedder"])["embedding"]
     begun = [config.decoder_start_token_id, *targets[:-1]]
     x = _stack(params["decoder"], "decoder", config, embedding[begun], encoded)
@@ -42,12 +44,23 @@ def _norm(layer: Any, name: str, x: np.ndarray) -> np.ndarray:
     return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6) * layer[name]["scale"]
 
 
-def _stack(stack: Any, name: str, config: T5Config, x: np.ndarray, encoded: np.ndarray | None) -> np.ndarray:
+def _stack(
+    stack: Any,
+    name: str,
+    config: T5Config,
+    x: np.ndarray,
+    encoded: np.ndarray | None,
+    num_kept: int | None = None,
+) -> np.ndarray:
     is_decoder = encoded is not None
     number = config.num_decoder_layers if is_decoder else config.num_encoder_layers
     first = len(encoded) if encoded is not None and config.rotary_cross_attention else 0
-    places = first + np.arange(len(x))
+    places, gates = first + np.arange(len(x)), np.ones(1)
     for index in range(number):
+        if not is_decoder and index == config.delete_gate_layer:
+            scores = _norm(stack["delete_gate"], "norm", x) @ stack["delete_gate"]["kernel"]
+            places = np.sort(np.argsort(-scores)[:num_kept])
+            x, gates = x[places], 2 / (1 + np.exp(-scores[places]))
         layer = stack[f"layers_{index}"]
         is_local = (index + 1) % config.sliding_window_pattern != 0
         window = config.encoder_window
@@ -93,7 +106,7 @@ def _stack(stack: Any, name: str, config: T5Config, x: np.ndarray, encoded: np.n
         for other in others:
             hidden = hidden * (y @ mlp[other]["kernel"])
         x = x + _norm(layer, "post_mlp_layer_norm", hidden @ mlp["wo"]["kernel"])
-    return _norm(stack, f"{name}_norm", x)
+    return _norm(stack, f"{name}_norm", x) * gates[:, None]
 
 
 def _attention(

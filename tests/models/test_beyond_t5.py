@@ -1,5 +1,6 @@
 """What later models changed of T5, each option by itself and together: against a plain program in float64."""
 
+import functools
 from typing import Any
 
 import jax
@@ -10,7 +11,9 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
+from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.layer_stack import layers_as_in
 from tests.models import plain_transformer
 from tests.small_models import relative_l2, seq2seq
 
@@ -116,6 +119,31 @@ def test_logits(expected: tuple[str, Any, list[np.ndarray]]) -> None:
     assert relative_l2(together[:-2], np.concatenate(theirs)) < 1e-5
 
 
+def test_a_gate_deletes_positions() -> None:
+    """Rows of 11 keep 5: padding goes first. Scanned or position by position, the decoder reads what is kept."""
+    gate: dict[str, Any] = {"delete_gate_layer": 1, "deletion_rate": 0.6, "rotary_base": 50.0}
+    model, scanned = (model_of("t5", **gate, scan_layers=scan_layers) for scan_layers in (False, True))
+    params, rows = parameters(model), batch()
+    together = layers_as_in(
+        params, scanned.abstract_params(), lambda leaves, _: jnp.stack(leaves), lambda leaf, at, _: leaf[at]
+    )
+    with jax.default_matmul_precision("highest"):
+        logits = jax.jit(model.logits)
+        found = logits(params, rows)
+        answers = jax.jit(functools.partial(greedy, model, max_decode_length=6))(params, rows["encoder_input_tokens"])
+        again = logits(params, seq2seq(rows["encoder_input_tokens"], np.asarray(answers)))[:, :6].argmax(axis=-1)
+        weights = np.asarray(jax.jit(model.source_attention)(params, rows))
+        assert relative_l2(jax.jit(scanned.logits)(together, rows), found) < 1e-5
+    for row, pair in zip(found, PAIRS, strict=True):
+        expected = plain_transformer.logits(params, model.config, *pair, num_kept=5)
+        assert relative_l2(row[: len(expected)], expected) < 1e-5
+    np.testing.assert_array_equal(again[answers > 0], answers[answers > 0])
+    assert ((weights > 0).any(axis=(1, 2, 3)).sum(axis=1) == [5, 3, 4]).all()
+    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
+    _, gradients = loss_and_gradients(model, params, rows)
+    assert np.abs(gradients["encoder"]["delete_gate"]["kernel"]).min() > 0
+
+
 def loss_and_gradients(model: EncoderDecoderModel, params: Any, batch: Any) -> tuple[jax.Array, Any]:
     def loss(params: Any) -> jax.Array:
         logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
@@ -184,6 +212,10 @@ def test_operations() -> None:
     head = 2 * 12 * 6  # of one position
     assert plain - model_of("num_kv_heads").flops_per_example(lengths) == 3 * 3 * 2 * 2 * head * (10 + 6 + 10)
     fewer = model_of("t5", num_kv_heads=1).flops_per_example(lengths)
+    halves = {"inputs": 5, "targets": 6}  # one layer and the rest of the model
+    first = plain - model_of("t5", num_encoder_layers=2).flops_per_example(lengths)
+    rest = model_of("t5", num_encoder_layers=2).flops_per_example(halves)
+    assert model_of("t5", delete_gate_layer=1).flops_per_example(lengths) == first + rest
     assert fewer - model_of("merged").flops_per_example(lengths) == 3 * 3 * 2 * 4 * head * 6
 
 
@@ -200,8 +232,17 @@ def test_operations() -> None:
         ({**GLOBAL, "rotary_base": 9.0}, r"T5Config.rotary_base is 9.0; it must be None with encoder_global_block\."),
         ({"attention_logit_softcap": 0.0}, r"T5Config.attention_logit_softcap is 0.0; it must be None or a number"),
         ({"rotary_scale": "8"}, r"T5Config.rotary_scale is '8'; it must be None or a number above 0\."),
-        ({"encoder_num_heads": 3, "num_kv_heads": 2}, r"encoder_num_kv_heads is None; .* divisor of the encoder's 3 heads"),
+        (
+            {"encoder_num_heads": 3, "num_kv_heads": 2},
+            r"encoder_num_kv_heads is None; .* divisor of the encoder's 3 heads",
+        ),
         ({"encoder_emb_dim": 16}, r"share_embeddings is True; it must be False with an encoder_emb_dim of its own"),
+        ({"delete_gate_layer": 3}, r"delete_gate_layer is 3; .* at least 1, below num_encoder_layers"),
+        ({"delete_gate_layer": 1, "deletion_rate": 1.0}, r"deletion_rate is 1.0; it must be above 0 and below 1"),
+        (
+            {"delete_gate_layer": 1, "encoder_window": (1, 1)},
+            r"encoder_window is \(1, 1\); it must be None with delete_g",
+        ),
         ({"encoder_mlp_dim": 0}, r"encoder_mlp_dim is 0; it must be None or a whole number of at least 1"),
         ({"decoder_start_token_id": 29}, r"T5Config.decoder_start_token_id is 29; it must be an id of the vocabulary"),
         ({"merged_attention": True, "attention_chunk_size": 4}, r"attention_chunk_size is 4; .* merged_attention\."),
