@@ -19,6 +19,8 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.models.positions import relative_position_bucket
 
+# settings that give an encoder parameters, or sizes, that a decoder has not
+_ENCODERS_OWN = {*ENCODER_SIZES, "delete_gate_layer", "encoder_global_block"}
 _TABLES = ("relpos_bias/rel_embedding", "relpos_bias/rel_keys")
 
 
@@ -26,7 +28,11 @@ def check_adaptable(model: Model) -> None:
     """Raise UserError for a model that cannot begin as a decoder alone."""
     if type(model) is not EncoderDecoderModel:
         raise UserError(f"ADAPT_DECODER is for an EncoderDecoderModel, and the model is a {type(model).__name__}.")
-    model.config.require_t5("ADAPT_DECODER", set(model.config.beyond_t5) - set(ENCODER_SIZES))
+    if others := _ENCODERS_OWN & set(model.config.beyond_t5):
+        raise UserError(
+            f"ADAPT_DECODER: the encoder begins as the decoder's layers, which have no {' and no '.join(sorted(others))} "
+            "(T5Config)."
+        )
     layers = model.config.num_encoder_layers, model.config.num_decoder_layers
     if layers[0] != layers[1]:
         raise UserError(

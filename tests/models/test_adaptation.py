@@ -100,3 +100,6 @@ def test_what_cannot_begin_so() -> None:
         check_adaptable(SharedEncoderDecoderModel(T5Config(**SIZES)))
     with pytest.raises(UserError, match=r"there are 3 and 2: set num_encoder_layers"):
         check_adaptable(EncoderDecoderModel(T5Config(**{**SIZES, "num_encoder_layers": 3})))
+    for setting in ({"delete_gate_layer": 1}, {"encoder_mlp_dim": 9}):
+        with pytest.raises(UserError, match=rf"the decoder's layers, which have no {next(iter(setting))} \(T5Config"):
+            check_adaptable(EncoderDecoderModel(T5Config(**{**SIZES, **setting})))

@@ -112,8 +112,8 @@ def test_logits(expected: tuple[str, Any, list[np.ndarray]]) -> None:
     """Of padded rows and of packed ones."""
     name, params, theirs = expected
     with jax.default_matmul_precision("highest"):
-        rows = model_of(name).logits(params, batch())
-        together = model_of(name).logits(params, packed())[0]
+        logits = jax.jit(model_of(name).logits)
+        rows, together = logits(params, batch()), logits(params, packed())[0]
     for row, logits in zip(rows, theirs, strict=True):
         assert relative_l2(row[: len(logits)], logits) < 1e-5
     assert relative_l2(together[:-2], np.concatenate(theirs)) < 1e-5
