@@ -29,10 +29,8 @@ def check_adaptable(model: Model) -> None:
     if type(model) is not EncoderDecoderModel:
         raise UserError(f"ADAPT_DECODER is for an EncoderDecoderModel, and the model is a {type(model).__name__}.")
     if others := _ENCODERS_OWN & set(model.config.beyond_t5):
-        raise UserError(
-            f"ADAPT_DECODER: the encoder begins as the decoder's layers, which have no {' and no '.join(sorted(others))} "
-            "(T5Config)."
-        )
+        names = " and no ".join(sorted(others))
+        raise UserError(f"ADAPT_DECODER: the encoder begins as the decoder's layers, which have no {names} (T5Config).")
     layers = model.config.num_encoder_layers, model.config.num_decoder_layers
     if layers[0] != layers[1]:
         raise UserError(
