@@ -13,7 +13,7 @@ from t5xpg.experiment import config
 from t5xpg.run.best import BestMetric
 from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
-from t5xpg.study import kinds, matrix_board, matrix_page, runs, sweep_page
+from t5xpg.study import kinds, matrix_board, matrix_page, runs, scaling, sweep_page
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.sweep import Sweep
 from t5xpg.study.sweep_board import last_value, steps_to
@@ -64,6 +64,19 @@ def test_bits_per_byte_compare_language_models_alone(matrix: Any) -> None:
     matrix["left_out"].append({"architecture": "decoder_lm", "objective": "lm", "reason": "For this test."})
     assert "whatever their vocabularies" not in matrix_page.PAGE.block(matrix)
     assert "</sup> For this test." in matrix_page.PAGE.block(matrix)
+
+
+def test_a_law_is_that_of_the_losses_that_are_shown() -> None:
+    board = read_json(paths.EXPERIMENTS / "widths_tiny" / "leaderboard.json")
+    fit, losses = board["fit"], {entry["recipe"]: entry["mean_loss"] for entry in board["final"]}
+    law = scaling.fitted(
+        [fit["num_params"][name] for name in fit["recipes"]], [losses[name] for name in fit["recipes"]]
+    )
+    assert fit["law"] == pytest.approx(law._asdict())
+    size, measured = fit["num_params"][fit["held_out"]], losses[fit["held_out"]]
+    assert fit["predicted"] == pytest.approx(law.loss(size), abs=1e-6)
+    board["fit"]["predicted"] = 1.03 * measured
+    assert f"held out and has {measured:.3f}: 3.0% apart." in sweep_page.PAGE.block(board)
 
 
 def test_recipes_with_different_tasks_are_not_drawn() -> None:
