@@ -44,6 +44,11 @@ def on_mesh(sharding: ActivationSharding) -> Iterator[None]:
         _current.reset(token)
 
 
+def on_several_devices() -> bool:
+    """Whether what is traced is split over the devices of a mesh."""
+    return _current.get() is not None
+
+
 def split(x: jax.Array, *axes: str) -> jax.Array:
     """x, split over devices by its logical axes; its gradient too."""
     sharding = _current.get()

@@ -1,5 +1,6 @@
 """T5's decoder alone, without cross attention: a language model, causal or with a prefix that sees all of itself."""
 
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -7,7 +8,7 @@ from flax import nnx
 
 from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
-from t5xpg.models.model import Batch, LayerFlops, Model, Params
+from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.prompted import PromptedModel
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import DecoderOnly
@@ -38,8 +39,8 @@ class DecoderOnlyModel(Model):
     def modules(key: jax.Array, config: T5Config) -> nnx.Module:
         return DecoderOnlyTransformer(key, config)
 
-    def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
-        """Logits [B, T, V] float32 of every target position, given the targets before it.
+    def outputs(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> Outputs:
+        """The states [B, T, D] of every target position, given the targets before it.
 
         batch: decoder_input_tokens and decoder_target_tokens [B, T]; of a prefix LM also decoder_causal_attention
         [B, T]; where packed also decoder_segment_ids [B, T]. Other keys are ignored.
@@ -49,14 +50,16 @@ class DecoderOnlyModel(Model):
         P, segment_ids = self.config.prompt_tokens, batch.get("decoder_segment_ids")
         prefix = batch.get("decoder_causal_attention")
         assert segment_ids is None or not P, "each text of a packed row would need the prompt"
-        return modules.decoder(
-            prompted_embed(modules),
+        embed = prompted_embed(modules)
+        states = modules.decoder(
+            embed,
             prompted(self.started(batch["decoder_input_tokens"]), P),
             prompted(batch["decoder_target_tokens"], P),
             segment_ids,
             None if prefix is None else prompted(prefix, P),
             dropout.at("decoder"),
-        )[:, P:]
+        )
+        return Outputs(states[:, P:], functools.partial(modules.decoder.to_logits, embed))
 
     def for_decoding(self, feature_converter: str) -> PromptedModel:
         """It continues what it is given, which sees all of itself where that was the prefix of a prefix LM."""

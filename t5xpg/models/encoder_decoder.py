@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.delete_gate import num_kept
 from t5xpg.models.geometry import of_layer, rotations
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
-from t5xpg.models.model import Batch, LayerFlops, Model, Params
+from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.rotary import source_lengths, source_positions
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Decoder, Encoder, Source
@@ -46,8 +47,8 @@ class EncoderDecoderModel(Model):
     def modules(key: jax.Array, config: T5Config) -> nnx.Module:
         return Transformer(key, config)
 
-    def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
-        """Logits [B, T, V] float32 of every target position, given the targets before it (teacher forcing).
+    def outputs(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> Outputs:
+        """The states [B, T, D] of every target position, given the targets before it (teacher forcing).
 
         batch: encoder_input_tokens [B, S], decoder_input_tokens and decoder_target_tokens [B, T]; where packed also
         encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Other keys are ignored: T5 looks at distances only.
@@ -60,14 +61,16 @@ class EncoderDecoderModel(Model):
             "each text of a packed row would need the prompt"
         )
         source = modules.encoder(prompted_embed(modules), encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
-        return modules.decoder(
-            _decoder_embedder(modules),
+        embed = _decoder_embedder(modules)
+        states = modules.decoder(
+            embed,
             source,
             self.started(batch["decoder_input_tokens"]),
             batch["decoder_target_tokens"],
             batch.get("decoder_segment_ids"),
             dropout.at("decoder"),
         )
+        return Outputs(states, functools.partial(modules.decoder.to_logits, embed))
 
     def for_decoding(self, feature_converter: str) -> EncoderDecoderModel:
         """Itself."""

@@ -1,5 +1,6 @@
 """T5's encoder alone, with an output matrix: says of every position which token belongs there, as BERT does."""
 
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -7,7 +8,7 @@ from flax import nnx
 
 from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
-from t5xpg.models.model import Batch, LayerFlops, Model, Params
+from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Encoder, output_matrix, to_logits
 
@@ -34,8 +35,8 @@ class EncoderOnlyModel(Model):
     def modules(key: jax.Array, config: T5Config) -> nnx.Module:
         return EncoderOnlyTransformer(key, config)
 
-    def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
-        """Logits [B, S, V] float32 of every position, given all of its row, or of its segment.
+    def outputs(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> Outputs:
+        """The states [B, S, D] of every position, given all of its row, or of its segment.
 
         batch: encoder_input_tokens [B, S]; where packed also encoder_segment_ids [B, S]. Other keys are ignored.
         """
@@ -46,7 +47,8 @@ class EncoderOnlyModel(Model):
         segment_ids = batch.get("encoder_segment_ids")
         assert segment_ids is None or not P, "each text of a packed row would need the prompt"
         encoded = modules.encoder(embed, tokens, segment_ids, dropout.at("encoder")).states
-        return to_logits(self.config, modules.token_embedder, modules.logits_dense, encoded[:, P:])
+        head = functools.partial(to_logits, self.config, modules.token_embedder, modules.logits_dense)
+        return Outputs(encoded[:, P:], head)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"inputs": S, "targets": S}."""

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -177,17 +177,39 @@ def loss_and_metrics(
     weights, own_normalizer = loss_weights_and_normalizer(batch, config)
     losses, _ = cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
     loss = jnp.sum(losses * weights) / (own_normalizer if normalizer is None else normalizer)
+    return loss, metrics(loss, token_sums(jax.lax.stop_gradient(logits), targets), batch, config, token_bytes)
+
+
+class TokenSums(NamedTuple):
+    """What metrics are made of, of each token [...] float32: log(Z), its logit, and 1 where that is the largest."""
+
+    log_z: jax.Array
+    target_logits: jax.Array
+    hits: jax.Array
+
+
+def token_sums(logits: jax.Array, targets: jax.Array) -> TokenSums:
+    """Of logits [..., V] float32 and targets [...] int32."""
+    hits = (jnp.argmax(logits, axis=-1).astype(targets.dtype) == targets).astype(jnp.float32)
+    return TokenSums(*_log_normalizer_and_target(logits, targets), hits)
+
+
+def metrics(
+    loss: jax.Array,
+    tokens: TokenSums,
+    batch: Mapping[str, jax.Array],
+    config: LossConfig,
+    token_bytes: np.ndarray | jax.Array,
+) -> dict[str, jax.Array]:
+    """The sums of `loss_and_metrics`. tokens: of all targets [B, T]."""
+    targets = batch[f"{side_of_targets(batch)}target_tokens"]
     plain = token_weights(batch)
-    seen = jax.lax.stop_gradient(logits)
-    log_z, target_logits = _log_normalizer_and_target(seen, targets)
-    hits = (jnp.argmax(seen, axis=-1).astype(targets.dtype) == targets).astype(jnp.float32)
     bytes_of_targets = jnp.take(jnp.asarray(token_bytes, jnp.float32), targets, mode="clip")
-    sums = {
+    return {
         "loss": jax.lax.stop_gradient(loss),
-        "cross_entropy": jnp.sum((log_z - target_logits) * plain),
-        "z_loss": jnp.sum(config.z_loss * jnp.square(log_z) * plain),
+        "cross_entropy": jnp.sum((tokens.log_z - tokens.target_logits) * plain),
+        "z_loss": jnp.sum(config.z_loss * jnp.square(tokens.log_z) * plain),
         "weights": jnp.sum(plain),
-        "correct": jnp.sum(hits * plain),
+        "correct": jnp.sum(tokens.hits * plain),
         "target_bytes": jnp.sum(jnp.where(plain > 0, bytes_of_targets, 0.0)),
     }
-    return loss, sums

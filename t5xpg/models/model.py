@@ -6,9 +6,9 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,13 @@ from t5xpg.models.layer_stack import LayerStack
 # params["encoder"]["layers_0"]["attention"]["query"]["kernel"]
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
+
+
+class Outputs(NamedTuple):
+    """The states of the last layer [B, T, D], and what makes logits [B, T, V] float32 of any of them."""
+
+    states: jax.Array
+    to_logits: Callable[[jax.Array], jax.Array]
 
 
 @functools.lru_cache(maxsize=16)
@@ -53,8 +60,13 @@ class Model(abc.ABC):
         """New modules. Every parameter's key depends on its own name only."""
 
     @abc.abstractmethod
+    def outputs(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> Outputs:
+        """What logits are made of, for every position that the batch has a target for. No key: no dropout."""
+
     def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
-        """Logits [B, T, V] float32 of every position that the batch has a target for. No key: no dropout."""
+        """Logits [B, T, V] float32 of the `outputs`."""
+        states, to_logits = self.outputs(params, batch, dropout_key=dropout_key)
+        return to_logits(states)
 
     @abc.abstractmethod
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:

@@ -273,7 +273,7 @@ class Decoder(_DecoderStack):
             return layer.with_source(x, source.states, own(layer, at), cross(at), dropout)
 
         x = self.through_layers(x, through, dropout)
-        return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
+        return dropout.at("output")(self.decoder_norm(x))
 
     def _geometries(
         self,
@@ -327,7 +327,7 @@ class DecoderOnly(_DecoderStack):
         prefix: jax.Array | None = None,
         dropout: Dropout = OFF,
     ) -> jax.Array:
-        """Input and target tokens [B, T] -> logits [B, T, V] float32.
+        """Input and target tokens [B, T] -> states [B, T, D].
 
         The targets only say which positions are padding. prefix: [B, T], not 0 where a position is seen by all of its
         segment; None where each is seen by those behind it alone.
@@ -339,7 +339,7 @@ class DecoderOnly(_DecoderStack):
         geometry = self_geometries(self.config, pairs, self.window)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
         x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
-        return self.to_logits(embed, dropout.at("output")(self.decoder_norm(x)))
+        return dropout.at("output")(self.decoder_norm(x))
 
 
 def output_matrix(key: jax.Array, config: T5Config) -> Dense | None:

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from t5xpg.base.errors import UserError
+from t5xpg.models import chunked_loss
 from t5xpg.models.adapters import Adapter, trained_axes
 from t5xpg.models.distillation import Teacher
 from t5xpg.models.losses import LossConfig, loss_and_metrics, loss_weights_and_normalizer
@@ -64,10 +65,11 @@ def make_train_step(
                 if adapter is not None:
                     assert state.frozen is not None
                     whole = adapter.applied(state.frozen, params)
-                logits = model.logits(whole, rows, dropout_key=key)
-                loss, sums = loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
+                states, to_logits = model.outputs(whole, rows, dropout_key=key)
                 if teacher is None:
-                    return loss, sums
+                    return chunked_loss.loss_and_metrics(states, to_logits, rows, loss_config, token_bytes, normalizer)
+                logits = to_logits(states)
+                loss, sums = loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
                 assert state.frozen is not None
                 return teacher.distilled(loss, sums, logits, state.frozen, rows, loss_config, normalizer)
 
@@ -140,6 +142,7 @@ def make_eval_step(
     """A function (params, batch) -> the float32 sums of `losses.loss_and_metrics`, without dropout."""
 
     def evaluate(params: Params, batch: Batch) -> Metrics:
-        return loss_and_metrics(model.logits(params, batch), batch, loss_config, token_bytes)[1]
+        states, to_logits = model.outputs(params, batch)
+        return chunked_loss.loss_and_metrics(states, to_logits, batch, loss_config, token_bytes)[1]
 
     return evaluate

@@ -10,6 +10,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.models.losses import LossConfig, loss_and_metrics
+from t5xpg.models.model import Outputs
 from t5xpg.models.rng import stream_key
 from t5xpg.optim import state as state_lib
 from t5xpg.optim.optimizers import Adafactor, AdamW
@@ -50,13 +51,17 @@ class TinyModel:
             "logits_dense": {"kernel": ("embed", "vocab")},
         }
 
-    def logits(self, params, batch, *, dropout_key=None):
+    def logits(self, params, batch):
+        states, to_logits = self.outputs(params, batch)
+        return to_logits(states)
+
+    def outputs(self, params, batch, *, dropout_key=None):
         embedding = params["embedder"]["embedding"]
         encoded = jnp.mean(embedding[batch["encoder_input_tokens"]], axis=1, keepdims=True)
         hidden = jnp.tanh((encoded + embedding[batch["decoder_input_tokens"]]) @ params["hidden"]["kernel"])
         if dropout_key is not None:
             hidden = hidden * jax.random.bernoulli(dropout_key, 1 - self.config.dropout_rate, hidden.shape)
-        return hidden @ params["logits_dense"]["kernel"]
+        return Outputs(hidden, lambda states: states @ params["logits_dense"]["kernel"])
 
 
 def tiny(dropout_rate: float = 0.0) -> TinyModel:

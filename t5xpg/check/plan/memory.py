@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
 from t5xpg.experiment.assembly import abstract_batch
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models import chunked_loss
 from t5xpg.models.adapters import trained_params
 from t5xpg.models.biases import Blocks
 from t5xpg.models.config import T5Config
@@ -71,7 +72,7 @@ def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, m
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
     batch = _size(abstract_batch(experiment.train_dataset)) // data
-    activations = _activations(experiment, rows, model) + _gathered(experiment, state, shardings)
+    activations = _activations(experiment, rows, mesh) + _gathered(experiment, state, shardings)
     if experiment.teacher is not None:
         activations += _taught(experiment, rows, model)
     return dataclasses.replace(part, activations=activations, batch=batch)
@@ -101,19 +102,20 @@ def _taught(experiment: Experiment, rows: int, model_devices: int) -> int:
     return 4 * math.prod(targets.shape) * math.ceil(experiment.model.config.vocab_size / model_devices)
 
 
-def _activations(experiment: Experiment, rows: int, model_devices: int) -> int:
-    """Bytes that the forward pass of `rows` rows keeps, of a model whose layers are split over some devices."""
+def _activations(experiment: Experiment, rows: int, mesh: Mesh) -> int:
+    """Bytes that the forward pass of a device's `rows` rows keeps, of a model whose layers are split over a mesh."""
     config = experiment.model.config
     again = 0
     if config.remat_policy != "none":
         one = dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
         all_kept = dataclasses.replace(one, remat_policy="none")
-        again = _kept(experiment, all_kept, rows, model_devices) - _kept(experiment, one, rows, model_devices)
-    return _kept(experiment, config, rows, model_devices) + max(again, 0)
+        again = _kept(experiment, all_kept, rows, mesh) - _kept(experiment, one, rows, mesh)
+    return _kept(experiment, config, rows, mesh) + max(again, 0)
 
 
-def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: int) -> int:
-    model = dataclasses.replace(experiment.model, config=_of_one_device(config, model_devices))
+def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh) -> int:
+    model = dataclasses.replace(experiment.model, config=_of_one_device(config, mesh.shape[MODEL]))
+    by_chunks = mesh.size == 1 and experiment.teacher is None
     adapter = experiment.adapter
     frozen = None if adapter is None else adapter.base_model(model).abstract_params()
     params = trained_params(model, adapter)
@@ -124,8 +126,10 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: in
 
         def loss(params: Any) -> Any:
             whole = params if adapter is None else adapter.applied(frozen, params)
-            logits = model.logits(whole, batch, dropout_key=dropout_key)
-            return loss_and_metrics(logits, batch, experiment.loss, token_bytes)
+            states, to_logits = model.outputs(whole, batch, dropout_key=dropout_key)
+            if by_chunks:
+                return chunked_loss.loss_and_metrics(states, to_logits, batch, experiment.loss, token_bytes)
+            return loss_and_metrics(to_logits(states), batch, experiment.loss, token_bytes)
 
         return jax.vjp(loss, params, has_aux=True)[1]  # a pytree of what it needs
 
@@ -136,7 +140,11 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, model_devices: in
     own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
     shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
     not_kept = sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
-    return _size(leaves) - not_kept + _made_again(model.config, experiment.train_dataset.task_feature_lengths, rows)
+    again = _made_again(model.config, experiment.train_dataset.task_feature_lengths, rows)
+    if by_chunks:
+        (B, T), V = batch[f"{side_of_targets(batch)}target_tokens"].shape, model.config.vocab_size
+        again += 2 * 4 * B * (chunked_loss.chunk_length(B, T, V) or 0) * V  # logits, and their gradients
+    return _size(leaves) - not_kept + again
 
 
 def _of_one_device(config: T5Config, model_devices: int) -> T5Config:

@@ -37,6 +37,7 @@ def small(tmp_path, *overrides: str) -> Experiment:
         ("SCAN_LAYERS=True", "REMAT_POLICY='full'", *DEEP),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", *WINDOWS),
+        ("BATCH_SIZE=32", "encoder_decoder.T5Config.vocab_size=32768"),  # logits by chunks
     ],
 )
 def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> None:

@@ -1,0 +1,114 @@
+"""The loss of a large vocabulary without its logits: [B, T, V] exists for a few positions at a time.
+
+Logits of 32,768 ids are the largest array of a training step, and on a processor its time goes to memory. The loss is a
+weighted sum over tokens, and the weights are known before it: so the gradient of a chunk's logits is made with them, in
+the forward pass, and neither is kept or made again (as Liger, arXiv 2410.10989, section 3.2). Values are those of
+`losses.loss_and_metrics` but for rounding. Shapes: B batch, T target length, D emb, V vocab; C chunks of N positions.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5xpg.models import activations, losses
+from t5xpg.models.losses import LossConfig, TokenSums, side_of_targets
+
+_CHUNK_BYTES = 32 << 20  # of the logits that exist at a time
+
+ToLogits = Callable[[jax.Array], jax.Array]  # states [B, T, D] -> logits [B, T, V] float32, position by position
+# As ToLogits, of what it closes over, too.
+_Head = Callable[..., jax.Array]
+_Gradients = tuple[jax.Array, tuple[jax.Array, ...]]
+
+
+def chunk_length(batch_size: int, target_length: int, vocab_size: int) -> int | None:
+    """Positions of a chunk; None where all logits are few, or lie on several devices."""
+    length = max(_CHUNK_BYTES // (4 * batch_size * vocab_size), 1)
+    return None if length >= target_length or activations.on_several_devices() else length
+
+
+def loss_and_metrics(
+    states: jax.Array,
+    to_logits: ToLogits,
+    batch: Mapping[str, jax.Array],
+    config: LossConfig,
+    token_bytes: np.ndarray | jax.Array,
+    normalizer: jax.Array | None = None,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """`losses.loss_and_metrics` of to_logits(states), by chunks where there are many. states: [B, T, D]."""
+    targets = batch[f"{side_of_targets(batch)}target_tokens"]
+    B, T = targets.shape
+    length = chunk_length(B, T, jax.eval_shape(to_logits, states).shape[-1])
+    if length is None:
+        return losses.loss_and_metrics(to_logits(states), batch, config, token_bytes, normalizer)
+    weights, own_normalizer = losses.loss_weights_and_normalizer(batch, config)
+    weights = weights / (own_normalizer if normalizer is None else normalizer)
+    head, constants = jax.closure_convert(to_logits, states[:, :length])
+    by_chunks = functools.partial(_by_chunks, length=length)
+    loss, sums = _loss(head, config, by_chunks(states), by_chunks(targets), by_chunks(weights), tuple(constants))
+    tokens = TokenSums(*(jnp.swapaxes(of_chunks, 0, 1).reshape(B, -1)[:, :T] for of_chunks in sums))
+    return loss, losses.metrics(loss, tokens, batch, config, token_bytes)
+
+
+def _by_chunks(x: jax.Array, length: int) -> jax.Array:
+    """[B, T, ...] -> [C, B, N, ...], filled up with zeros."""
+    B, T = x.shape[:2]
+    number = -(-T // length)
+    x = jnp.pad(x, [(0, 0), (0, number * length - T)] + [(0, 0)] * (x.ndim - 2))
+    return jnp.swapaxes(x.reshape(B, number, length, *x.shape[2:]), 0, 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _loss(
+    head: _Head,
+    config: LossConfig,
+    states: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    constants: tuple[jax.Array, ...],
+) -> tuple[jax.Array, TokenSums]:
+    """The weighted sum of the losses of chunks, and what metrics are made of [C, B, N]: that has no gradient."""
+
+    def of_chunk(total: jax.Array, chunk: Any) -> tuple[jax.Array, TokenSums]:
+        rows, targets, weights = chunk
+        logits = head(rows, *constants)
+        found, _ = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+        return total + jnp.sum(found * weights), losses.token_sums(logits, targets)
+
+    return jax.lax.scan(of_chunk, jnp.float32(0.0), (states, targets, weights))
+
+
+def _forward(
+    head: _Head,
+    config: LossConfig,
+    states: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    constants: tuple[jax.Array, ...],
+) -> tuple[tuple[jax.Array, TokenSums], _Gradients]:
+    def of_chunk(total: Any, chunk: Any) -> tuple[Any, Any]:
+        rows, targets, weights = chunk
+
+        def loss(rows: jax.Array, constants: tuple[jax.Array, ...]) -> tuple[jax.Array, TokenSums]:
+            logits = head(rows, *constants)
+            found, _ = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+            return jnp.sum(found * weights), losses.token_sums(jax.lax.stop_gradient(logits), targets)
+
+        (part, sums), (by_rows, by_constants) = jax.value_and_grad(loss, (0, 1), has_aux=True)(rows, constants)
+        return jax.tree.map(jnp.add, total, (part, by_constants)), (sums, by_rows)
+
+    zeros = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, constants)
+    (loss, by_constants), (sums, by_states) = jax.lax.scan(of_chunk, zeros, (states, targets, weights))
+    return (loss, sums), (by_states, by_constants)
+
+
+def _backward(head: _Head, config: LossConfig, kept: _Gradients, gradient: tuple[jax.Array, Any]) -> Any:
+    by_states, by_constants = jax.tree.map(lambda x: gradient[0].astype(x.dtype) * x, kept)
+    return by_states, None, None, by_constants
+
+
+_loss.defvjp(_forward, _backward)

@@ -1,0 +1,74 @@
+"""The loss by chunks of positions against the one of all logits, which test_losses.py holds against float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5xpg.models import chunked_loss, losses
+from t5xpg.models.chunked_loss import chunk_length
+from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.losses import LossConfig
+
+B, T, V = 3, 10, 512
+TOKEN_BYTES = np.arange(V, dtype=np.int32) % 5
+BATCH = {
+    "encoder_input_tokens": jax.random.randint(jax.random.key(1), (B, 6), 1, V, jnp.int32),
+    "decoder_input_tokens": jax.random.randint(jax.random.key(2), (B, T), 1, V, jnp.int32),
+    "decoder_target_tokens": jax.random.randint(jax.random.key(3), (B, T), 0, V, jnp.int32).at[0, 7:].set(0),
+}
+
+
+def model(dtype: str, logits_via_embedding: bool, logit_softcap: float | None) -> EncoderDecoderModel:
+    return EncoderDecoderModel(
+        T5Config(
+            vocab_size=V, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_encoder_layers=1, num_decoder_layers=1,
+            dropout_rate=0.0, dtype=dtype, logits_via_embedding=logits_via_embedding, logit_softcap=logit_softcap,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "logits_via_embedding", "logit_softcap", "config"),
+    [
+        ("float32", False, None, LossConfig()),
+        ("float32", True, 5.0, LossConfig(0.05, 0.2, "AVERAGE_PER_SEQUENCE")),
+        ("bfloat16", False, None, LossConfig(loss_normalizing_factor=None)),
+    ],
+)
+def test_loss_gradients_and_metrics_are_those_of_all_logits(
+    monkeypatch, dtype, logits_via_embedding, logit_softcap, config
+):
+    t5 = model(dtype, logits_via_embedding, logit_softcap)
+    params = t5.init(jax.random.key(0))
+
+    def by_chunks(params):
+        states, to_logits = t5.outputs(params, BATCH)
+        return chunked_loss.loss_and_metrics(states, to_logits, BATCH, config, TOKEN_BYTES, jnp.float32(7.0))
+
+    def whole(params):
+        return losses.loss_and_metrics(t5.logits(params, BATCH), BATCH, config, TOKEN_BYTES, jnp.float32(7.0))
+
+    (_, expected), expected_gradients = jax.jit(jax.value_and_grad(whole, has_aux=True))(params)
+    monkeypatch.setattr(chunked_loss, "_CHUNK_BYTES", 4 * B * V * 4)  # chunks of 4 positions: 4, 4, and 2
+    assert chunk_length(B, T, V) == 4
+    (_, sums), gradients = jax.jit(jax.value_and_grad(by_chunks, has_aux=True))(params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), sums, expected)
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
+    for ours, theirs in zip(*map(jax.tree.leaves, (gradients, expected_gradients)), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert jnp.linalg.norm(ours - theirs) <= tolerance * jnp.linalg.norm(theirs)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), jax.jit(by_chunks)(params)[1], expected)
+
+
+def test_no_array_of_all_logits_is_in_the_program():
+    config = LossConfig()
+    B, T, D, V = 8, 1024, 16, 1 << 15
+    states, head = jnp.ones((B, T, D)), jnp.ones((D, V))
+    batch = {"decoder_target_tokens": jnp.ones((B, T), jnp.int32)}
+
+    def loss(states, head):
+        return chunked_loss.loss_and_metrics(states, lambda x: x @ head, batch, config, TOKEN_BYTES)[0]
+
+    program = jax.jit(jax.grad(loss, (0, 1))).lower(states, head).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 4 * B * T * V / 5
