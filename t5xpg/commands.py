@@ -299,6 +299,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("FILE", "file", "FILE", "a gin file for T5X: a family and size, a run, macros and bindings"),
             _output("FILE", "where the experiment goes (default: the terminal)"),
             Option("SEARCH", "--search", "FOLDER", "where other files that it includes are", list),
+            Option("PARTIAL", "--partial", "1", "leave out what cannot be carried over", bool),
             _force("replace a file that is there"),
         ),
     ),

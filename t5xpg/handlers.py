@@ -303,7 +303,9 @@ def _convert_gin(options: Namespace) -> None:
     from t5xpg.exchange.t5x import convert_gin
 
     search = [Path(folder) for folder in options.search]
-    convert_gin.write(Path(options.file), search, arguments.path_of(options.output), force=options.force)
+    convert_gin.write(
+        Path(options.file), search, arguments.path_of(options.output), **arguments.named(options, "force", "partial")
+    )
 
 
 def _report(options: Namespace) -> None:

@@ -105,6 +105,13 @@ class Experiment:
             raise UserError("PACK=True puts several texts into a row, and a prompt stands before one: set PACK=False.")
         if self.model.config.delete_gate_layer is not None and (self.train_dataset.pack or self.eval_dataset.pack):
             raise UserError("PACK=True puts several texts into a row, and a delete gate is for one: set PACK=False.")
+        offset = getattr(self.optimizer, "step_offset", 0)
+        if offset > 0 and (self.initial is None or self.initial.reset_optimizer):
+            raise UserError(
+                f"Adafactor.step_offset is {offset}, and the optimiser's updates count from 0: the "
+                "decay would be a negative number to a fractional power. Set it to 0, or RESET_OPTIMIZER=False for an "
+                "optimiser that goes on."
+            )
         if self.adapter is not None:
             self._check_adapter(self.adapter)
         if self.teacher is not None:

@@ -126,6 +126,7 @@ class Adafactor(Optimizer):
     axes only: for two and fewer it falls back to these sizes too, relative position buckets included.
     `weight_decay` is subtracted as `weight_decay * parameter`, not multiplied by the learning rate, unless
     `weight_decay_lr_exponent` is set: then by `learning_rate ** weight_decay_lr_exponent`.
+    step_offset: the update of the optimiser from which the decay counts, which has to be reached (`Experiment`).
     """
 
     decay_rate: float = 0.8

@@ -4,10 +4,11 @@ What T5X's own files of runs and models say is in `convert_gin_tables`, so that 
 the file is carried over, or listed as not needed here, or listed as not carried over: none is dropped without a word.
 """
 
+import math
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ _NO_TRAINING = {"eval": "`make eval`", "infer": "`make infer`", "export": "`make
 _STEP = re.compile(r"(?:checkpoint_|model\.ckpt-)(\d+)/?$")
 _LIBRARIES = ("t5x", "seqio", "__main__", "__gin__", "jax", "flax", "optax", "functools")
 _UNKNOWN = "nothing here is known to be the same"
+_COUNTS = "T5X counts the updates of the pretraining, too"
+_STARTS = ("RestoreCheckpointConfig.path", "train.total_steps", "train.relative_steps")
+_OTHERS = {
+    **dict.fromkeys(
+        ("OPTIMIZER", "EncoderDecoderModel.optimizer_def"),
+        "gin/optimizers/ has others than Adafactor: include one of them",
+    ),
+    "CheckpointConfig.save": "every run keeps checkpoints here (CHECKPOINT_PERIOD)",
+    "Evaluator.num_examples": "INFER_EVAL_STEPS counts batches",
+}
 
 
 @dataclass
@@ -66,9 +77,8 @@ class _Conversion:
         self._run: str | None = None
         self._modules: list[str] = []
         self._scalable = False
-        self._values: dict[str, Any] = {}  # by T5X's names: what its own files say, and then what this file says
-        self._bound: dict[str, Bound] = {}  # what this file says: the last of each
-        self._used_macros: set[str] = set()
+        self._values: dict[str, Any] = {}  # by T5X's names: the last that its own files or this file say
+        self._bound: dict[str, Bound] = {}  # those that this file says
         self._ours: dict[str, Any] = {}
         self._converted = Converted("")
         self._comment = ""
@@ -83,7 +93,7 @@ class _Conversion:
             key = _key(statement)
             self._bound.pop(key, None)
             self._bound[key] = statement
-            self._used_macros.update(re.findall(r"%(\w+)", repr(statement.value)))
+            self._values[key] = statement.value
 
     def converted(self) -> Converted:
         """The experiment, of all statements."""
@@ -95,27 +105,26 @@ class _Conversion:
                 f"{self._file} says of no model that is known here: expected an include of a file of t5_1_1 or byt5, "
                 "or the widths of a network.T5Config."
             )
-        self._values |= {key: bound.value for key, bound in self._bound.items()}
         for key in self._values:
             self._carry_over(key, self._value(key))
         self._schedule()
-        self._initial_checkpoint()
+        self._start()
         self._converted.text = self._text()
         return self._converted
 
     def _include(self, statement: Include) -> None:
         file, place = statement.file, statement.place
         if match := _MODEL_FILE.search(file):
-            name = f"{match[1]}_{match[2]}"
-            if (paths.GIN / "models" / f"{name}.gin").is_file():
-                self._model = name
-                self._scalable |= "scalable_t5/" in file
-                self._values |= tables.MODEL
+            scalable = "scalable_t5/" in file
+            if found := tables.model(match[1], match[2], scalable=scalable):
+                self._model, values = found
+                self._scalable |= scalable
+                self._say(values)
                 return
         if match := _RUN_FILE.search(file):
             if match[1] in tables.RUNS:
                 self._run = match[1]
-                self._values |= tables.RUNS[match[1]]
+                self._say(tables.RUNS[match[1]])
                 return
             if match[1] in _NO_TRAINING:
                 raise UserError(f"{file} ({place}) is no training: here {_NO_TRAINING[match[1]]} does that.")
@@ -123,6 +132,12 @@ class _Conversion:
         if match := _OTHER_FAMILY.search(file):
             why = f"import a checkpoint of {match[1]} (`make import`), and include the model.gin that this writes"
         self._unsupported(f"include {file!r}", place, why)
+
+    def _say(self, values: Mapping[str, Any]) -> None:
+        """Take in what a file of T5X's says; as in gin, what was said of it before counts no more."""
+        self._values |= values
+        for key in values:
+            self._bound.pop(key, None)
 
     def _import(self, statement: Import) -> None:
         module = statement.module
@@ -134,41 +149,45 @@ class _Conversion:
 
     def _value(self, key: str) -> Any:
         """The value of a parameter, its macro replaced where it is known; None where there is none."""
-        value = self._values.get(key)
+        return self._values.get(self._source(key))
+
+    def _source(self, key: str) -> str:
+        """The key that has the value of a parameter: its own, or that of the macro it names."""
         for _ in range(10):  # a macro may be that of a macro
+            value = self._values.get(key)
             if not isinstance(value, Reference) or value.text[0] != "%" or value.text[1:] not in self._values:
                 break
-            value = self._values[value.text[1:]]
-        return value
+            key = value.text[1:]
+        return key
 
     def _carry_over(self, key: str, value: Any) -> None:
         """Carry one parameter over, or say why not."""
         scope, _, name = key.rpartition("/")
         kind, _, parameter = name.rpartition(".")
         every = f"{scope}/{kind}.*" if scope else f"{kind}.*"
-        if kind in tables.PARTITIONERS:
-            if parameter == "num_partitions" and isinstance(value, int) and value > 1:
-                self._ours["MODEL_PARALLEL"] = value
-            elif parameter == "model_parallel_submesh" and value not in (None, ()):
-                self._refuse(key, "gin/partitioning/ says what lies where (docs/partitioning.md)")
-        elif key == "OPTIMIZER":
-            if not repr(value).endswith("Adafactor()"):  # that one is included
-                known = ", ".join(sorted(file.stem for file in (paths.GIN / "optimizers").glob("*.gin")))
-                self._refuse(key, f"gin/optimizers/ has {known}")
+        if kind in tables.PARTITIONERS and parameter in ("num_partitions", "model_parallel_submesh"):
+            devices = math.prod(value) if isinstance(value, tuple) else value
+            if isinstance(devices, int) and devices > 1:
+                self._ours["MODEL_PARALLEL"] = devices
+            if why := tables.UNNEEDED.get(key):
+                self._unneeded(key, why)
         elif key == "train.infer_eval_dataset_cfg":
             self._ours["INFER_EVAL_PERIOD"] = None if value is None else Reference("%EVAL_PERIOD")
-        elif kind == tables.SCHEDULER or key in ("INITIAL_CHECKPOINT_PATH", "RestoreCheckpointConfig.path"):
-            return  # `_schedule`, `_initial_checkpoint`
-        elif parameter in ("MIXTURE_OR_TASK_MODULE", "module") and kind in ("", "DatasetConfig"):
+        elif kind == tables.SCHEDULER or key in _STARTS:
+            return  # `_schedule`, `_start`
+        elif parameter == "module" and kind == "DatasetConfig":
             if isinstance(value, str) and value not in self._modules:
                 self._modules.append(value)
         elif key in tables.OURS:
             self._set(key, tables.OURS[key], value)
+        elif key in tables.STANDARD and not repr(value).endswith(tables.STANDARD[key]):
+            self._refuse(key, _OTHERS.get(key, f"only {' or '.join(tables.STANDARD[key])} is known here"))
         elif why := tables.UNNEEDED.get(key) or tables.UNNEEDED.get(every):
-            if key in self._bound:
-                self._converted.unneeded.append(f"{self._bound[key].text}: {why}")
-        elif kind or parameter not in self._used_macros:  # a macro of the file's own stands where it is used
+            self._unneeded(key, why)
+        elif kind:
             self._refuse(key, _UNKNOWN)
+        elif not any(re.search(rf"%{parameter}\b", repr(value)) for value in self._values.values()):
+            (self._unneeded if self._run else self._refuse)(key, "nothing reads this macro")
 
     def _set(self, key: str, name: str, value: Any) -> None:
         """Set one of ours."""
@@ -181,17 +200,11 @@ class _Conversion:
                 self._refuse(key, f"REMAT_POLICY is one of {', '.join(tables.REMAT.values())}")
                 return
             value = tables.REMAT[value]
-        elif name == "NUM_MICROBATCHES" and value is None:
+        elif name == "NUM_MICROBATCHES" and value in (None, 0):  # T5X: neither divides a batch
             value = 1
-        elif name == "KEEP_CHECKPOINTS" and value is None:
-            self._refuse(key, "here a number of them is kept")
-            return
         elif name == "RANDOM_SEED" and value is None:
-            if "RANDOM_SEED" in self._ours:
-                return
             value = 0
-            if key in self._bound:
-                self._converted.unneeded.append(f"{self._bound[key].text}: every run has a seed here, 0")
+            self._unneeded(self._source(key), "every run has a seed here, 0")
         elif name == "EVAL_STEPS" and isinstance(value, int) and value < 1:
             value = None
         elif name == "VOCAB_SIZE" and self._model is not None and value == tables.ROWS[self._model.rpartition("_")[0]]:
@@ -214,30 +227,47 @@ class _Conversion:
             rate = {"LEARNING_RATE": given["base_learning_rate"], "WARMUP_STEPS": given["warmup_steps"]}
             self._ours |= rate | ours
 
-    def _initial_checkpoint(self) -> None:
-        names = ("INITIAL_CHECKPOINT_PATH", "RestoreCheckpointConfig.path")
-        key = next((name for name in names if name in self._values), names[0])
-        path = self._value(key)
-        if not isinstance(path, str):
-            return
-        if self._run != "finetune":
-            self._refuse(key, "a run that starts from a checkpoint includes finetune.gin")
+    def _start(self) -> None:
+        """What the run starts from, and its updates: T5X counts those of the pretraining, too."""
+        path, total = self._value("RestoreCheckpointConfig.path"), self._value("train.total_steps")
+        restores = self._values.get("CheckpointConfig.restore", "it does") is not None and isinstance(path, str)
+        relative = self._value("train.relative_steps")
+        if restores and self._run != "finetune":
+            self._refuse("RestoreCheckpointConfig.path", "a run that starts from a checkpoint includes finetune.gin")
+        if not restores or self._run != "finetune":
+            self._run = "pretrain"  # finetune.gin of T5X without a checkpoint starts from scratch
+            key = "train.total_steps" if relative is None else "train.relative_steps"
+            self._set(key, "TRAIN_STEPS", self._value(key))
             return
         step = _STEP.search(path)
+        before = None if step is None else int(step[1])
         name = run_name(Path(path[: step.start()] if step else path).name)
         self._ours["INITIAL_CHECKPOINT"] = name
         self._comment = f"# make import CHECKPOINT={path} NAME={name}"
-        total = self._ours.get("TRAIN_STEPS")
-        if isinstance(total, int) and step is not None and total > int(step[1]):
-            self._ours["TRAIN_STEPS"] = total - int(step[1])
-        elif total is not None:
-            why = "T5X counts the updates of the pretraining, too; its name does not say how many these are"
-            self._unsupported(f"TRAIN_STEPS = {total!r}", self._bound[key].place, why)
+        offset = "optimizers.Adafactor.step_offset"
+        if relative is not None:
+            self._set("train.relative_steps", "TRAIN_STEPS", relative)
+        elif before is not None and isinstance(total, int) and total > before:
+            self._ours["TRAIN_STEPS"] = total - before
+        else:
+            self._set("train.total_steps", "TRAIN_STEPS", total)
+            self._refuse("train.total_steps", f"{_COUNTS}; the checkpoint's name does not say how many these are")
+        if self._ours.get(offset):
+            self._ours[offset] -= before or 0
+        if "InverseSquareRoot" in repr(self._ours.get("SCHEDULE")):
+            self._refuse(f"{tables.SCHEDULER}.factors", f"{_COUNTS}, and here this rate would begin anew")
+        elif before is not None and self._ours.get("WARMUP_STEPS", 0) <= before:
+            self._ours["WARMUP_STEPS"] = 0
+
+    def _unneeded(self, key: str, why: str) -> None:
+        if bound := self._bound.get(key):
+            self._converted.unneeded.append(f"{bound.text}: {why}")
 
     def _refuse(self, key: str, why: str) -> None:
         """List a binding of the file as not carried over; what only T5X's own files say is left out."""
-        if bound := self._bound.get(key):
-            self._unsupported(bound.text, bound.place, why)
+        bound = self._bound.get(key) or self._bound.get(self._source(key))
+        if bound and (line := f"{bound.text} ({bound.place}): {why}") not in self._converted.unsupported:
+            self._converted.unsupported.append(line)
 
     def _unsupported(self, what: str, place: str, why: str) -> None:
         self._converted.unsupported.append(f"{what} ({place}): {why}")
@@ -300,12 +330,21 @@ def _key(bound: Bound) -> str:
     return f"{bound.scope}/{name}" if bound.scope else name
 
 
-def write(file: Path, search: Sequence[Path], output: Path | None, *, force: bool = False) -> None:
+def write(
+    file: Path, search: Sequence[Path], output: Path | None, *, force: bool = False, partial: bool = False
+) -> None:
     """Convert a file into `output`, or print it (None), and say on stderr what it needs no more, what is not carried
-    over, and what is left to mend. Raises UserError where `output` is there, unless `force` is given."""
+    over, and what is left to mend.
+
+    Raises UserError where `output` is there, unless `force` is given, and for what cannot be carried over, unless
+    `partial` is given.
+    """
     if output is not None and output.exists() and not force:
         raise UserError(f"{output} is there. Name another file, or replace it with --force.")
     converted = convert(file, search)
+    if converted.unsupported and not partial:
+        named = "".join(f"\n  {line}" for line in converted.unsupported)
+        raise UserError(f"{file} has what cannot be carried over:{named}\nTo write the rest of it: --partial.")
     with tempfile.TemporaryDirectory() as folder:
         tried = Path(folder) / "converted.gin"
         write_text(tried, converted.text)

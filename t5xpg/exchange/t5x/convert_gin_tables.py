@@ -13,38 +13,49 @@ SCHEDULER = "create_learning_rate_scheduler"
 
 # What T5X's own files of runs say.
 _DATASET = {
-    "DatasetConfig.mixture_or_task_name": Reference("%MIXTURE_OR_TASK_NAME"),
-    "DatasetConfig.task_feature_lengths": Reference("%TASK_FEATURE_LENGTHS"),
-    "DatasetConfig.use_cached": Reference("%USE_CACHED_TASKS"),
-    "DatasetConfig.pack": True,
-    "DatasetConfig.batch_size": 128,
+    "mixture_or_task_name": Reference("%MIXTURE_OR_TASK_NAME"),
+    "task_feature_lengths": Reference("%TASK_FEATURE_LENGTHS"),
+    "batch_size": Reference("%BATCH_SIZE"),
+    "use_cached": Reference("%USE_CACHED_TASKS"),
+    "pack": True,
+    "module": Reference("%MIXTURE_OR_TASK_MODULE"),
 }
 _PRETRAIN: Mapping[str, Any] = {
+    "BATCH_SIZE": 128,
+    "USE_CACHED_TASKS": True,
+    "MIXTURE_OR_TASK_MODULE": None,
+    "SHUFFLE_TRAIN_EXAMPLES": True,
+    "RANDOM_SEED": None,
+    "TRAIN_STEPS_RELATIVE": None,
+    "train.total_steps": Reference("%TRAIN_STEPS"),
+    "train.relative_steps": Reference("%TRAIN_STEPS_RELATIVE"),
     "train.eval_steps": 20,
     "train.eval_period": 1000,
-    "RANDOM_SEED": None,
-    "USE_CACHED_TASKS": True,
-    "SHUFFLE_TRAIN_EXAMPLES": True,
-    **{f"{scope}/{name}": value for scope in ("train", "train_eval") for name, value in _DATASET.items()},
+    "train.random_seed": Reference("%RANDOM_SEED"),
+    "train.infer_eval_dataset_cfg": None,
+    **{f"{scope}/DatasetConfig.{name}": _DATASET[name] for scope in ("train", "train_eval") for name in _DATASET},
     "train/DatasetConfig.split": "train",
+    "train/DatasetConfig.shuffle": Reference("%SHUFFLE_TRAIN_EXAMPLES"),
     "train_eval/DatasetConfig.split": "validation",
     "SaveCheckpointConfig.period": 1000,
     "SaveCheckpointConfig.keep": None,
+    "Trainer.num_microbatches": None,
     f"{SCHEDULER}.factors": "constant * rsqrt_decay",
     f"{SCHEDULER}.base_learning_rate": 1.0,
     f"{SCHEDULER}.warmup_steps": 10000,
 }
 _FINETUNE: Mapping[str, Any] = {
-    **_PRETRAIN,
+    **{name: value for name, value in _PRETRAIN.items() if name != "SHUFFLE_TRAIN_EXAMPLES"},
     "DROPOUT_RATE": 0.1,
-    "BATCH_SIZE": 128,
     "EVAL_STEPS": 20,
     "EVAL_PERIOD": 1000,
+    "EVALUATOR_NUM_EXAMPLES": None,
+    "Evaluator.num_examples": Reference("%EVALUATOR_NUM_EXAMPLES"),
     "train.eval_steps": Reference("%EVAL_STEPS"),
     "train.eval_period": Reference("%EVAL_PERIOD"),
     "train.infer_eval_dataset_cfg": Reference("@infer_eval/utils.DatasetConfig()"),
-    "train/DatasetConfig.batch_size": Reference("%BATCH_SIZE"),
-    "train_eval/DatasetConfig.batch_size": Reference("%BATCH_SIZE"),
+    "train/DatasetConfig.shuffle": True,
+    "RestoreCheckpointConfig.path": Reference("%INITIAL_CHECKPOINT_PATH"),
     "SaveCheckpointConfig.period": 5000,
     f"{SCHEDULER}.factors": "constant",
     f"{SCHEDULER}.base_learning_rate": 0.001,
@@ -52,19 +63,60 @@ _FINETUNE: Mapping[str, Any] = {
 }
 RUNS = {"pretrain": _PRETRAIN, "finetune": _FINETUNE}
 # What its files of models say.
-MODEL: Mapping[str, Any] = {
+_MODEL: Mapping[str, Any] = {
     "Z_LOSS": 0.0001,
     "LABEL_SMOOTHING": 0.0,
     "LOSS_NORMALIZING_FACTOR": None,
+    "DROPOUT_RATE": Reference("%gin.REQUIRED"),
+    "MODEL": Reference("@models.EncoderDecoderModel()"),
+    "OPTIMIZER": Reference("@adafactor.Adafactor()"),
+    "EncoderDecoderModel.optimizer_def": Reference("%OPTIMIZER"),
+    "EncoderDecoderModel.z_loss": Reference("%Z_LOSS"),
+    "EncoderDecoderModel.label_smoothing": Reference("%LABEL_SMOOTHING"),
+    "EncoderDecoderModel.loss_normalizing_factor": Reference("%LOSS_NORMALIZING_FACTOR"),
     "T5Config.dtype": "bfloat16",
+    "T5Config.dropout_rate": Reference("%DROPOUT_RATE"),
+    "T5Config.mlp_activations": ("gelu", "linear"),
+    "T5Config.logits_via_embedding": False,
+}
+_SCALABLE = {"T5Config.scan_layers": True, "T5Config.remat_policy": "minimal"}
+_WIDTHS = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
+_TINY = (8, 4, 3, 16, 2, 2)
+_SIZES = {
+    "t5_1_1": {
+        "tiny": _TINY,
+        "small": (512, 6, 64, 1024, 8, 8),
+        "base": (768, 12, 64, 2048, 12, 12),
+        "large": (1024, 16, 64, 2816, 24, 24),
+        "xl": (2048, 32, 64, 5120, 24, 24),
+        "xxl": (4096, 64, 64, 10240, 24, 24),
+    },
+    "byt5": {
+        "small": (1472, 6, 64, 3584, 12, 4),
+        "base": (1536, 12, 64, 3968, 18, 6),
+        "large": (1536, 16, 64, 3840, 36, 12),
+        "xl": (2560, 32, 64, 6720, 36, 12),
+        "xxl": (4672, 64, 64, 12352, 36, 12),
+    },
 }
 
-# T5X's parameter: ours, a macro or, where there is a dot, a parameter.
-_SAME_MACROS = (
-    "MIXTURE_OR_TASK_NAME", "TASK_FEATURE_LENGTHS", "TRAIN_STEPS", "USE_CACHED_TASKS", "SHUFFLE_TRAIN_EXAMPLES",
-    "RANDOM_SEED", "DROPOUT_RATE", "BATCH_SIZE", "EVAL_STEPS", "EVAL_PERIOD", "Z_LOSS", "LABEL_SMOOTHING",
-    "LOSS_NORMALIZING_FACTOR",
-)  # fmt: skip
+
+def model(family: str, size: str, *, scalable: bool) -> tuple[str, dict[str, Any]] | None:
+    """The model here that a file of T5X's is, and what that file says; None where T5X has none of that name.
+
+    The values decide, not the name: T5X's tiny models are smaller than those here, and its byt5/tiny is a t5_1_1.
+    """
+    family = "t5_1_1" if size == "tiny" else family
+    widths = _SIZES.get(family, {}).get(size)
+    if widths is None:
+        return None
+    values = {f"T5Config.{name}": value for name, value in zip(_WIDTHS, widths, strict=True)}
+    return f"{family}_{size}", {
+        **_MODEL, "T5Config.vocab_size": ROWS[family], **values, **(_SCALABLE if scalable else {})
+    }  # fmt: skip
+
+
+# T5X's parameter: ours, a macro or, where there is a dot, a parameter. Its macros are what parameters name.
 _SAME_IN_CONFIG = (
     "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers", "mlp_activations",
     "logits_via_embedding", "float32_attention_logits",
@@ -79,7 +131,6 @@ _DATASET_MACROS = {
 }  # fmt: skip
 _AXIS_RULES = "standard_logical_axis_rules"
 OURS: Mapping[str, str] = {
-    **{name: name for name in _SAME_MACROS},
     **{f"train/DatasetConfig.{name}": macro for name, macro in _DATASET_MACROS.items()},
     **{f"train_eval/DatasetConfig.{name}": f"train_eval/spec.DatasetConfig.{name}" for name in _DATASET_MACROS},
     **{f"T5Config.{name}": f"encoder_decoder.T5Config.{name}" for name in _SAME_IN_CONFIG},
@@ -117,11 +168,13 @@ OURS: Mapping[str, str] = {
 # Why nobody needs to set a parameter here: the parameters. A star stands for all of a class.
 _REASONS: Mapping[str, str] = {
     "the included files say it": (
-        "MODEL train.model train.train_dataset_cfg train.train_eval_dataset_cfg train.checkpoint_cfg train.partitioner "
-        "train.trainer_cls train.summarize_config_fn train.inference_evaluator_cls CheckpointConfig.* "
-        "EncoderDecoderModel.module EncoderDecoderModel.input_vocabulary EncoderDecoderModel.output_vocabulary "
-        "EncoderDecoderModel.optimizer_def Transformer.config"
+        "MODEL OPTIMIZER train.model train.train_dataset_cfg train.train_eval_dataset_cfg train.checkpoint_cfg "
+        "train.partitioner train.trainer_cls train.summarize_config_fn train.inference_evaluator_cls "
+        "EncoderDecoderModel.module EncoderDecoderModel.optimizer_def EncoderDecoderModel.input_vocabulary "
+        "EncoderDecoderModel.output_vocabulary Transformer.config PjitPartitioner.logical_axis_rules"
     ),
+    "a run that starts from a checkpoint names it": "CheckpointConfig.restore",
+    "checkpoints are kept as CHECKPOINT_PERIOD says": "CheckpointConfig.save",
     "RUN= of `make train`": "MODEL_DIR train.model_dir",
     "the vocabulary is the task's": "VOCABULARY SentencePieceVocabulary.* ByteVocabulary.*",
     "random numbers are those of the seed on every device": "USE_HARDWARE_RNG train.use_hardware_rng",
@@ -136,14 +189,36 @@ _REASONS: Mapping[str, str] = {
     "validation is not shuffled": "train_eval/DatasetConfig.shuffle",
     "metrics of tasks are computed on the validation dataset": "infer_eval/DatasetConfig.*",
     "metrics go to metrics.jsonl and TensorBoard": "Evaluator.*",
-    "the position in the data is always kept": "SaveCheckpointConfig.save_dataset",
+    "the position in the data is always kept": (
+        "SaveCheckpointConfig.save_dataset SaveCheckpointConfig.keep_dataset_checkpoints"
+    ),
     "parameters are kept in float32": "SaveCheckpointConfig.dtype RestoreCheckpointConfig.dtype",
     "INITIAL_CHECKPOINT names the step": "RestoreCheckpointConfig.mode",
     "SCHEDULE": "Trainer.learning_rate_fn",
+    "MODEL_PARALLEL is the number of its devices, and JAX chooses which": (
+        "PjitPartitioner.model_parallel_submesh ModelBasedPjitPartitioner.model_parallel_submesh"
+    ),
     "norms of weights and gradients are recorded with the steps": "Trainer.weight_metrics_computer",
     "for arrays of two axes T5X's rules are those of the sizes": "Adafactor.logical_factor_rules",
 }
 UNNEEDED: Mapping[str, str] = {key: why for why, keys in _REASONS.items() for key in keys.split()}
+# What a parameter has to be for that: how its value ends, as T5X's own files have it. Another is not carried over.
+STANDARD: Mapping[str, tuple[str, ...]] = {
+    "MODEL": (".EncoderDecoderModel()",),
+    "train.model": ("%MODEL", ".EncoderDecoderModel()"),
+    "train.train_dataset_cfg": ("@train/utils.DatasetConfig()",),
+    "train.train_eval_dataset_cfg": ("@train_eval/utils.DatasetConfig()",),
+    "train.checkpoint_cfg": (".CheckpointConfig()",),
+    "train.partitioner": ("PjitPartitioner()",),
+    "train.trainer_cls": (".Trainer",),
+    "EncoderDecoderModel.module": (".Transformer()",),
+    "OPTIMIZER": (".Adafactor()",),
+    "EncoderDecoderModel.optimizer_def": (".Adafactor()",),
+    "Transformer.config": (".T5Config()",),
+    "CheckpointConfig.restore": ("None", ".RestoreCheckpointConfig()"),
+    "CheckpointConfig.save": (".SaveCheckpointConfig()",),
+    "Evaluator.num_examples": ("None",),
+}
 
 PARTITIONERS = ("PjitPartitioner", "ModelBasedPjitPartitioner")
 _ROOT = {"SCHEDULE": Reference("@schedules.InverseSquareRoot()")}

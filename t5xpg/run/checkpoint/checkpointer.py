@@ -49,7 +49,8 @@ def staying(steps: Sequence[int], folder: Callable[[int], Path], config: "Checkp
     """
     lasting = [step for step in steps if not _is_passing(folder(step))]
     found = best(steps, folder, config)
-    return {*lasting[-config.keep :], *steps[-1:], *([] if found is None else [found])}
+    last = lasting if config.keep is None else lasting[-config.keep :]
+    return {*last, *steps[-1:], *([] if found is None else [found])}
 
 
 def best(steps: Iterable[int], folder: Callable[[int], Path], config: "CheckpointConfig") -> int | None:
@@ -77,7 +78,7 @@ _DISK_ERRORS = (
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """period: updates between checkpoints. keep: how many of the last ones stay.
+    """period: updates between checkpoints. keep: how many of the last ones stay; None for all.
 
     keep_best: the metric (of those given to `save`) whose best value marks one more checkpoint that stays; None for no
     such checkpoint. best_mode: whether the lowest ("min") or the highest ("max") is the best. asynchronous: whether
@@ -85,7 +86,7 @@ class CheckpointConfig:
     """
 
     period: int = 1000
-    keep: int = 2
+    keep: int | None = 2
     keep_best: str | None = "validation/loss"
     best_mode: str = "min"
     asynchronous: bool = True
@@ -93,8 +94,13 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         for name in ("period", "keep"):
             value = getattr(self, name)
+            if name == "keep" and value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1.")
+                more = ", or None for all" if name == "keep" else ""
+                raise UserError(
+                    f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1{more}."
+                )
         if self.best_mode not in ("min", "max"):
             raise UserError(f"CheckpointConfig.best_mode is {self.best_mode!r}; it has to be 'min' or 'max'.")
 

@@ -1,15 +1,22 @@
 """T5X's gin files as experiments: each binding carried over with its value, of no use here, or named."""
 
+import json
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from t5xpg import cli
 from t5xpg.base.errors import UserError
+from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.exchange.t5x.convert_gin import Converted, convert
 from t5xpg.experiment import config
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.gin_statements import Reference
 from t5xpg.models.config import T5Config
 from t5xpg.optim.optimizers import Adafactor
 from t5xpg.optim.schedules import Constant, InverseSquareRoot
@@ -37,6 +44,9 @@ TASK_FEATURE_LENGTHS = {'inputs': 512, 'targets': 62}
 TRAIN_STEPS = 1_020_000
 INITIAL_CHECKPOINT_PATH = "somewhere/byt5_small/checkpoint_1000000"
 """
+
+
+VALUES = json.loads((Path(__file__).parents[2] / "goldens" / "t5x_gin_values.json").read_text(encoding="utf-8"))
 
 
 def convert_text(tmp_path: Path, text: str) -> Converted:
@@ -117,12 +127,12 @@ OPTIMIZER = @optimizers.chain()
     assert [line.partition(":")[0] for line in found.unneeded] == [
         "train/utils.DatasetConfig.seed = 3",
         "train_script.train.use_hardware_rng = True",
+        "NOBODY_READS_THIS = 1",
     ]
     assert [line.partition(" (")[0] for line in found.unsupported] == [
+        "OPTIMIZER = @optimizers.chain()",
         "utils.SaveCheckpointConfig.checkpoint_steps = [3]",
         "network.T5Config.experts = 8",
-        "NOBODY_READS_THIS = 1",
-        "OPTIMIZER = @optimizers.chain()",
     ]
     assert all(f"# Not carried over: {line}" in found.text for line in found.unsupported)
     assert "distributed.standard_logical_axis_rules.parameter_partitioning_dims = 2\n" in found.text
@@ -142,6 +152,54 @@ def test_fine_tuning_counts_its_own_updates(tmp_path: Path) -> None:
     assert convert_text(tmp_path, unknown).unsupported[0].startswith("TRAIN_STEPS = 1020000 (")
 
 
+def test_a_parameter_counts_and_not_a_macro_that_it_no_longer_names(tmp_path: Path) -> None:
+    said = """
+EVAL_PERIOD = 5
+BATCH_SIZE = 8
+train_script.train:
+  eval_period = 100
+  eval_steps = 7
+train/utils.DatasetConfig.batch_size = 16
+"""
+    imports = "import __main__ as train_script\nfrom t5x import utils"
+    found, experiment = converted(tmp_path, FINE_TUNING + imports + said)
+    assert (experiment.eval_period, experiment.eval_dataset.max_batches) == (100, 7)
+    assert (experiment.train_dataset.batch_size, experiment.eval_dataset.batch_size) == (16, 8)
+    assert (found.unneeded, found.unsupported) == (["EVAL_PERIOD = 5: nothing reads this macro"], [])
+    unread = f"{FINE_TUNING}EVALUATOR_NUM_EXAMPLES = 3\n"
+    assert "INFER_EVAL_STEPS counts batches" in convert_text(tmp_path, unread).unsupported[0]
+    # what is said before a file that says it, too, counts no more
+    found, experiment = converted(tmp_path, FINE_TUNING.replace("include", "BATCH_SIZE = 8\ninclude", 1))
+    assert (experiment.train_dataset.batch_size, experiment.eval_dataset.batch_size) == (128, 128)
+    # both datasets of a pretraining have the batch size of the macro
+    _, experiment = converted(tmp_path, PRETRAINING + "BATCH_SIZE = 256\n")
+    assert (experiment.train_dataset.batch_size, experiment.eval_dataset.batch_size) == (256, 256)
+
+
+def test_sizes_are_those_of_the_values_and_not_of_the_name(tmp_path: Path) -> None:
+    for name in ("t5_1_1/tiny", "byt5/tiny"):  # T5X's byt5/tiny includes t5_1_1/base
+        model = converted(tmp_path, PRETRAINING.replace("t5_1_1/small", name))[1].model.config
+        assert (model.emb_dim, model.num_heads, model.head_dim, model.mlp_dim) == (8, 4, 3, 16)
+        assert (model.num_encoder_layers, model.num_decoder_layers, model.vocab_size) == (2, 2, 32128)
+    scalable = PRETRAINING.replace("examples/t5/t5_1_1", "examples/scalable_t5/t5_1_1")
+    assert converted(tmp_path, scalable)[1].model.config.remat_policy == "dots"
+
+
+def test_a_start_from_a_checkpoint(tmp_path: Path) -> None:
+    imports = "from t5x import adafactor\nfrom t5x import utils\n"
+    offset = f"{FINE_TUNING}{imports}adafactor.Adafactor.step_offset = 1_000_000\n"
+    assert converted(tmp_path, offset)[1].optimizer == Adafactor(Constant(0.001))
+    # fine-tuning without a checkpoint starts from scratch, with what finetune.gin says
+    for start in ("INITIAL_CHECKPOINT_PATH = None\n", f"{imports}utils.CheckpointConfig.restore = None\n"):
+        found, experiment = converted(tmp_path, FINE_TUNING + start)
+        assert (experiment.initial, experiment.total_steps, found.unsupported) == (None, 1_020_000, [])
+        assert experiment.optimizer.learning_rate == Constant(0.001)
+    relative = FINE_TUNING.replace("TRAIN_STEPS =", "TRAIN_STEPS_RELATIVE =")
+    assert converted(tmp_path, relative)[1].total_steps == 1_020_000
+    unsaved = convert_text(tmp_path, f"{FINE_TUNING}{imports}utils.CheckpointConfig.save = None\n")
+    assert "every run keeps checkpoints here" in unsaved.unsupported[0]
+
+
 @pytest.mark.parametrize(
     ("factors", "schedule"),
     [
@@ -154,8 +212,12 @@ def test_fine_tuning_counts_its_own_updates(tmp_path: Path) -> None:
 def test_schedules(tmp_path: Path, factors: str, schedule: object) -> None:
     for text in (PRETRAINING, FINE_TUNING):
         given = f"{text}from t5x import utils\nutils.create_learning_rate_scheduler:\n  factors = '{factors}'\n"
-        _, experiment = converted(tmp_path, f"{given}  base_learning_rate = 0.5\n  warmup_steps = 30\n")
-        assert experiment.optimizer.learning_rate == schedule
+        found, experiment = converted(tmp_path, f"{given}  base_learning_rate = 0.5\n  warmup_steps = 30\n")
+        expected = schedule
+        if text == FINE_TUNING:  # T5X is at update 1,000,000 there
+            assert bool(found.unsupported) == ("rsqrt" in factors)
+            expected = Constant(0.5) if "rsqrt" not in factors else schedule
+        assert experiment.optimizer.learning_rate == expected
 
 
 def test_a_network_that_is_spelled_out(tmp_path: Path) -> None:
@@ -185,6 +247,134 @@ def test_other_files_that_are_included(tmp_path: Path) -> None:
     assert "make import" in found.unsupported[0]
 
 
+def written(value: Any) -> str:
+    """A value of the fixture as gin writes it."""
+    if isinstance(value, dict):
+        ((kind, inner),) = value.items()
+        if kind == "reference":
+            return str(inner)
+        items = [written(one) for one in inner] if kind == "tuple" else []
+        return f"({', '.join(items)},)" if items else repr(inner)
+    return f"[{', '.join(map(written, value))}]" if isinstance(value, list) else repr(value)
+
+
+def said_by(example: Mapping[str, Any]) -> str:
+    """A gin file that says what an example says."""
+    lines = []
+    for one in example["says"]:
+        if isinstance(one, list):
+            lines.append(f"{one[0]} = {written(one[1])}")
+        else:
+            ((statement, name),) = one.items()
+            lines.append(f"{statement} '{name}'" if statement == "include" else f"{statement} {name}")
+    return "\n".join(lines).replace("import __gin__.", "from __gin__ import ") + "\n"
+
+
+def carried_over(experiment: Experiment) -> dict[str, Any]:
+    """What an experiment has of T5X's parameters."""
+    train, held_out, model = experiment.train_dataset, experiment.eval_dataset, experiment.model.config
+    sizes = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers", "vocab_size")
+    sizes += ("dtype", "dropout_rate", "mlp_activations", "logits_via_embedding", "scan_layers")
+    names = ("mixture_or_task_name", "batch_size", "split", "use_cached", "pack")
+    assert isinstance(experiment.optimizer, Adafactor)
+    return {
+        **{f"train/DatasetConfig.{name}": getattr(train, name) for name in (*names, "shuffle")},
+        **{f"train_eval/DatasetConfig.{name}": getattr(held_out, name) for name in names},
+        "train/DatasetConfig.task_feature_lengths": dict(train.task_feature_lengths),
+        "train_eval/DatasetConfig.task_feature_lengths": dict(held_out.task_feature_lengths),
+        **{f"T5Config.{name}": getattr(model, name) for name in sizes},
+        "T5Config.remat_policy": {"dots": "minimal"}.get(model.remat_policy, model.remat_policy),
+        "EncoderDecoderModel.z_loss": experiment.loss.z_loss,
+        "EncoderDecoderModel.label_smoothing": experiment.loss.label_smoothing,
+        "EncoderDecoderModel.loss_normalizing_factor": experiment.loss.loss_normalizing_factor,
+        "EncoderDecoderModel.predict_batch_with_aux.num_decodes": experiment.decoding.num_decodes,
+        "Adafactor.decay_rate": experiment.optimizer.decay_rate,
+        "Adafactor.step_offset": experiment.optimizer.step_offset,
+        "train.eval_period": experiment.eval_period,
+        "train.eval_steps": held_out.max_batches,
+        "train.stats_period": experiment.stats_period,
+        "train.random_seed": experiment.random_seed,
+        "train.total_steps": experiment.total_steps,
+        "SaveCheckpointConfig.period": experiment.checkpoints.period,
+        "SaveCheckpointConfig.keep": experiment.checkpoints.keep,
+        "Trainer.num_microbatches": experiment.num_microbatches,
+    }
+
+
+def learning_rate(effective: Mapping[str, Any], step: int) -> float:
+    """t5x.utils.create_learning_rate_scheduler."""
+    of = {name: effective[f"create_learning_rate_scheduler.{name}"] for name in ("factors", "warmup_steps")}
+    rate = effective["create_learning_rate_scheduler.base_learning_rate"]
+    for factor in map(str.strip, of["factors"].split("*")):
+        if factor == "linear_warmup":
+            rate *= min(1.0, step / of["warmup_steps"])
+        elif factor == "rsqrt_decay":
+            rate /= max(step, of["warmup_steps"]) ** 0.5
+        else:
+            assert factor == "constant"
+    return rate
+
+
+@pytest.mark.parametrize("name", VALUES["examples"])
+def test_examples_of_t5x_mean_what_gin_says_that_they_mean(tmp_path: Path, name: str) -> None:
+    example, effective = VALUES["examples"][name], VALUES["examples"][name]["effective"]
+    if "EncoderDecoderModel.module" not in effective:  # a decoder alone, and a part of an experiment
+        with pytest.raises(UserError, match="says of no model that is known here"):
+            convert_text(tmp_path, said_by(example))
+        return
+    found, experiment = converted(tmp_path, said_by(example))
+    named = [line.partition(" = ")[0] for line in (*found.unsupported, *found.unneeded)]
+    ours, before = carried_over(experiment), 0
+    if effective.get("RestoreCheckpointConfig.path"):
+        before = 0 if effective.get("CheckpointConfig.restore", True) is None else 1_000_000
+        assert (experiment.initial is not None) == bool(before)
+    for step in (0, 1, 7, 1000, 20_000):
+        rate = experiment.optimizer.learning_rate(np.int32(step))
+        assert float(rate) == pytest.approx(learning_rate(effective, before + step), rel=1e-6)
+    submesh = effective["PjitPartitioner.model_parallel_submesh"]
+    devices = math.prod(submesh["tuple"]) if submesh else effective["PjitPartitioner.num_partitions"]
+    assert experiment.mesh.model == devices
+    assert (experiment.infer_eval_period is None) == (effective["train.infer_eval_dataset_cfg"] is None)
+    checked = {"Adafactor.logical_factor_rules", "EncoderDecoderModel.optimizer_def", "train.infer_eval_dataset_cfg"}
+    checked |= {"RestoreCheckpointConfig.path", "PjitPartitioner.num_partitions"}
+    assert found.unsupported == []
+    for key, value in effective.items():
+        scope, _, rest = key.rpartition("/")
+        if key.startswith("create_learning_rate_scheduler.") or any(
+            line.endswith(rest) and line.startswith(scope) for line in named
+        ):
+            continue
+        if rest.endswith(".module") and rest.startswith("DatasetConfig."):
+            assert value is None or value in experiment.train_dataset.module_import
+            continue
+        if key == "train.relative_steps":
+            assert value is None
+            continue
+        if key not in ours:  # of no meaning here, or checked above
+            every = f"{key.rpartition('.')[0]}.*"
+            assert key in checked or key in tables.UNNEEDED or every in tables.UNNEEDED, key
+            if key in tables.STANDARD:
+                assert written(value).endswith(tables.STANDARD[key])
+            continue
+        theirs = value.get("dict", value.get("tuple")) if isinstance(value, dict) else value
+        theirs = {"train.random_seed": theirs or 0, "Trainer.num_microbatches": theirs or 1}.get(key, theirs)
+        theirs = theirs - before if key == "train.total_steps" else theirs
+        mine = list(ours[key]) if isinstance(ours[key], tuple) else ours[key]
+        assert mine == theirs, key
+
+
+def test_models_of_t5x_are_those_of_the_table() -> None:
+    for name, values in VALUES["models"].items():
+        folder, family, size = name.removesuffix(".gin").split("/")
+        found = tables.model(family, size, scalable=folder == "scalable_t5")
+        assert found is not None
+        said = {key.removeprefix("T5Config."): value for key, value in found[1].items() if key.startswith("T5Config.")}
+        assert said.pop("dropout_rate") == Reference("%DROPOUT_RATE")
+        theirs = {key: tuple(value["tuple"]) if key == "mlp_activations" else value for key, value in values.items()}
+        assert theirs.pop("dropout_rate") == {"reference": "%gin.REQUIRED"}
+        assert said == theirs, name
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -202,13 +392,17 @@ def test_what_cannot_be_converted(tmp_path: Path, text: str, said: str) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs, ours = tmp_path / "theirs.gin", tmp_path / "ours.gin"
-    theirs.write_text(PRETRAINING.replace("TRAIN_STEPS = 4000\n", "NOBODY_READS_THIS = 1\n"))
-    assert cli.main(["convert-gin", str(theirs)]) == 0
+    theirs.write_text(PRETRAINING.replace("TRAIN_STEPS = 4000\n", "a.A.unknown = 1\n"))
+    assert cli.main(["convert-gin", str(theirs)]) == 1
+    refused = capsys.readouterr()
+    assert (refused.out, "  a.A.unknown = 1 (theirs.gin, line 11)" in refused.err) == ("", True)
+    assert "--partial" in refused.err
+    assert cli.main(["convert-gin", str(theirs), "--partial"]) == 0
     printed = capsys.readouterr()
     assert "include 'gin/models/t5_1_1_small.gin'" in printed.out
-    assert "not carried over:\n  NOBODY_READS_THIS = 1 (theirs.gin, line 11)" in printed.err
+    assert "not carried over:\n  a.A.unknown = 1 (theirs.gin, line 11)" in printed.err
     assert re.search(r"to be mended before it can be trained:\n  .*TRAIN_STEPS", printed.err)
-    assert cli.main(["convert-gin", str(theirs), f"--output={ours}"]) == 0
+    assert cli.main(["convert-gin", str(theirs), "--partial", f"--output={ours}"]) == 0
     assert ours.read_text() == printed.out
     assert cli.main(["convert-gin", str(theirs), f"--output={ours}"]) == 1
     assert "--force" in capsys.readouterr().err
