@@ -142,6 +142,7 @@ def loss_weights_and_normalizer(batch: Mapping[str, jax.Array], config: LossConf
         if segments is None:
             of_sequence = jnp.sum(weights, axis=-1, keepdims=True)
         else:
+            weights = jnp.where(segments > 0, weights, 0.0)  # as T5X: what is in no segment counts for nothing
             same = (segments[:, :, None] == segments[:, None, :]).astype(jnp.float32)
             of_sequence = jnp.einsum("bts,bs->bt", same, weights, precision=jax.lax.Precision.HIGHEST)
         weights = weights / jnp.where(of_sequence == 0, 1.0, of_sequence)

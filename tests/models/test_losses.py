@@ -83,7 +83,7 @@ def test_every_normalizer():
 
 def test_average_per_sequence_counts_packed_sequences_one_by_one():
     segments = jnp.asarray([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 2, 2, 2]], jnp.int32)
-    weights = jnp.asarray([[1, 1, 1, 0, 1, 0, 0], [1, 1, 1, 1, 1, 1, 0]], jnp.int32)
+    weights = jnp.asarray([[1, 1, 1, 0, 1, 1, 0], [1, 1, 1, 1, 1, 1, 0]], jnp.int32)  # one is in no segment
     batch = {"decoder_target_tokens": segments * 3, "decoder_segment_ids": segments, "decoder_loss_weights": weights}
     got, normalizer = loss_weights_and_normalizer(batch, LossConfig(loss_normalizing_factor="AVERAGE_PER_SEQUENCE"))
     third, fifth = 1 / 3, 1 / 5

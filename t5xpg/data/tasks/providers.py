@@ -97,8 +97,15 @@ def check(provider: Provider, config: DatasetConfig) -> None:
         raise UserError(
             f"{provider.name} has no feature {' and '.join(sorted(missing))}, which {config.converter} takes."
         )
-    if config.split not in provider.splits:
-        raise UserError(f"{provider.name} has no split {config.split!r}.{nearest(config.split, provider.splits)}")
+    try:
+        splits = provider.splits
+    except ValueError:  # SeqIO's task of a data set that TensorFlow Datasets has not, and cannot get
+        raise UserError(
+            f"The data of {provider.name} is not here: it is neither cached nor in TFDS_DATA_DIR, and could not be "
+            f"downloaded. On a machine with a network: make cache TASK={provider.name}"
+        ) from None
+    if config.split not in splits:
+        raise UserError(f"{provider.name} has no split {config.split!r}.{nearest(config.split, splits)}")
     for task in tasks_of(provider):
         if config.split in task.splits:
             _check_readable(task, config)
