@@ -340,6 +340,7 @@ OF_FINE_TUNING = {
     "BEST_METRIC=validation/accurcy": "Did you mean validation/accuracy",
     "RESET_OPTIMIZER=maybe": "RESET_OPTIMIZER .InitialCheckpoint.reset_optimizer. must",
     "NOISE_DENSITY=0.2": "NOISE_DENSITY is set, and nothing uses it",
+    "optimizers.Adafactor.step_offset=9": "step_offset is 9, and the optimiser's updates count from 0",
 }
 
 

@@ -68,6 +68,7 @@ def test_what_t5x_itself_says_is_carried_over(tmp_path: Path) -> None:
     assert (model.emb_dim, model.num_heads, model.num_encoder_layers, model.vocab_size) == (512, 6, 8, 32128)
     assert (model.dtype, model.dropout_rate) == ("bfloat16", 0.0)
     assert (train.batch_size, train.pack, held_out.pack, held_out.max_batches) == (128, True, True, 20)
+    assert (train.objective, held_out.objective) == (None, None)
     assert (train.mixture_or_task_name, held_out.mixture_or_task_name) == ("pydocs_span_corruption",) * 2
     assert dict(held_out.task_feature_lengths) == {"inputs": 256, "targets": 64}
     assert (experiment.total_steps, experiment.eval_period, experiment.checkpoints.period) == (4000, 1000, 1000)
