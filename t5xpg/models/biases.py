@@ -54,9 +54,14 @@ def within(window: Window, queries: int, keys: int, first: int | jax.Array = 0) 
     return ((distances <= behind) & (-distances <= ahead))[None, None]
 
 
-def with_prefix(visible: jax.Array, prefix: jax.Array | None) -> jax.Array:
-    """Boolean [1, 1, Q, S]: as visible, and for all queries the keys whose `prefix` [B, S] is not 0: [B, 1, Q, S]."""
-    return visible if prefix is None else visible | (prefix > 0)[:, None, None, :]
+def with_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Array) -> jax.Array:
+    """Boolean [1, 1, Q, S]: as visible, and for queries of the `prefix` [B, S], where that is not 0, its keys:
+    [B, 1, Q, S]. first: as of `causal`. Source: make_decoder_mask (t5x/examples/decoder_only/layers.py)."""
+    if prefix is None:
+        return visible
+    keys, number = prefix > 0, visible.shape[-2]
+    queries = lax.dynamic_slice_in_dim(jnp.pad(keys, ((0, 0), (0, number))), first, number, axis=1)
+    return visible | (queries[:, None, :, None] & keys[:, None, None, :])
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
@@ -75,9 +80,9 @@ class Pairs:
     """Which queries may see which keys, and what their distance adds.
 
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
-    is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S], not 0 for keys
-    that every query of their segment sees; they come before all others. positions: None for cross attention. window:
-    None for all positions. first: the key where the first query is.
+    is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S] of queries that
+    are the keys, not 0 for positions that see each other, whichever comes first. positions: None for cross attention.
+    window: None for all positions. first: the key where the first query is.
     """
 
     queries: int
@@ -113,7 +118,7 @@ class Pairs:
         if not self.is_causal:
             return visible
         before = causal(self.queries, self.key_tokens.shape[1], self.first)
-        return with_prefix(before, self.prefix) & visible
+        return with_prefix(before, self.prefix, self.first) & visible
 
     def _whole(self) -> WholeBias:
         keys = self.key_tokens.shape[1]
@@ -175,7 +180,7 @@ class ChunkedBias:
         visible = visible_keys(self.key_tokens, segments, self.key_segments)
         if self.is_causal:
             before = causal(self.size, self.key_tokens.shape[1], chunk * self.size)
-            visible = with_prefix(before, self.prefix) & visible
+            visible = with_prefix(before, self.prefix, chunk * self.size) & visible
         if self.window is not None:
             visible = visible & within(self.window, self.size, self.key_tokens.shape[1], chunk * self.size)
         return as_bias(visible)

@@ -329,8 +329,8 @@ class DecoderOnly(_DecoderStack):
     ) -> jax.Array:
         """Input and target tokens [B, T] -> states [B, T, D].
 
-        The targets only say which positions are padding. prefix: [B, T], not 0 where a position is seen by all of its
-        segment; None where each is seen by those behind it alone.
+        The targets only say which positions are padding. prefix: [B, T], not 0 where a position sees all of its segment
+        that have it, those behind it too; None where each is seen by those behind it alone.
         """
         pairs = Pairs(
             input_tokens.shape[1], target_tokens, segment_ids, segment_ids, is_causal=True,

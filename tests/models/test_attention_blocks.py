@@ -174,3 +174,18 @@ def test_operations() -> None:
     assert plain - local == 3 * 3 * pair * 256 * (256 - (64 + 3 + 2))
     more = model_of("t5", **window, encoder_global_block=16).flops_per_example(lengths) - local
     assert more == 3 * 3 * (16 * 256 * (pair + 2 * D) + 16 * 2 * 2 * D * 4 * 6)
+
+
+def test_positions_of_a_prefix_see_each_other_wherever_they_are() -> None:
+    """T5X's rule (make_decoder_mask): causal, or both of the prefix; and of one segment."""
+    prefix = (RNG.random((2, S)) < 0.3).astype(np.int32) * TOKENS
+    pairs = Pairs(S, TOKENS, SEGMENTS, SEGMENTS, is_causal=True, prefix=prefix)
+    of_prefix = (prefix[:, :, None] * prefix[:, None, :]) > 0
+    same = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
+    expected = (np.tri(S, dtype=bool) | of_prefix) & same & (TOKENS[:, None, :] > 0)
+    np.testing.assert_array_equal(np.asarray(pairs.visible)[:, 0], expected)
+    chunks = pairs.bias(48)
+    for number in range(5):
+        mask = chunks.mask(jnp.int32(number), chunks.segments[number])[:, 0]
+        rows = expected[:, 48 * number : 48 * (number + 1)]
+        np.testing.assert_array_equal(np.asarray(mask)[:, : rows.shape[1]] == 0.0, rows)

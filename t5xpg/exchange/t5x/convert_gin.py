@@ -22,7 +22,6 @@ from t5xpg.experiment import config
 from t5xpg.experiment.gin_statements import Bound, Import, Include, Reference, statements
 
 _MODEL_FILE = re.compile(r"(?:^|/)(t5_1_1|byt5)/(\w+)\.gin$")
-_OTHER_FAMILY = re.compile(r"(?:^|/)(t5_1_0|mt5|umt5|t5_1_1_lm100k|flan\w*)/\w+\.gin$")
 _RUN_FILE = re.compile(r"(?:^|/)configs/runs/(\w+)\.gin$")
 _NO_TRAINING = {"eval": "`make eval`", "infer": "`make infer`", "export": "`make export`"}
 _STEP = re.compile(r"(?:checkpoint_|model\.ckpt-)(\d+)/?$")
@@ -128,10 +127,7 @@ class _Conversion:
                 return
             if match[1] in _NO_TRAINING:
                 raise UserError(f"{file} ({place}) is no training: here {_NO_TRAINING[match[1]]} does that.")
-        why = "the file was not found: name its folder with --search"
-        if match := _OTHER_FAMILY.search(file):
-            why = f"import a checkpoint of {match[1]} (`make import`), and include the model.gin that this writes"
-        self._unsupported(f"include {file!r}", place, why)
+        self._unsupported(f"include {file!r}", place, "the file was not found: name its folder with --search")
 
     def _say(self, values: Mapping[str, Any]) -> None:
         """Take in what a file of T5X's says; as in gin, what was said of it before counts no more."""
