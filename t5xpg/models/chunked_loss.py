@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5xpg.models import activations, losses
-from t5xpg.models.losses import LossConfig, TokenSums, side_of_targets
+from t5xpg.models.losses import LossConfig, TokenScores, side_of_targets
 
 _CHUNK_BYTES = 32 << 20  # of the logits that exist at a time
 
@@ -49,8 +49,8 @@ def loss_and_metrics(
     weights = weights / (own_normalizer if normalizer is None else normalizer)
     head, constants = jax.closure_convert(to_logits, states[:, :length])
     by_chunks = functools.partial(_by_chunks, length=length)
-    loss, sums = _loss(head, config, by_chunks(states), by_chunks(targets), by_chunks(weights), tuple(constants))
-    tokens = TokenSums(*(jnp.swapaxes(of_chunks, 0, 1).reshape(B, -1)[:, :T] for of_chunks in sums))
+    loss, scores = _loss(head, config, by_chunks(states), by_chunks(targets), by_chunks(weights), tuple(constants))
+    tokens = TokenScores(*(jnp.swapaxes(of_chunks, 0, 1).reshape(B, -1)[:, :T] for of_chunks in scores))
     return loss, losses.metrics(loss, tokens, batch, config, token_bytes)
 
 
@@ -70,16 +70,28 @@ def _loss(
     targets: jax.Array,
     weights: jax.Array,
     constants: tuple[jax.Array, ...],
-) -> tuple[jax.Array, TokenSums]:
+) -> tuple[jax.Array, TokenScores]:
     """The weighted sum of the losses of chunks, and what metrics are made of [C, B, N]: that has no gradient."""
 
-    def of_chunk(total: jax.Array, chunk: Any) -> tuple[jax.Array, TokenSums]:
-        rows, targets, weights = chunk
-        logits = head(rows, *constants)
-        found, _ = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
-        return total + jnp.sum(found * weights), losses.token_sums(logits, targets)
+    def of_chunk(total: jax.Array, chunk: Any) -> tuple[jax.Array, TokenScores]:
+        part, scores = _of_chunk(head, config, *chunk, constants)
+        return total + part, scores
 
     return jax.lax.scan(of_chunk, jnp.float32(0.0), (states, targets, weights))
+
+
+def _of_chunk(
+    head: _Head,
+    config: LossConfig,
+    states: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    constants: tuple[jax.Array, ...],
+) -> tuple[jax.Array, TokenScores]:
+    """As `_loss`, of the one chunk [B, N]."""
+    logits = head(states, *constants)
+    found, _ = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+    return jnp.sum(found * weights), losses.token_scores(jax.lax.stop_gradient(logits), targets)
 
 
 def _forward(
@@ -89,21 +101,16 @@ def _forward(
     targets: jax.Array,
     weights: jax.Array,
     constants: tuple[jax.Array, ...],
-) -> tuple[tuple[jax.Array, TokenSums], _Gradients]:
+) -> tuple[tuple[jax.Array, TokenScores], _Gradients]:
+    value_and_gradients = jax.value_and_grad(functools.partial(_of_chunk, head, config), (0, 3), has_aux=True)
+
     def of_chunk(total: Any, chunk: Any) -> tuple[Any, Any]:
-        rows, targets, weights = chunk
-
-        def loss(rows: jax.Array, constants: tuple[jax.Array, ...]) -> tuple[jax.Array, TokenSums]:
-            logits = head(rows, *constants)
-            found, _ = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
-            return jnp.sum(found * weights), losses.token_sums(jax.lax.stop_gradient(logits), targets)
-
-        (part, sums), (by_rows, by_constants) = jax.value_and_grad(loss, (0, 1), has_aux=True)(rows, constants)
-        return jax.tree.map(jnp.add, total, (part, by_constants)), (sums, by_rows)
+        (part, scores), (by_states, by_constants) = value_and_gradients(*chunk, constants)
+        return jax.tree.map(jnp.add, total, (part, by_constants)), (scores, by_states)
 
     zeros = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, constants)
-    (loss, by_constants), (sums, by_states) = jax.lax.scan(of_chunk, zeros, (states, targets, weights))
-    return (loss, sums), (by_states, by_constants)
+    (loss, by_constants), (scores, by_states) = jax.lax.scan(of_chunk, zeros, (states, targets, weights))
+    return (loss, scores), (by_states, by_constants)
 
 
 def _backward(head: _Head, config: LossConfig, kept: _Gradients, gradient: tuple[jax.Array, Any]) -> Any:

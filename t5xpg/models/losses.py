@@ -178,10 +178,10 @@ def loss_and_metrics(
     weights, own_normalizer = loss_weights_and_normalizer(batch, config)
     losses, _ = cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
     loss = jnp.sum(losses * weights) / (own_normalizer if normalizer is None else normalizer)
-    return loss, metrics(loss, token_sums(jax.lax.stop_gradient(logits), targets), batch, config, token_bytes)
+    return loss, metrics(loss, token_scores(jax.lax.stop_gradient(logits), targets), batch, config, token_bytes)
 
 
-class TokenSums(NamedTuple):
+class TokenScores(NamedTuple):
     """What metrics are made of, of each token [...] float32: log(Z), its logit, and 1 where that is the largest."""
 
     log_z: jax.Array
@@ -189,15 +189,15 @@ class TokenSums(NamedTuple):
     hits: jax.Array
 
 
-def token_sums(logits: jax.Array, targets: jax.Array) -> TokenSums:
+def token_scores(logits: jax.Array, targets: jax.Array) -> TokenScores:
     """Of logits [..., V] float32 and targets [...] int32."""
     hits = (jnp.argmax(logits, axis=-1).astype(targets.dtype) == targets).astype(jnp.float32)
-    return TokenSums(*_log_normalizer_and_target(logits, targets), hits)
+    return TokenScores(*_log_normalizer_and_target(logits, targets), hits)
 
 
 def metrics(
     loss: jax.Array,
-    tokens: TokenSums,
+    tokens: TokenScores,
     batch: Mapping[str, jax.Array],
     config: LossConfig,
     token_bytes: np.ndarray | jax.Array,

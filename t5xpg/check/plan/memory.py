@@ -2,8 +2,9 @@
 
 State, gradients and batch are exact. Activations are what automatic differentiation keeps from the forward pass, which
 jax says of shapes in a fraction of a second; what it makes again of one layer at a time, where there is a remat policy;
-the chunk that attention works off where it does so by chunks; and the largest of the weights that are gathered, with
-their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for others.
+the chunks that attention and the loss work off where they do so by chunks; and the largest of the weights that are
+gathered, with their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for
+others.
 """
 
 import dataclasses
