@@ -73,7 +73,7 @@ def _loss(
 ) -> tuple[jax.Array, TokenScores]:
     """The weighted sum of the losses of chunks, and what metrics are made of [C, B, N]: that has no gradient."""
 
-    def of_chunk(total: jax.Array, chunk: Any) -> tuple[jax.Array, TokenScores]:
+    def of_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, TokenScores]:
         part, scores = _of_chunk(head, config, *chunk, constants)
         return total + part, scores
 
