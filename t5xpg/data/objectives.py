@@ -87,7 +87,7 @@ class MaskedLM:
 
 @dataclass(frozen=True)
 class NextLine:
-    """A line of a document is predicted from those before it: what completes code. For vocabularies of bytes."""
+    """A line of a document is predicted from those before it. For vocabularies with a token that ends lines."""
 
     lines: int = 4  # so many of each document are asked for, at most
 

@@ -44,7 +44,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
     assembly.check_vocabulary(vocabulary, experiment)
     converter = experiment.eval_dataset.converter
-    exported = in_transformers(experiment.model, params, vocabulary, prefix_sees_itself=converter == PREFIX_LM)
+    exported = in_transformers(experiment.model, params, vocabulary, prefix_lm=converter == PREFIX_LM)
     lengths = experiment.lengths
     results = None  # where the run has measured nothing
     with contextlib.suppress(UserError):

@@ -129,7 +129,7 @@ def _check(folder: Path, experiment: Experiment, base: Params, whole: Params, vo
     if python_with_torch() is None:
         return None
     model, converter = experiment.model, experiment.eval_dataset.converter
-    exported = in_transformers(model, base, vocabulary, prefix_sees_itself=False)
+    exported = in_transformers(model, base, vocabulary, prefix_lm=False)
     with tempfile.TemporaryDirectory() as scratch:
         below = Path(scratch)
         write_json(below / "config.json", exported.config)

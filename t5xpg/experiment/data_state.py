@@ -191,5 +191,5 @@ def vocabularies(needed: Sequence[Need] = ()) -> list[task_names.NamedVocabulary
     found, made = list(task_names.vocabularies(folder)), find_vocabularies(folder)
     for need in needed:
         if isinstance(need, Vocabulary) and need.name_in_tasks not in made:
-            found += task_names.entries_of(need.name_in_tasks, need.planned())
+            found += task_names.entries_of(need.name_in_tasks, need.planned(), need.keeps_lines)
     return found

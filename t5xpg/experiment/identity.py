@@ -38,6 +38,7 @@ WITHOUT_EFFECT = {
     "optimizer.relpos_bias_factor": 1.0,
     "optimizer.embedding_factor": 1.0,
     "optimizer.width_factor": 1.0,
+    "model.inputs_bidirectional_attention": True,
     "model.config.attention_chunk_size": None,
     "model.config.relpos_bias_in_every_layer": False,
     **{f"model.config.{name}": default for name, default in BEYOND_T5.items()},

@@ -141,6 +141,11 @@ class Vocabulary:
         return {"extra_ids": self.extra_ids, "eos_token": self.eos_token, "pad_token": self.pad_token}
 
     @property
+    def keeps_lines(self) -> bool:
+        """Whether the ends of lines are to be tokens of their own: of a copied one nobody knows."""
+        return self.tokenizer is None and self.settings.keeps_spaces
+
+    @property
     def name_in_tasks(self) -> str:
         """What the names of its tasks end in."""
         return f"{self.dataset}_{self.name or self.settings.name}"

@@ -2,8 +2,9 @@
 
 Logits of 32,768 ids are the largest array of a training step, and on a processor its time goes to memory. The loss is a
 weighted sum over tokens, and the weights are known before it: so the gradient of a chunk's logits is made with them, in
-the forward pass, and neither is kept or made again (as Liger, arXiv 2410.10989, section 3.2). Values are those of
-`losses.loss_and_metrics` but for rounding. Shapes: B batch, T target length, D emb, V vocab; C chunks of N positions.
+the forward pass, and neither is kept or made again, as in Liger's fused linear cross-entropy (arXiv 2410.10989).
+Values are those of `losses.loss_and_metrics` but for rounding. Shapes: B batch, T target length, D emb, V vocab; C
+chunks of N positions.
 """
 
 import functools

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import jax
 from flax import nnx
@@ -26,12 +27,16 @@ class DecoderOnlyTransformer(nnx.Module):
         self.decoder = DecoderOnly(named_key(key, "decoder"), config)
 
 
+@dataclass(frozen=True)
 class DecoderOnlyModel(Model):
     """A language model of `num_decoder_layers` layers (T5X: t5x/examples/decoder_only; Raffel et al. 2020, 3.2.1).
 
     With batches of `LMFeatureConverter` each position sees those before it; with those of `PrefixLMFeatureConverter`
-    the inputs see all of the inputs. The parameters are the same. `num_encoder_layers` has no meaning.
+    the inputs see all of the inputs, unless `inputs_bidirectional_attention` (T5X: models.DecoderOnlyModel) is False.
+    The parameters are the same. `num_encoder_layers` has no meaning.
     """
+
+    inputs_bidirectional_attention: bool = True
 
     feature_converters = ("LMFeatureConverter", "PrefixLMFeatureConverter")
 
@@ -48,7 +53,7 @@ class DecoderOnlyModel(Model):
         modules = self.with_parameters(params)
         dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
         P, segment_ids = self.config.prompt_tokens, batch.get("decoder_segment_ids")
-        prefix = batch.get("decoder_causal_attention")
+        prefix = batch.get("decoder_causal_attention") if self.inputs_bidirectional_attention else None
         assert segment_ids is None or not P, "each text of a packed row would need the prompt"
         embed = prompted_embed(modules)
         states = modules.decoder(
@@ -63,7 +68,8 @@ class DecoderOnlyModel(Model):
 
     def for_decoding(self, feature_converter: str) -> PromptedModel:
         """It continues what it is given, which sees all of itself where that was the prefix of a prefix LM."""
-        return PromptedModel(self, sees_itself=feature_converter == "PrefixLMFeatureConverter")
+        prefix = feature_converter == "PrefixLMFeatureConverter"
+        return PromptedModel(self, sees_itself=prefix and self.inputs_bidirectional_attention)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """As of every model. lengths: {"targets": T}, or {"inputs": S, "targets": T} of one row of S + T."""

@@ -97,6 +97,11 @@ def test_without_a_prefix_it_is_a_language_model():
     as_lm = {name: batch[name] for name in layout_of(LM).arrays}
     assert set(as_lm) == set(batch) - {"decoder_causal_attention"}
     np.testing.assert_array_equal(logits(batch), logits(as_lm))
+    causal = DecoderOnlyModel(MODEL.config, inputs_bidirectional_attention=False)
+    with_prefix = rows((6, 3), (5, 2))
+    np.testing.assert_array_equal(jax.jit(causal.logits)(params(), with_prefix), logits(as_lm))
+    assert MODEL.for_decoding(PREFIX_LM).sees_itself
+    assert not causal.for_decoding(PREFIX_LM).sees_itself
 
 
 def test_by_chunks():

@@ -17,7 +17,7 @@ from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.folders import DIGESTS
 from tests.run.test_checkpoints import abstract
 
-KEEP_ALL = CheckpointConfig(keep=9)
+KEEP_ALL = CheckpointConfig(keep=None)
 
 
 def make_state(step: int) -> TrainState:

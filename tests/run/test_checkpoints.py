@@ -114,6 +114,10 @@ def test_the_last_and_the_best_stay(tmp_path):
         checkpoints.save(70, make_state(70), {}, {}, {"validation/loss": 0.5})
         assert checkpoints.steps() == [70]
         assert checkpoints.best() == 70
+    with Checkpointer(tmp_path, CheckpointConfig(keep=None)) as checkpoints:
+        for step in (80, 90, 100):
+            checkpoints.save(step, make_state(step), {}, {}, None)
+        assert checkpoints.steps() == [70, 80, 90, 100]
 
 
 def test_the_best_may_be_the_highest_and_is_the_first_of_equals(tmp_path):

@@ -99,10 +99,10 @@ def check(provider: Provider, config: DatasetConfig) -> None:
         )
     try:
         splits = provider.splits
-    except ValueError:  # SeqIO's task of a data set that TensorFlow Datasets has not, and cannot get
+    except ValueError:  # how SeqIO says that a source has none, as a data set that TFDS cannot get
         raise UserError(
-            f"The data of {provider.name} is not here: it is neither cached nor in TFDS_DATA_DIR, and could not be "
-            f"downloaded. On a machine with a network: make cache TASK={provider.name}"
+            f"{provider.name} has no data here: its source has no splits. A data set of TensorFlow Datasets is cached, "
+            f"or in TFDS_DATA_DIR, or comes over the network: make cache TASK={provider.name}"
         ) from None
     if config.split not in splits:
         raise UserError(f"{provider.name} has no split {config.split!r}.{nearest(config.split, splits)}")

@@ -4,6 +4,7 @@ arguments of a step are the fields of its class in `objectives`, by which it is 
 
 import dataclasses
 import functools
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +28,6 @@ from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.vocab.sentinels import CLS, MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
-_BLANK = " \t\r\f\v"
-
 
 def next_line(
     dataset: tf.data.Dataset,
@@ -44,14 +43,14 @@ def next_line(
     in which a line's end is no token of its own.
     """
     vocabulary = from_seqio(output_features["targets"].vocabulary)
-    ends_of_line = vocabulary.encode_plain("\n")
-    if len(ends_of_line) != 1 or vocabulary.decode(ends_of_line) != "\n":
+    end = vocabulary.end_of_line
+    if end is None:
         raise UserError(
-            f"Lines are divided by their ends, and the vocabulary ({vocabulary.kind}) has no token for those: use "
-            "bytes."
+            f"Lines are divided by their ends, and the vocabulary ({vocabulary.kind}) has no token for those alone: "
+            "use bytes, or pieces of make vocab NORMALIZATION=identity."
         )
-    (end,) = ends_of_line
-    blank = tf.constant([end, *(vocabulary.encode_plain(character)[0] for character in _BLANK)], tf.int32)
+    texts = map(vocabulary.decode, zip(range(vocabulary.size)))
+    blank = tf.constant([token for token, text in enumerate(texts) if not text.strip(string.whitespace)], tf.int32)
     longest, context = sequence_length["targets"] - 1, sequence_length["inputs"] - 1
 
     def examples(document: Mapping[str, tf.Tensor]) -> tf.data.Dataset:

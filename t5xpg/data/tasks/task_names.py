@@ -50,8 +50,8 @@ UL2: tuple[Part, ...] = (
 
 SPAN_CORRUPTION, UL2_MIXTURE = "span_corruption", "ul2"
 # The objectives that take sentinels or nothing besides the tokens, and those that take named tokens.
-OF_BYTES = ("next_line", "passkey")  # with a vocabulary of bytes alone
-PLAIN = (SPAN_CORRUPTION, "iid_denoising", "prefix_lm", "lm", *OF_BYTES)
+NEXT_LINE, PASSKEY = "next_line", "passkey"  # of vocabularies with a token for the end of a line, and of bytes
+PLAIN = (SPAN_CORRUPTION, "iid_denoising", "prefix_lm", "lm", NEXT_LINE, PASSKEY)
 MARKED = ("mlm", *(f"{UL2_MIXTURE}_{denoiser.name}" for denoiser in UL2), UL2_MIXTURE)
 OBJECTIVES = (*PLAIN, *MARKED)
 
@@ -69,8 +69,7 @@ class NamedVocabulary:
     def objectives(self) -> tuple[str, ...]:
         """The objectives that it has tasks of."""
         possible = OBJECTIVES if set(NAMED_TOKENS) <= set(self.vocabulary.named_tokens) else PLAIN
-        # pieces may end no lines
-        left_out = self.leaves_out if self.vocabulary.kind == BYTES.kind else (*self.leaves_out, *OF_BYTES)
+        left_out = self.leaves_out if self.vocabulary.kind == BYTES.kind else (*self.leaves_out, PASSKEY)
         return tuple(one for one in possible if one not in left_out)
 
     @property
@@ -239,13 +238,15 @@ def vocabularies(data_dir: Path) -> tuple[NamedVocabulary, ...]:
     found: list[NamedVocabulary] = []
     for name, folder in find_vocabularies(data_dir).items():
         with contextlib.suppress(UserError):
-            found += entries_of(name, read_record(folder).vocabulary_in(folder))
+            record = read_record(folder)
+            found += entries_of(name, record.vocabulary_in(folder), record.keeps_lines)
     return (*VOCABULARIES, *found)
 
 
-def entries_of(name: str, vocabulary: Vocabulary) -> list[NamedVocabulary]:
-    """What a vocabulary called `name` adds to the table: itself, and with ids for named tokens behind its own."""
-    found = [NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION)]
+def entries_of(name: str, vocabulary: Vocabulary, keeps_lines: bool) -> list[NamedVocabulary]:
+    """What a vocabulary called `name` adds to the table: itself, and with ids for named tokens behind its own.
+    keeps_lines: the ends of lines are tokens of their own."""
+    found = [NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION, leaves_out=() if keeps_lines else (NEXT_LINE,))]
     if vocabulary.sentinels != OWN:
         extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
         named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)

@@ -14,6 +14,7 @@ from typing import Any
 from t5xpg.base import digests
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
+from t5xpg.data.vocab.training import IDENTITY, WORD
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 FOLDER = "vocabularies"
@@ -50,6 +51,11 @@ class VocabularyRecord:
         value = {"tokenizer_pad_id": 0, **self.vocabulary}
         names = ("kind", "extra_ids", "sentinels", "eos_id", "unk_id", "tokenizer_pad_id")
         return Vocabulary(model_file=str(folder.resolve() / self.model_file), **{name: value[name] for name in names})
+
+    @property
+    def keeps_lines(self) -> bool:
+        """Whether it was trained so that the ends of lines are tokens of their own."""
+        return self.settings.get("normalization") == IDENTITY and self.settings.get("model") != WORD
 
     def check_model(self, folder: Path) -> None:
         """Raise UserError where the model is not the one that was made."""

@@ -124,6 +124,15 @@ class Vocabulary:
         return load(self.kind, self.model_file, self.tokenizer_pad_id)
 
     @functools.cached_property
+    def end_of_line(self) -> int | None:
+        """The id that "\\n" has alone, and no other id contains; None where lines end within tokens, or nowhere."""
+        if self.kind not in (BYTES, SENTENCEPIECE) or not (tokens := self.encode_plain("\n")):
+            return None
+        end = tokens[-1]  # behind the space that most models put before a text
+        others = (self.piece(token) for token in range(self.size) if token != end)
+        return end if self.decode([end]) == "\n" and not any("\n" in piece for piece in others) else None
+
+    @functools.cached_property
     def _sentinel_ids(self) -> Sequence[int]:
         """The ids of the sentinels, the first one first: those that mean nothing else."""
         count = self.extra_ids - len(self.named_tokens)

@@ -43,13 +43,13 @@ class Exported:
     prompted: bool = False
 
 
-def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, prefix_sees_itself: bool) -> Exported:
+def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, prefix_lm: bool) -> Exported:
     """The model with these parameters as transformers has it.
 
-    prefix_sees_itself: of a decoder alone, whether it was trained so. Raises UserError where transformers has no
-    architecture that computes the same, saying why.
+    prefix_lm: of a decoder alone, whether its batches have inputs and targets. Raises UserError where transformers has
+    no architecture that computes the same, saying why.
     """
-    if isinstance(model, DecoderOnlyModel) and prefix_sees_itself:
+    if isinstance(model, DecoderOnlyModel) and prefix_lm and model.inputs_bidirectional_attention:
         raise UserError(
             "transformers has no architecture that is equal to this one: in a decoder whose inputs see all of "
             "themselves (PrefixLMFeatureConverter) positions look ahead, and its decoders with T5's relative positions "

@@ -18,6 +18,7 @@ from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.wheels import CODE_WHEELS, source_files, wheels_directory
+from t5xpg.data.vocab.training import VocabularySettings, train_model
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.small_tokenizers import sentencepiece_model
 
@@ -69,10 +70,34 @@ def test_lines_and_what_stands_before_them(code: list[str], lines: int, vocabula
     assert len(found) > {1: 30, 4: 120, 1000: 1000}[lines]
 
 
+def test_lines_of_pieces(code: list[str], tmp_path: Path) -> None:
+    """Pieces end where lines end: what is asked for are lines of the text, and behind the inputs."""
+    lines = [line for text in code for line in text.split("\n") if line.strip()]
+    settings = VocabularySettings(size=600, normalization="identity", byte_fallback=True)
+    model = tmp_path / "code.model"
+    model.write_bytes(train_model(lines, settings, sum(map(len, lines))))
+    vocabulary = Vocabulary("sentencepiece", 10, model_file=str(model))
+    for text in [*code, "\n   \nfirst\n        \n\t\n  last"]:
+        made = [
+            (vocabulary.decode(row["inputs"]), vocabulary.decode(row["targets"]))
+            for row in examples([text], 1000, to_seqio(vocabulary))
+        ]
+        known = [line.strip() for line in text.split("\n")[1:] if line.strip()]
+        short = [line for line in known if len(vocabulary.encode(line)) < 20]
+        assert set(short) <= {line.strip() for _, line in made} <= set(known)
+        for before, line in made:
+            assert before.endswith("\n")
+            # the first of the spaces in front of a run of pieces is not said
+            assert f"{before}{line}".replace(" ", "") in text.replace(" ", "")
+
+
 def test_a_vocabulary_without_ends_of_lines_is_refused(tmp_path: Path) -> None:
-    vocabulary = Vocabulary("sentencepiece", 0, model_file=sentencepiece_model(tmp_path / "a.model"))
-    with pytest.raises(UserError, match=r"has no token for those: use bytes"):
-        examples(["a\nb"], 1, to_seqio(vocabulary))
+    files = [sentencepiece_model(tmp_path / "a.model")]
+    files.append(sentencepiece_model(tmp_path / "b.model", user_defined_symbols=["\n", "\n\n"]))
+    for model_file in files:
+        vocabulary = Vocabulary("sentencepiece", 0, model_file=model_file)
+        with pytest.raises(UserError, match=r"has no token for those alone: use bytes"):
+            examples(["a\nb"], 1, to_seqio(vocabulary))
 
 
 def test_a_number_stands_in_a_line_of_its_own_anywhere(code: list[str]) -> None:

@@ -274,3 +274,12 @@ def test_a_cache_of_all_steps_is_told_from_others_by_each_of_them(folder: Path) 
     assert any("noise_density" in phrase and "0.15, now 0.3" in phrase for phrase in found), found
     for name in ("source_other", other.name):
         seqio.TaskRegistry.remove(name)
+
+
+def test_a_source_without_splits_is_named() -> None:
+    """What SeqIO has of a data set that TensorFlow Datasets cannot get."""
+    source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: tf.data.Dataset.range(1), splits=())
+    task = seqio.Task("nowhere", source, {"targets": seqio.Feature(seqio.ByteVocabulary())})
+    config = DatasetConfig("nowhere", {"targets": 8}, feature_converter="LMFeatureConverter")
+    with pytest.raises(UserError, match=r"^nowhere has no data here: .* make cache TASK=nowhere$"):
+        providers.check(task, config)

@@ -39,7 +39,7 @@ def made(kind: type[Model], every_layer: bool = False, tied: bool = False) -> tu
 
 
 def exported(model: Model, params: Any, **options: bool) -> Exported:
-    return in_transformers(model, params, BYTES, **{"prefix_sees_itself": False, **options})
+    return in_transformers(model, params, BYTES, **{"prefix_lm": False, **options})
 
 
 def read_back(found: Exported) -> tuple[EncoderDecoderModel, Any]:
@@ -119,7 +119,7 @@ def test_an_encoder_alone(every_layer: bool, tied: bool) -> None:
 def test_what_transformers_has_nothing_for() -> None:
     model, params = made(DecoderOnlyModel)
     with pytest.raises(UserError, match=r"no architecture that is equal .* inputs see all of themselves"):
-        exported(model, params, prefix_sees_itself=True)
+        exported(model, params, prefix_lm=True)
 
     class MyModel(EncoderDecoderModel):
         pass
