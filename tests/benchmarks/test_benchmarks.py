@@ -1,7 +1,6 @@
 """`make bench`: rows, contestants in turn, tables and pages; and that contestants do the same job."""
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, page, step_plain_jax
+from benchmarks import growth, machine, page, step_plain_jax
 from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base.errors import UserError
@@ -23,8 +22,8 @@ from t5xpg.models.losses import LossConfig, loss_and_metrics
 
 FOUND = Found({"t5xpg": (3.0, 1.0, 2.0), "peer": (4.0, 4.0, 5.0)}, {"other": "not installed"})
 ROW = Row(name="step", what="a step", unit="ms", fixed="float32", found=FOUND, goal=Goal(at_most=2.0))
-PUBLISHED: dict[str, Any] = json.loads(page.RESULTS.read_text(encoding="utf-8"))
-DESCRIBED = {name: value for name, value in PUBLISHED.items() if name != "rows"}
+PUBLISHED = page.read_machines()
+DESCRIBED = {name: value for name, value in PUBLISHED[0].items() if name != "rows"}
 
 
 def test_a_row_says_how_its_contestants_compare() -> None:
@@ -110,17 +109,39 @@ def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> N
         where.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
     for _ in range(2):  # the second time nothing changes
         page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
-        written = json.loads(file.read_text())
+        (written,) = page.read_machines(file)
         assert [page.from_json(one) for one in written["rows"]] == [row, ROW]
-        for where, block in ((readme, page.main_block(written)), (full, page.full_block(written))):
+        for where, block in ((readme, page.main_block([written])), (full, page.full_block([written]))):
             assert where.read_text() == f"before\n{block}\nafter\n"
-    assert "| caching a task (ms) | 2.00 | peer 4.00 (2.00 x) |" in readme.read_text()
+    assert "| caching a task (ms) | 2.00; peer 4.00 (2.00 x) |" in readme.read_text()
     assert "a step" not in readme.read_text(), "it is none of the main rows"
+    slower = dataclasses.replace(row, found=Found({"t5xpg": (4.0,), "another": (2.0,)}))
+    other_kind = DESCRIBED | {"kind": "Intel | Xeon"}
+    page.publish([slower], other_kind, results=file, readme=readme, page=full)
+    assert [one["kind"] for one in page.read_machines(file)] == ["Intel | Xeon", DESCRIBED["kind"]]
+    assert "| caching a task (ms) | 4.00; another 2.00 (0.50 x) | 2.00; peer 4.00 (2.00 x) |" in readme.read_text()
+    lines = full.read_text().splitlines()
+    assert f"| what | contestant | goal | {page.escape('Intel | Xeon')} | {DESCRIBED['kind']} |" in lines
+    assert "| caching a task (ms) | t5xpg | at most 2.00 ms | 4.00, missed | 2.00, spread 100%, reached |" in lines
+    assert "|  | another |  | 2.00, 0.50 x | - |" in lines
+    assert "|  | peer |  | - | 4.00, spread 25%, 2.00 x |" in lines
+    page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
+    assert [one["kind"] for one in page.read_machines(file)] == [DESCRIBED["kind"], "Intel | Xeon"]
+    written = page.read_machines(file)
     full.write_text("a page without markers")
     before = readme.read_text()
     with pytest.raises(UserError, match="bench:begin"):
         page.publish([ROW], DESCRIBED, results=file, readme=readme, page=full)
-    assert (json.loads(file.read_text()), readme.read_text()) == (written, before)
+    assert (page.read_machines(file), readme.read_text()) == (written, before)
+
+
+def test_kinds_of_processors_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(
+        "processor : 0\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n\nprocessor : 1\n"
+    )
+    assert machine.processor(machine.cpu_facts(file)) == "family 25, model 17 (AVX2, AVX-512, bf16), "
+    assert machine.processor(machine.cpu_facts(tmp_path / "none")) == ""
 
 
 def test_the_pages_show_what_was_published() -> None:
