@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from jax.stages import Compiled
+from jax.stages import Compiled, Traced
 
 from t5xpg import distributed
 from t5xpg.base.errors import UserError
@@ -123,6 +123,10 @@ class Assembly:
         [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not wait until the
         vocabulary is known.
         """
+        return self.traced_train_step(dataset).lower().compile()
+
+    def traced_train_step(self, dataset: DatasetConfig | None = None) -> Traced:
+        """What `compile_train_step` compiles."""
         experiment = self.experiment
 
         def update(state: TrainState, batch: Batch, token_bytes: Any) -> tuple[TrainState, Any]:
@@ -140,9 +144,7 @@ class Assembly:
             )(state, batch)
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
-        return jitted.lower(
-            self.abstract_state, abstract_batch(dataset or experiment.train_dataset), self._bytes
-        ).compile()
+        return jitted.trace(self.abstract_state, abstract_batch(dataset or experiment.train_dataset), self._bytes)
 
     def compile_eval_step(self) -> Compiled:
         """The measurement, compiled: (params, batch, token_bytes) -> metrics."""

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, machine, page, step_plain_jax
+from benchmarks import growth, machine, own_step, page, step_plain_jax, step_products
 from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.exchange.huggingface.params import params_from_transformers
+from t5xpg.experiment import assembly
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig, loss_and_metrics
 
@@ -209,3 +210,22 @@ def test_jobs_count_the_operations_that_the_model_counts(jobs: list[Job]) -> Non
         assert job.flops() == job.batch * model.flops_per_example({"inputs": job.inputs, "targets": job.targets})
         assert job.tokens == job.batch * (job.inputs + job.targets)
         assert job.inputs + job.targets < len(TEXT.read_bytes())
+
+
+def test_the_floor_has_the_products_of_the_step() -> None:
+    traced = assembly.assemble(own_step.experiment(TINY)).traced_train_step()
+    found = list(step_products.products(traced.jaxpr))
+    assert TINY.flops() <= sum(one.flops for one in found) < 1.1 * TINY.flops()
+    factors = step_products.factors_of(found)
+    compiled = jax.jit(step_products.program(found)).lower(factors).compile()
+    assert compiled.as_text().count(" dot(") == len(found), "none is left out, and none is computed once for two"
+    assert np.isfinite(compiled(factors)).all()
+
+
+def test_products_in_loops_count_as_often_as_they_run() -> None:
+    def looped(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda y, _: (y @ x, None), x, None, length=3)[0]
+
+    (one, *others) = step_products.products(jax.make_jaxpr(looped)(np.ones((4, 4), np.float32)).jaxpr)
+    assert [one, one] == others
+    assert one.flops == 2 * 4**3
