@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import NotMeasuredError, in_process
-from t5xpg.__main__ import set_cpu_flags
 from t5xpg.base import environment
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 DTYPES = ("float32", "bfloat16")
 SIZE, SECONDS = 2048, 2.0
