@@ -1,7 +1,8 @@
 """Measure speeds and print one table (`make bench`, `make bench ROWS="step caching" REPEATS=5`).
 
-A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md; a run of some is printed. Goals
-stand beside the results; nothing is asserted. Run it alone on the machine: it takes about 25 minutes.
+A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md, where each kind of processor has a
+column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on the machine: it
+takes about 25 minutes.
 """
 
 import argparse

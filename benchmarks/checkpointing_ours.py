@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 PRODUCTS, SIZE = 4, 2048
 BEFORE = 3  # updates that are timed before every save

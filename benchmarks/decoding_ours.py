@@ -3,7 +3,7 @@
 import functools
 
 from benchmarks.decoding_jobs import JOBS, measure, orders, sources
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 
 def main() -> None:

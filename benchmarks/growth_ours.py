@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import Job
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 SECONDS, FEWEST, MOST = 1.5, 2, 15  # of timed steps: as many as fit
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 _LENGTHS = "{'inputs': 512, 'targets': 114}"
 

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 WARM_UP = 5
 

@@ -1,19 +1,25 @@
-"""What the measurements were made on: the machine, its peak of matrix products, versions, the source, who else ran.
+"""What the measurements were made on: the machine, its kind, its peak of matrix products, versions, the source, who
+else ran.
 
 `python -m benchmarks.machine` measures the peak and prints it; that takes a process of its own, as jax takes memory.
 """
 
+import contextlib
 import json
 import os
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import NotMeasuredError, in_process
-from t5xpg.__main__ import set_cpu_flags
 from t5xpg.base import environment
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 DTYPES = ("float32", "bfloat16")
 SIZE, SECONDS = 2048, 2.0
+# What of a processor's instructions decides how fast products are: flags of /proc/cpuinfo, and what they are called.
+INSTRUCTIONS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "bf16", "amx_tile": "AMX"}
 
 
 def describe() -> dict[str, Any]:
@@ -23,15 +29,33 @@ def describe() -> dict[str, Any]:
         peak = in_process(["-m", "benchmarks.machine"])
     except NotMeasuredError as reason:
         peak = {"missing": str(reason)}
+    host = environment.host()
     return {
         "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "machine": environment.host(),
+        "kind": f"{host['cpu'] or 'unknown processor'}, {processor(cpu_facts())}{host['cores']} cores",
+        "machine": host,
         "load_before": load,
         "peak_flops": peak,
         "tunables": os.environ.get("GLIBC_TUNABLES", ""),
         "versions": environment.versions(),
         "git": environment.git_state(),
     }
+
+
+def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:
+    """What the system says of the first processor; nothing outside of Linux."""
+    with contextlib.suppress(OSError):
+        first = file.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+        return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    return {}
+
+
+def processor(facts: Mapping[str, str]) -> str:
+    """ "family 25, model 17 (AVX2, AVX-512, bf16), ": in a virtual machine the name alone often tells no two apart."""
+    flags = facts.get("flags", "").split()
+    known = ", ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags)
+    numbers = [f"{name} {facts[key]}" for key, name in (("cpu family", "family"), ("model", "model")) if key in facts]
+    return "".join([", ".join(numbers), f" ({known})" if known else "", ", " if numbers else ""])
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The measurements as tables: for the terminal, in docs/benchmarks.md (all of them) and in README.md (the main rows).
 
-bench/results.json has the numbers; both pages are made from it and from nothing else.
+bench/results.json has the numbers, of each kind of processor those that were measured last; both pages are made from it
+and from nothing else.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 NOTE = "<!-- Written by `make bench` from bench/results.json. Do not edit. -->"
 HEADER = ("what", "contestant", "goal", "median", "spread", "ours is")
 MISSING = "-"
+Machine = Mapping[str, Any]  # one kind of processor: `machine.describe`, and "rows"
 # The rows of the README: their quantities begin so.
 MAIN_ROWS = (
     "training step, emb 128",
@@ -75,42 +77,83 @@ def publish(
     readme: Path = README,
     page: Path = PAGE,
 ) -> None:
-    """Write the results and the block of each page. Raises UserError where a page has no markers for it."""
+    """Write the results, in the place of those of the same kind of processor, and the block of each page. Raises
+    UserError where a page has no markers for it."""
     texts = {file: file.read_text(encoding="utf-8") for file in (readme, page)}
     old = {file: block_of(text, BEGIN, END, file) for file, text in texts.items()}
     for file, block in old.items():
         if not block:
             raise UserError(f"{file} has no {BEGIN} … {END}: put both where the table is to stand.")
+    measured = {**described, "rows": [to_json(row) for row in rows]}
+    others = read_machines(results) if results.exists() else []
     with replaced_together(results, *texts):
-        write_json(results, {**described, "rows": [to_json(row) for row in rows]})
+        write_json(results, {"machines": [measured, *(one for one in others if one["kind"] != measured["kind"])]})
         for file, make in ((readme, main_block), (page, full_block)):
-            write_text(file, texts[file].replace(old[file], make(read_json(results))))
+            write_text(file, texts[file].replace(old[file], make(read_machines(results))))
 
 
-def main_block(results: Mapping[str, Any]) -> str:
-    """The README's block, markers included: a line a row, ours beside the others."""
-    rows = [from_json(row) for row in results["rows"]]
-    # "caching a task" is the beginning of "caching a task, memory", too: the first one that fits is meant
-    found = [row for row in (next((r for r in rows if r.what.startswith(start)), None) for start in MAIN_ROWS) if row]
-    lines = [
-        [escape(f"{row.what} ({row.unit})"), _cell(row, row.contestants[0]), escape(_others(row))] for row in found
-    ]
-    return "\n\n".join([BEGIN, NOTE, escape(machine_text(results)), table(("what", "t5xpg", "others"), lines), END])
+def read_machines(results: Path = RESULTS) -> list[Machine]:
+    """What was measured, of each kind of processor, the newest first."""
+    return list(read_json(results)["machines"])
 
 
-def full_block(results: Mapping[str, Any]) -> str:
-    """The block of docs/benchmarks.md, markers included: machine, all rows, and what their contestants share."""
-    rows = [from_json(row) for row in results["rows"]]
-    lines = [[escape(cell) for cell in line] for row in rows for line in cells(row)]
+def main_block(machines: Sequence[Machine]) -> str:
+    """The README's block, markers included: a line a row, ours beside the others, for each kind of processor."""
+    of_each = [[from_json(row) for row in one["rows"]] for one in machines]
+
+    def begins(rows: Sequence[Row], start: str) -> Row | None:
+        # "caching a task" is the beginning of "caching a task, memory", too: the first one that fits is meant
+        return next((row for row in rows if row.what.startswith(start)), None)
+
+    lines = []
+    for start in MAIN_ROWS:
+        rows = [begins(rows, start) for rows in of_each]
+        if first := next(filter(None, rows), None):
+            each = [MISSING if row is None else escape(_beside_others(row)) for row in rows]
+            lines.append([escape(f"{first.what} ({first.unit})"), *each])
+    header = ("what", *(escape(one["kind"]) for one in machines))
+    return "\n\n".join([BEGIN, NOTE, *(escape(machine_text(one)) for one in machines), table(header, lines), END])
+
+
+def full_block(machines: Sequence[Machine]) -> str:
+    """The block of docs/benchmarks.md, markers included: the machines, all rows side by side, and what their
+    contestants share."""
+    of_each = [{row.what: row for row in map(from_json, one["rows"])} for one in machines]
+    newest = {row.what: row for rows in reversed(of_each) for row in rows.values()}
+    lines = []
+    for what, row in newest.items():
+        rows = [rows.get(what) for rows in of_each]
+        for name in dict.fromkeys(name for one in rows if one is not None for name in one.contestants):
+            first = name == row.contestants[0]
+            title = [f"{what} ({row.unit})", goal_text(row)] if first else ["", ""]
+            each = [MISSING if one is None else _measured(one, name) for one in rows]
+            lines.append([escape(cell) for cell in (title[0], name, title[1], *each)])
     notes: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
+    for row in newest.values():
         notes.setdefault((command(row), row.fixed), []).append(row.what)
     listed = [
         f"- `{typed}`: {escape('; '.join(what))}. {'Each' if len(what) > 1 else 'With'}: {escape(fixed)}."
         for (typed, fixed), what in notes.items()
     ]
-    sections = [escape(machine_text(results)), table(HEADER, lines, numbers_from=3), "\n".join(listed)]
+    header = (*HEADER[:3], *(escape(one["kind"]) for one in machines))
+    sections = [*(escape(machine_text(one)) for one in machines), table(header, lines), "\n".join(listed)]
     return "\n\n".join([BEGIN, NOTE, *sections, END])
+
+
+def _measured(row: Row, name: str) -> str:
+    """ "249, spread 11%, 1.43 x" of one contestant; of ours also whether the goal is reached; or why there is none."""
+    if row.median(name) is None:
+        return row.found.missing.get(name, MISSING)
+    spread = row.spread(name)
+    ours = name == row.contestants[0]
+    ratio = None if ours else row.ratio(name)
+    parts = [
+        _cell(row, name),
+        "" if spread is None else f"spread {100 * spread:.0f}%",
+        "" if ratio is None else f"{ratio:.2f} x",
+        verdict(row) if ours and row.goal is not None else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -141,7 +184,7 @@ def cells(row: Row) -> Iterator[list[str]]:
         yield [
             f"{row.what} ({row.unit})" if index == 0 else "",
             name,
-            "; ".join(filter(None, ["" if index else goal_text(row), missing])),
+            "; ".join(filter(None, ["" if index or not row.goal else f"{goal_text(row)}: {verdict(row)}", missing])),
             _cell(row, name),
             MISSING if spread is None else f"{100 * spread:.0f}%",
             "" if ratio is None else f"{ratio:.2f} x",
@@ -153,20 +196,25 @@ def _cell(row: Row, contestant: str) -> str:
     return MISSING if median is None else number(median)
 
 
-def _others(row: Row) -> str:
-    """ "plain JAX 249 (1.43 x)": the other contestants that have a value, and how many times as good ours is."""
+def _beside_others(row: Row) -> str:
+    """ "174; plain JAX 249 (1.43 x)": ours, and the other contestants that have a value, with how many times as good
+    ours is."""
     ratios = ((name, row.ratio(name)) for name in row.contestants[1:])
-    return "; ".join(f"{name} {_cell(row, name)} ({ratio:.2f} x)" for name, ratio in ratios if ratio is not None)
+    others = [f"{name} {_cell(row, name)} ({ratio:.2f} x)" for name, ratio in ratios if ratio is not None]
+    return "; ".join([_cell(row, row.contestants[0]), *others])
 
 
 def goal_text(row: Row) -> str:
-    """The goal of a row, and whether it is reached."""
+    """The goal of a row; "" for none."""
     if row.goal is None:
         return ""
     limit, word = (row.goal.at_least, "at least") if row.goal.at_most is None else (row.goal.at_most, "at most")
-    unit = row.unit if row.goal.against is None else f"x {row.goal.against}"
-    verdict = {True: "reached", False: "missed", None: "not known"}[row.reached()]
-    return f"{word} {number(limit or 0.0)} {unit}: {verdict}"
+    return f"{word} {number(limit or 0.0)} {row.unit if row.goal.against is None else f'x {row.goal.against}'}"
+
+
+def verdict(row: Row) -> str:
+    """Whether the goal of a row is reached."""
+    return {True: "reached", False: "missed", None: "not known"}[row.reached()]
 
 
 def command(row: Row) -> str:
@@ -174,12 +222,11 @@ def command(row: Row) -> str:
     return f"make bench ROWS={row.name}"
 
 
-def machine_text(described: Mapping[str, Any]) -> str:
+def machine_text(described: Machine) -> str:
     """One sentence on where and when the measurements were made."""
     machine, peak, git = described["machine"], described["peak_flops"], described["git"]
-    facts = [f"{machine['cpu'] or 'unknown processor'}", f"{machine['cores']} cores", machine["platform"]]
-    if machine["memory_bytes"]:
-        facts.insert(2, f"{machine['memory_bytes'] / 2**30:.0f} GiB")
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB" if machine["memory_bytes"] else ""
+    facts = [described["kind"], *filter(None, [memory]), machine["platform"], described["time"]]
     peaks = [f"{peak[dtype] / 1e9:,.0f} GFLOP/s in {dtype}" for dtype in ("float32", "bfloat16") if dtype in peak]
     if peaks:
         facts.append(f"matrix products at {' and '.join(peaks)}")
@@ -188,4 +235,4 @@ def machine_text(described: Mapping[str, Any]) -> str:
         "no git checkout" if git is None else f"commit {git['commit'][:12]}{'' if git['clean'] else ' with changes'}"
     )
     load = f"load {described['load_before']:.1f} before the first measurement"
-    return f"{described['time']}; {'; '.join(facts)}; {versions}; {source}; {load}."
+    return f"{'; '.join(facts)}; {versions}; {source}; {load}."

@@ -1,6 +1,7 @@
-"""The training step: ours, plain JAX, transformers on PyTorch (eager and compiled), T5X where one has it.
+"""The training step: ours, plain JAX, transformers on PyTorch (eager and compiled), T5X where one has it, and the
+floor: the matrix products of our step alone.
 
-All are given the same weights and the same packed batches, so their losses are compared too.
+All but the floor are given the same weights and the same packed batches, so their losses are compared too.
 """
 
 import os
@@ -11,13 +12,14 @@ from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row,
 from benchmarks.jobs import JOBS, Job
 
 OURS, PLAIN, EAGER, COMPILED, T5X = "t5xpg", "plain JAX", "transformers, eager", "transformers, torch.compile", "T5X"
+FLOOR = "its matrix products alone"
 T5X_PYTHON = "T5X_PYTHON"
 T5X_MISSING = f"not installed: it is in no package registry; {T5X_PYTHON}=/path/to/python names one that has it"
 STEPS = {"small": 15, "larger": 4}
 REPEATS = {"small": 3, "larger": 2}
 CONTESTANTS = {  # the slower ones only once, for the time that it takes
-    "small": (OURS, PLAIN, EAGER, COMPILED, T5X),
-    "larger": (OURS, PLAIN, COMPILED),
+    "small": (OURS, PLAIN, EAGER, COMPILED, T5X, FLOOR),
+    "larger": (OURS, PLAIN, COMPILED, FLOOR),
 }
 GOALS = {
     "small": {"at_most": 290.0},
@@ -39,6 +41,7 @@ def row(name: str, repeats: int | None) -> Row:
         EAGER: lambda: outcome.keep(EAGER, transformers([*orders, "--option", "eager"])),
         COMPILED: lambda: outcome.keep(COMPILED, transformers([*orders, "--option", "default"])),
         T5X: lambda: outcome.keep(T5X, t5x(orders)),
+        FLOOR: lambda: float(in_process(["-m", "benchmarks.step_products", *orders])["ms"]),
     }
     contestants = {each: measure for each, measure in contestants.items() if each in CONTESTANTS[name]}
     found = alternate(contestants, repeats or REPEATS[name])

@@ -2,7 +2,7 @@
 
 from benchmarks import step_timing
 from benchmarks.jobs import JOBS
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 
 def main() -> None:

@@ -5,13 +5,10 @@ import sys
 
 from t5xpg import commands
 from t5xpg.base import signals
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 # XLA's CPU backend spends a quarter of a step on page faults where malloc does not ask for large pages.
 TUNABLES = "glibc.malloc.hugetlb=1"
-# Which parts of a program XLA hands to its kernel library on CPUs: products and sums alone. A step of byt5_tiny takes a
-# quarter less time so than with the default. Set for this version of jaxlib alone: an unknown flag ends the process.
-CPU_FLAGS = "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
-CPU_FLAGS_FOR_JAXLIB = "0.10.2"
 
 
 def main() -> int:
@@ -42,16 +39,6 @@ def _start_data_process() -> None:
     from t5xpg.data.stream import client
 
     client.start_early()
-
-
-def set_cpu_flags() -> None:
-    """Add to XLA_FLAGS what makes steps on CPUs faster, unless the user has decided it. Before jax is imported."""
-    import importlib.metadata
-
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "ynn_fusion_type" in flags or importlib.metadata.version("jaxlib") != CPU_FLAGS_FOR_JAXLIB:
-        return
-    os.environ["XLA_FLAGS"] = f"{flags} {CPU_FLAGS}".strip()
 
 
 def _with_large_pages() -> None:

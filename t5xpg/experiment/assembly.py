@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from jax.stages import Compiled
+from jax.stages import Compiled, Traced
 
 from t5xpg import distributed
+from t5xpg.base import cpu_flags
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import longest_array
 from t5xpg.data.spec import DatasetConfig
@@ -20,6 +21,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import rows
 from t5xpg.distributed.rows import HeldRows
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models import products
 from t5xpg.models.adapters import trained_axes
 from t5xpg.models.model import Params
 from t5xpg.models.rng import stream_key
@@ -123,6 +125,17 @@ class Assembly:
         [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not wait until the
         vocabulary is known.
         """
+        options = dict(cpu_flags.SINGLE_PRODUCTS) if self._has_wide_products else None
+        return self.traced_train_step(dataset).lower().compile(options)
+
+    @property
+    def _has_wide_products(self) -> bool:
+        """Whether products of bfloat16 have float32 results in updates: on one CPU, where the flags allow it."""
+        one_cpu = self.mesh.devices.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+        return one_cpu and self.experiment.model.config.dtype == "bfloat16" and cpu_flags.are_set()
+
+    def traced_train_step(self, dataset: DatasetConfig | None = None) -> Traced:
+        """What `compile_train_step` compiles."""
         experiment = self.experiment
 
         def update(state: TrainState, batch: Batch, token_bytes: Any) -> tuple[TrainState, Any]:
@@ -140,9 +153,9 @@ class Assembly:
             )(state, batch)
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
-        return jitted.lower(
-            self.abstract_state, abstract_batch(dataset or experiment.train_dataset), self._bytes
-        ).compile()
+        batch = abstract_batch(dataset or experiment.train_dataset)
+        with products.wide(self._has_wide_products):
+            return jitted.trace(self.abstract_state, batch, self._bytes)
 
     def compile_eval_step(self) -> Compiled:
         """The measurement, compiled: (params, batch, token_bytes) -> metrics."""

@@ -22,6 +22,7 @@ from t5xpg.models.biases import Bias, BlockedBias, ChunkedBias, Either, WholeBia
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key
 from t5xpg.models.positions import skewed
+from t5xpg.models.products import einsum
 from t5xpg.models.rotary import Rotation
 
 
@@ -338,7 +339,7 @@ def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:
 
 def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias, softcap: float | None = None) -> jax.Array:
     """queries [B, Q, H, K], keys [B, S, H, K] -> [B, H, Q, S] float32, biases and masks added."""
-    logits = jnp.einsum("bqhk,bshk->bhqs", queries, keys)
+    logits = einsum("bqhk,bshk->bhqs", queries, keys)
     # from here to the weights in float32: it costs nothing where it is fused with the softmax, and the gradient of
     # the position biases, a sum over all rows, loses nothing
     logits = soft_capped(logits.astype(jnp.float32), softcap)
@@ -367,5 +368,5 @@ def attend_whole(
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
         return jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
     total = jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None]  # [B, Q, H, 1]
-    mixed = jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
+    mixed = einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
     return (mixed.astype(jnp.float32) / total).astype(values.dtype)

@@ -21,7 +21,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
-from t5xpg.models import activations
+from t5xpg.models import activations, products
 from t5xpg.models.config import T5Config
 
 
@@ -142,7 +142,7 @@ def product(x: jax.Array, kernel: jax.Array, axes: tuple[str, str]) -> jax.Array
     The kernel's gradient is written as x^T dy: of the form that differentiation gives, XLA copies dy, transposed, where
     dy is mostly the larger of the two.
     """
-    return jnp.dot(x, activations.gathered(kernel, *axes))
+    return products.dot(x, activations.gathered(kernel, *axes))
 
 
 def _product_forward(
@@ -156,7 +156,7 @@ def _product_backward(
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = kept
     rows, gradient_rows = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
-    by_x = jnp.dot(gradient, activations.gathered_again(kernel, gradient, *axes).T)
+    by_x = products.dot(gradient, activations.gathered_again(kernel, gradient, *axes).T)
     return by_x, activations.summed_over_rows(_rows_product, rows, gradient_rows, *axes)
 
 

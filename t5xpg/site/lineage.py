@@ -91,21 +91,31 @@ def _exports(run: RunDirectory) -> Iterator[Link]:
             yield Link("export", f"{name}/{file.name}, runs/{run.path.name}", sha256_of_file(file))
 
 
-def benchmarks() -> list[tuple[str, str, Mapping[str, float]]]:
-    """What `make bench` measured, oldest first: (time, commit, {row: median of ours}); of git's history and of now."""
-    found = []
+@dataclass(frozen=True)
+class Measured:
+    """A run of `make bench`. kind: of the processor. rows: medians of ours."""
+
+    time: str
+    kind: str
+    commit: str
+    rows: Mapping[str, float]
+
+
+def benchmarks() -> Mapping[str, list[Measured]]:
+    """What `make bench` measured on each kind of processor, oldest first; of git's history and of now."""
+    found: dict[str, dict[str, Measured]] = {}
     commits = (output_of(["git", "-C", str(paths.REPOSITORY), "log", "--format=%H", "--", _BENCH]) or "").split()
     texts = [output_of(["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{_BENCH}"]) for commit in commits]
     now = paths.REPOSITORY / _BENCH
     for text in dict.fromkeys([now.read_text(encoding="utf-8") if now.exists() else None, *texts]):
-        if text:
-            record = json.loads(text)
-            rows = {f"{row['what']} ({row['unit']})": _own(row) for row in record["rows"]}
+        value = json.loads(text or '{"machines": []}')
+        for record in value.get("machines", [value]):  # of one machine alone, as it was before
+            rows = {f"{row['what']} ({row['unit']})": own for row in record["rows"] if (own := _own(row)) is not None}
+            machine = record["machine"]
+            kind = record.get("kind", f"{machine['cpu']}, {machine['cores']} cores")
             commit = (record.get("git") or {}).get("commit", "")
-            found.append(
-                (record["time"], commit[:12], {what: value for what, value in rows.items() if value is not None})
-            )
-    return sorted(found, key=lambda one: one[0])
+            found.setdefault(kind, {})[record["time"]] = Measured(record["time"], kind, commit[:12], rows)
+    return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(found.items())}
 
 
 def _own(row: Mapping[str, Any]) -> float | None:

@@ -1,7 +1,6 @@
 """`make bench`: rows, contestants in turn, tables and pages; and that contestants do the same job."""
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,21 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, page, step_plain_jax
+from benchmarks import growth, machine, own_step, page, step_plain_jax, step_products
 from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.exchange.huggingface.params import params_from_transformers
+from t5xpg.experiment import assembly
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig, loss_and_metrics
 
 FOUND = Found({"t5xpg": (3.0, 1.0, 2.0), "peer": (4.0, 4.0, 5.0)}, {"other": "not installed"})
 ROW = Row(name="step", what="a step", unit="ms", fixed="float32", found=FOUND, goal=Goal(at_most=2.0))
-PUBLISHED: dict[str, Any] = json.loads(page.RESULTS.read_text(encoding="utf-8"))
-DESCRIBED = {name: value for name, value in PUBLISHED.items() if name != "rows"}
+PUBLISHED = page.read_machines()
+DESCRIBED = {name: value for name, value in PUBLISHED[0].items() if name != "rows"}
 
 
 def test_a_row_says_how_its_contestants_compare() -> None:
@@ -110,17 +110,39 @@ def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> N
         where.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
     for _ in range(2):  # the second time nothing changes
         page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
-        written = json.loads(file.read_text())
+        (written,) = page.read_machines(file)
         assert [page.from_json(one) for one in written["rows"]] == [row, ROW]
-        for where, block in ((readme, page.main_block(written)), (full, page.full_block(written))):
+        for where, block in ((readme, page.main_block([written])), (full, page.full_block([written]))):
             assert where.read_text() == f"before\n{block}\nafter\n"
-    assert "| caching a task (ms) | 2.00 | peer 4.00 (2.00 x) |" in readme.read_text()
+    assert "| caching a task (ms) | 2.00; peer 4.00 (2.00 x) |" in readme.read_text()
     assert "a step" not in readme.read_text(), "it is none of the main rows"
+    slower = dataclasses.replace(row, found=Found({"t5xpg": (4.0,), "another": (2.0,)}))
+    other_kind = DESCRIBED | {"kind": "Intel | Xeon"}
+    page.publish([slower], other_kind, results=file, readme=readme, page=full)
+    assert [one["kind"] for one in page.read_machines(file)] == ["Intel | Xeon", DESCRIBED["kind"]]
+    assert "| caching a task (ms) | 4.00; another 2.00 (0.50 x) | 2.00; peer 4.00 (2.00 x) |" in readme.read_text()
+    lines = full.read_text().splitlines()
+    assert f"| what | contestant | goal | {page.escape('Intel | Xeon')} | {DESCRIBED['kind']} |" in lines
+    assert "| caching a task (ms) | t5xpg | at most 2.00 ms | 4.00, missed | 2.00, spread 100%, reached |" in lines
+    assert "|  | another |  | 2.00, 0.50 x | - |" in lines
+    assert "|  | peer |  | - | 4.00, spread 25%, 2.00 x |" in lines
+    page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
+    assert [one["kind"] for one in page.read_machines(file)] == [DESCRIBED["kind"], "Intel | Xeon"]
+    written = page.read_machines(file)
     full.write_text("a page without markers")
     before = readme.read_text()
     with pytest.raises(UserError, match="bench:begin"):
         page.publish([ROW], DESCRIBED, results=file, readme=readme, page=full)
-    assert (json.loads(file.read_text()), readme.read_text()) == (written, before)
+    assert (page.read_machines(file), readme.read_text()) == (written, before)
+
+
+def test_kinds_of_processors_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(
+        "processor : 0\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n\nprocessor : 1\n"
+    )
+    assert machine.processor(machine.cpu_facts(file)) == "family 25, model 17 (AVX2, AVX-512, bf16), "
+    assert machine.processor(machine.cpu_facts(tmp_path / "none")) == ""
 
 
 def test_the_pages_show_what_was_published() -> None:
@@ -188,3 +210,22 @@ def test_jobs_count_the_operations_that_the_model_counts(jobs: list[Job]) -> Non
         assert job.flops() == job.batch * model.flops_per_example({"inputs": job.inputs, "targets": job.targets})
         assert job.tokens == job.batch * (job.inputs + job.targets)
         assert job.inputs + job.targets < len(TEXT.read_bytes())
+
+
+def test_the_floor_has_the_products_of_the_step() -> None:
+    traced = assembly.assemble(own_step.experiment(TINY)).traced_train_step()
+    found = list(step_products.products(traced.jaxpr))
+    assert TINY.flops() <= sum(one.flops for one in found) < 1.1 * TINY.flops()
+    factors = step_products.factors_of(found)
+    compiled = jax.jit(step_products.program(found)).lower(factors).compile()
+    assert compiled.as_text().count(" dot(") == len(found), "none is left out, and none is computed once for two"
+    assert np.isfinite(compiled(factors)).all()
+
+
+def test_products_in_loops_count_as_often_as_they_run() -> None:
+    def looped(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda y, _: (y @ x, None), x, None, length=3)[0]
+
+    (one, *others) = step_products.products(jax.make_jaxpr(looped)(np.ones((4, 4), np.float32)).jaxpr)
+    assert [one, one] == others
+    assert one.flops == 2 * 4**3

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 
 if __name__ == "__main__":
     set_cpu_flags()  # as the program does, before jax is imported: they decide the last bits

@@ -37,7 +37,7 @@ WITHOUT_TENSORFLOW = """
 import sys
 for name in ("tensorflow", "seqio", "t5", "tensorflow_datasets", "tensorflow_text"):
     sys.modules[name] = None
-from t5xpg.__main__ import set_cpu_flags
+from t5xpg.base.cpu_flags import set_cpu_flags
 set_cpu_flags()
 from pathlib import Path
 from t5xpg import cli

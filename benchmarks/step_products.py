@@ -1,0 +1,100 @@
+"""The matrix products of our training step alone, as one program: the floor under every step of `benchmarks.step`.
+
+They are taken from the step itself, as JAX traces it, with their shapes and precisions.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks import step_timing
+from benchmarks.jobs import JOBS
+from t5xpg.base.cpu_flags import set_cpu_flags
+
+
+class Product(NamedTuple):
+    """One `dot_general`. shapes, dtypes: of both factors. numbers: contracting and batch dimensions, as of lax."""
+
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    numbers: Any
+    result: str | None
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations: two for each pair of numbers that is multiplied and added."""
+        (_, contracted), (_, batch) = self.numbers
+        left, right = self.shapes
+        return 2 * math.prod(left) * math.prod(size for at, size in enumerate(right) if at not in (*contracted, *batch))
+
+
+def products(jaxpr: Any) -> Iterator[Product]:
+    """Those of a program, in loops as often as they are run."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            left, right = (variable.aval for variable in equation.invars)
+            result = equation.params["preferred_element_type"]
+            yield Product(
+                (left.shape, right.shape),
+                (str(left.dtype), str(right.dtype)),
+                equation.params["dimension_numbers"],
+                None if result is None else str(result),
+            )
+        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for inner in _programs(equation.params.values()):
+            yield from list(products(inner)) * times
+
+
+def _programs(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _programs(value)
+        elif hasattr(inner := getattr(value, "jaxpr", value), "eqns"):
+            yield inner
+
+
+def program(found: Sequence[Product]) -> Any:
+    """A function to be compiled: the factors of all products, (left, right) each, -> a number of each result."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    def run(factors: Any) -> Any:
+        made = [
+            lax.dot_general(*pair, one.numbers, preferred_element_type=one.result)
+            for one, pair in zip(found, factors, strict=True)
+        ]
+        return jnp.stack([lax.optimization_barrier(x).ravel()[0].astype(jnp.float32) for x in made])
+
+    return run
+
+
+def factors_of(found: Sequence[Product]) -> list[Any]:
+    """Numbers for the factors of each; every array is one of its own, or equal products would be computed once."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return [
+        tuple(
+            jnp.asarray(rng.standard_normal(shape, np.float32), dtype)
+            for shape, dtype in zip(one.shapes, one.dtypes, strict=True)
+        )
+        for one in found
+    ]
+
+
+def main() -> None:
+    given = step_timing.orders(__doc__)
+    set_cpu_flags()  # before jax is imported
+    import jax
+
+    from benchmarks.own_step import experiment
+    from t5xpg.experiment import assembly
+
+    found = list(products(assembly.assemble(experiment(JOBS[given.job], given.dtype)).traced_train_step().jaxpr))
+    run, factors = jax.jit(program(found)), factors_of(found)
+    step_timing.measure(lambda _: float(run(factors)[0]), given.steps, flops=sum(one.flops for one in found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""What XLA's compiler for CPUs is told. Before JAX is imported.
+
+The flags name the parts of a program that go to its kernel library. They are for one version of jaxlib: an unknown flag
+ends the process.
+"""
+
+import importlib.metadata
+import os
+from collections.abc import Mapping
+
+_NAME = "xla_cpu_experimental_ynn_fusion_type"
+_JAXLIB = "0.10.2"
+# Products, with what stands around them, and sums: a step of byt5_tiny takes a quarter less time than with the default.
+_PARTS = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
+_FLAG = f"--{_NAME}={_PARTS}"
+# For one program: single products, too, without which bfloat16 factors have no float32 result.
+SINGLE_PRODUCTS: Mapping[str, str] = {_NAME: f"{_PARTS},LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+
+
+def set_cpu_flags() -> None:
+    """Add to XLA_FLAGS what makes steps on CPUs faster, unless the user has decided it."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _NAME not in flags and importlib.metadata.version("jaxlib") == _JAXLIB:
+        os.environ["XLA_FLAGS"] = f"{flags} {_FLAG}".strip()
+
+
+def are_set() -> bool:
+    """Whether `set_cpu_flags` decided."""
+    return _FLAG in os.environ.get("XLA_FLAGS", "").split()

@@ -1,0 +1,60 @@
+"""Products of two arrays, of bfloat16 factors with a float32 result where `wide` says so.
+
+On CPUs XLA multiplies bfloat16 numbers with the processor's own instructions where the result is float32, and as
+float32 numbers where it is bfloat16. The sums are float32 in both. It is so for factors whose summed axis is the last
+one of the left: of the products of a step all but the gradients of weights, keys and values.
+"""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import jax
+import jax.numpy as jnp
+
+_wide: ContextVar[bool] = ContextVar("wide_products", default=False)
+
+
+@contextmanager
+def wide(are: bool) -> Iterator[None]:
+    """What is traced in the block has float32 results; it is compiled with `cpu_flags.SINGLE_PRODUCTS`."""
+    token = _wide.set(are)
+    try:
+        yield
+    finally:
+        _wide.reset(token)
+
+
+def _are_wide(factor: jax.Array) -> bool:
+    return _wide.get() and factor.dtype == jnp.bfloat16
+
+
+def dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """As `jnp.dot`, in the dtype of `a`; where products are wide without a gradient."""
+    return jnp.dot(a, b, preferred_element_type=jnp.float32).astype(a.dtype) if _are_wide(a) else jnp.dot(a, b)
+
+
+def einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """As `jnp.einsum` of two arrays, in their dtype or float32. Each letter stands in two of the three."""
+    return _wide_einsum(subscripts, a, b) if _are_wide(a) else jnp.einsum(subscripts, a, b)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _wide_einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+
+
+def _forward(subscripts: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _wide_einsum(subscripts, a, b), (a, b)
+
+
+def _backward(subscripts: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    (a, b), (factors, result) = kept, subscripts.split("->")
+    of_a, of_b = factors.split(",")
+    rounded = gradient.astype(a.dtype)
+    by_a = _wide_einsum(f"{result},{of_b}->{of_a}", rounded, b).astype(a.dtype)
+    return by_a, jnp.einsum(f"{of_a},{result}->{of_b}", a, rounded)
+
+
+_wide_einsum.defvjp(_forward, _backward)
