@@ -82,6 +82,7 @@ class T5Config:
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     attention_chunk_size: int | None = None
+    attention_kernel: str = "dot_product"
     relpos_bias_in_every_layer: bool = False
     relative_attention_keys: bool = False
     scan_layers: bool = False
