@@ -65,6 +65,11 @@ def with_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.A
     return visible | (queries[:, None, :, None] & keys[:, None, None, :])
 
 
+def has_fused_kernels() -> bool:
+    """Whether the default device is one that fused attention is compiled for."""
+    return jax.default_backend() == "gpu"
+
+
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
 @dataclass(frozen=True)
 class WholeBias:
@@ -96,10 +101,11 @@ class Pairs:
     window: tuple[int, int] | None = None
     first: int = 0
 
-    def bias(self, chunk_size: int | None, by_blocks: bool | None = None, is_fused: bool = False) -> Bias:
+    def bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
         """By blocks where a window makes them fewer pairs; by chunks of `chunk_size` queries where there are more of
-        them than that; else whole. by_blocks: whether it is by blocks, whatever the length. is_fused: for a kernel."""
-        if is_fused:
+        them than that; else whole. by_blocks: whether it is by blocks, whatever the length. kernel: "fused" for that of a
+        GPU, where there is one."""
+        if kernel == "fused" and has_fused_kernels():
             return self._fused()
         if by_blocks is not False and self.window is not None:
             behind, ahead = self.window

@@ -27,21 +27,10 @@ from jax.experimental.pallas import triton
 from t5xpg.base.errors import UserError
 from t5xpg.models import activations
 from t5xpg.models.biases import MASKED, FusedBias
-from t5xpg.models.config import T5Config
 
-BLOCK = 64  # queries and keys of a tile, at most
+BLOCK = 128  # bytes of a tile's side of queries or keys, at most: 64 of 16 bits, 32 of float32
 _LEAST = 16  # what Triton's products have along every axis, at least
 _FAR = 2**30  # further than any distance
-
-
-def has_kernels() -> bool:
-    """Whether the default device is of a kind that the kernels are compiled for."""
-    return jax.default_backend() == "gpu"
-
-
-def is_fused(config: T5Config) -> bool:
-    """Whether attention is by these kernels."""
-    return config.attention_kernel == "fused" and has_kernels()
 
 
 def attend_fused(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: FusedBias) -> jax.Array:
@@ -55,7 +44,7 @@ def attend_fused(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: F
             "Type ATTENTION_KERNEL='dot_product'; ATTENTION_CHUNK_SIZE saves memory there."
         )
     Q, K = queries.shape[1], queries.shape[3]
-    block = min(BLOCK, _power_of_two(max(Q, keys.shape[1])))
+    block = min(BLOCK // queries.dtype.itemsize, _power_of_two(max(Q, keys.shape[1])))
 
     def padded(x: jax.Array, value: int = 0) -> jax.Array:
         widths = [(0, 0), (0, -x.shape[1] % block), (0, 0), (0, _power_of_two(K) - K)]
@@ -198,7 +187,7 @@ def _call(kernel: Callable[..., None], kind: _Kind, own: Any, others: Any, table
         in_specs=(own_specs, other_specs, of_table),
         out_specs=out_specs,
         compiler_params=triton.CompilerParams(num_warps=4 if K <= 64 else 8, num_stages=2),
-        interpret=not has_kernels(),
+        interpret=jax.default_backend() != "gpu",
         name=f"t5_attention{kernel.__name__}",
     )(own, others, table)
 
