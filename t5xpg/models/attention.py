@@ -20,7 +20,14 @@ from jax import lax
 from jax.nn import initializers
 
 from t5xpg.models.biases import (
-    Bias, BlockedBias, ChunkedBias, Either, FusedBias, WholeBias, join_queries, split_queries,
+    Bias,
+    BlockedBias,
+    ChunkedBias,
+    Either,
+    FusedBias,
+    WholeBias,
+    join_queries,
+    split_queries,
 )  # fmt: skip
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key

@@ -2,8 +2,8 @@
 
 Whole, they are made once for all layers of a stack. By chunks, only what they are made of is held (ids and segments of
 [B, S], one bias for every distance), and the pairs of one chunk of queries exist while that chunk is worked off. By
-blocks, for windows, there are pairs only of a block of queries and the keys that one of them sees. Fused, a kernel makes
-them where it adds them.
+blocks, for windows, there are pairs only of a block of queries and the keys that one of them sees. Fused, a kernel
+makes them where it adds them.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Pairs:
 
     def bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
         """By blocks where a window makes them fewer pairs; by chunks of `chunk_size` queries where there are more of
-        them than that; else whole. by_blocks: whether it is by blocks, whatever the length. kernel: "fused" for that of a
-        GPU, where there is one."""
+        them than that; else whole. by_blocks: whether it is by blocks, whatever the length. kernel: of T5Config's
+        ATTENTION_KERNELS; "fused" is for devices that have it."""
         if kernel == "fused" and has_fused_kernels():
             return self._fused()
         if by_blocks is not False and self.window is not None:

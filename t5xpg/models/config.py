@@ -31,8 +31,8 @@ class T5Config:
     attention_chunk_size: attention works off so many queries at a time: what it holds grows with the length, not its
         square; the same but for rounding. For inputs of 4,096 tokens and more, and wherever memory is what is short;
         None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench ROWS=growth`).
-    attention_kernel: "fused" computes attention with kernels that hold no pairs of positions (`fused_attention`), on one
-        GPU; the same but for rounding. Without a GPU it is what "dot_product" is. Several devices refuse it.
+    attention_kernel: "fused" computes attention by kernels for a GPU that hold no pairs of positions; the same but for
+        rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `fused_attention`.
     relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);
         else the layers of a stack share one.
     relative_attention_keys: each bucket of relative positions has a key of each head, too, by which queries are

@@ -1,9 +1,10 @@
 """Attention with T5's biases in kernels for GPUs: no array of all pairs of positions, forward or backward.
 
-FlashAttention-2 (Dao 2023, arXiv 2307.08691): a program works off a block of queries, key block by key block, and corrects
-the softmax as it goes; the backward pass makes the weights again of the logarithms of their sums. Biases and masks are
-made within a tile, of a table of the near distances and of ids of queries and keys. The gradient of the biases is summed
-within a tile too, by the runs of distances that share a bias: far from the diagonal a tile has one.
+FlashAttention-2 (Dao 2023, arXiv 2307.08691): a program works off a block of queries, key block by key block, and
+corrects the softmax as it goes; the backward pass makes the weights again of the logarithms of their sums. Biases and
+masks are made within a tile, of a table of the near distances and of ids of queries and keys. The gradient of the
+biases is summed within a tile too, by the runs of distances that share a bias (a tile far from the diagonal has one), and
+then over tiles, in a fixed order.
 
 The kernels are written in Pallas and compiled by Triton. cuDNN's attention (`jax.nn.dot_product_attention` with
 implementation="cudnn", read in jax 0.10.2) does not serve: it takes 16-bit dtypes alone, and adds every mask that is
@@ -71,8 +72,8 @@ class _Kind(NamedTuple):
 class _Queries(NamedTuple):
     """Arrays in whole blocks; or a kernel's references to them.
 
-    rows: [B, Q, H, K]; ids, prefix: [B, Q]. For the backward pass: the result's gradient [B, Q, H, K], the logarithms of
-    the sums of weights, and the products of gradient and result, [B, H, Q] float32.
+    rows: [B, Q, H, K]; ids, prefix: [B, Q]. For the backward pass: the result's gradient [B, Q, H, K], the logarithms
+    of the sums of weights, and the products of gradient and result, [B, H, Q] float32.
     """
 
     rows: Any
@@ -156,8 +157,8 @@ def _like(x: jax.Array, dtype: Any = None) -> jax.ShapeDtypeStruct:
 def _call(kernel: Callable[..., None], kind: _Kind, own: Any, others: Any, table: _Table | None, outputs: Any) -> Any:
     """kernel(kind, own, others, table, *outputs), with references, for each block of `own` of each head and row.
 
-    own: _Queries and others _Keys, or the other way; a kernel has a block of its own side and of the outputs, and all of
-    the other side. outputs: shapes and dtypes.
+    own: _Queries and others _Keys, or the other way; a kernel has a block of its own side and of the outputs, and all
+    of the other side. outputs: shapes and dtypes.
     """
     B, length, H, K = own.rows.shape
     blocks = length // kind.block

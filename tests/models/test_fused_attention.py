@@ -12,7 +12,6 @@ from t5xpg.models import activations, biases, fused_attention
 from t5xpg.models.attention import attend
 from t5xpg.models.biases import FusedBias, Pairs, WholeBias
 from t5xpg.models.config import T5Config
-from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF, Dropout
 from t5xpg.models.positions import PositionTable, relative_position_bucket
@@ -45,8 +44,6 @@ def segments(tokens: np.ndarray, first: int) -> np.ndarray:
 def pairs_of(case: str, table: jax.Array) -> Pairs:
     """Positions beyond 20 share a bias; 8 buckets."""
     queries, keys = a_row(Q), a_row(S)
-    if case == "cross":
-        return Pairs(Q, jnp.asarray(keys), None, None)
     if case == "cross, packed":
         return Pairs(Q, jnp.asarray(keys), segments(queries, 20), segments(keys, 9))
     packed = segments(queries, 20) if "packed" in case else None
@@ -63,11 +60,9 @@ def pairs_of(case: str, table: jax.Array) -> Pairs:
     ("case", "dtype", "tolerance"),
     [
         ("padded", "float32", 1e-5),
-        ("padded", "bfloat16", 1e-2),
-        ("causal", "float32", 1e-5),
+        ("causal, packed", "float32", 1e-5),
         ("causal, packed", "bfloat16", 1e-2),
         ("causal, packed, prefix", "float32", 1e-5),
-        ("cross", "float32", 1e-5),
         ("cross, packed", "float32", 1e-5),
     ],
 )
@@ -88,7 +83,7 @@ def test_it_computes_what_all_pairs_compute(case, dtype, tolerance):
             return jnp.sum(mixed), mixed
 
         (_, mixed), (of_rows, of_table) = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(rows, table)
-        return [mixed, *of_rows] + [] if "cross" in case else [mixed, *of_rows, of_table]
+        return [mixed, *of_rows] if "cross" in case else [mixed, *of_rows, of_table]
 
     got = computed("fused", rows)
     expected = computed("dot_product", [row.astype(jnp.float32) for row in rows])
@@ -125,25 +120,19 @@ SEQ2SEQ = (
 
 
 @pytest.mark.usefixtures("_interpreted")
-@pytest.mark.parametrize(
-    ("model", "settings"),
-    [
-        (EncoderDecoderModel, {"scan_layers": True, "remat_policy": "dots"}),
-        (DecoderOnlyModel, {"relpos_bias_in_every_layer": True}),
-    ],
-)
-def test_a_model_with_it(model, settings):
+def test_a_model_with_it():
     """The sum of the logits' squares, and its gradients."""
-    rng, length = np.random.default_rng(0), 21
-    batch = {name: rng.integers(1, 29, (2, length), np.int32) for name in SEQ2SEQ[:3]}
-    batch["encoder_segment_ids"] = batch["decoder_segment_ids"] = segments(np.ones((2, length)), 12)
-    if model is DecoderOnlyModel:
-        batch["decoder_causal_attention"] = (np.arange(length)[None] % 12 < 5).repeat(2, 0).astype(np.int32)
+    rng, settings = np.random.default_rng(0), {"scan_layers": True, "relpos_bias_in_every_layer": True}
+    batch = {name: rng.integers(1, 29, (2, 21), np.int32) for name in SEQ2SEQ[:3]}
+    batch |= dict.fromkeys(SEQ2SEQ[3:], segments(np.ones((2, 21)), 12))
 
     def computed(kernel: str) -> Any:
-        of_kernel = model(T5Config(**SIZES, **settings, attention_kernel=kernel))
-        loss = lambda params: jnp.sum(of_kernel.logits(params, batch) ** 2)  # noqa: E731
-        return jax.jit(jax.value_and_grad(loss))(of_kernel.init(jax.random.key(0)))
+        model = EncoderDecoderModel(T5Config(**SIZES, **settings, attention_kernel=kernel))
+
+        def loss(params: Any) -> jax.Array:
+            return jnp.sum(model.logits(params, batch) ** 2)
+
+        return jax.jit(jax.value_and_grad(loss))(model.init(jax.random.key(0)))
 
     for got, expected in zip(*(jax.tree.leaves(computed(kernel)) for kernel in ("fused", "dot_product")), strict=True):
         assert relative_l2(got, expected) < 1e-5
@@ -205,7 +194,10 @@ def test_several_devices_are_refused():
     ("settings", "message"),
     [
         ({"attention_kernel": "flash"}, "attention_kernel is 'flash'"),
-        ({"encoder_window": (4, 4), "attention_logit_softcap": 50.0}, "with attention_logit_softcap and encoder_window"),
+        (
+            {"encoder_window": (4, 4), "attention_logit_softcap": 50.0},
+            "with attention_logit_softcap and encoder_window",
+        ),
         ({"head_dim": 256}, "'dot_product' with a head_dim above 128"),
     ],
 )
