@@ -3,8 +3,8 @@
 FlashAttention-2 (Dao 2023, arXiv 2307.08691): a program works off a block of queries, key block by key block, and
 corrects the softmax as it goes; the backward pass makes the weights again of the logarithms of their sums. Biases and
 masks are made within a tile, of a table of the near distances and of ids of queries and keys. The gradient of the
-biases is summed within a tile too, by the runs of distances that share a bias (a tile far from the diagonal has one), and
-then over tiles, in a fixed order.
+biases is summed within a tile too, by the runs of distances that share a bias (far from the diagonal a tile has one),
+and then over tiles, in a fixed order.
 
 The kernels are written in Pallas and compiled by Triton. cuDNN's attention (`jax.nn.dot_product_attention` with
 implementation="cudnn", read in jax 0.10.2) does not serve: it takes 16-bit dtypes alone, and adds every mask that is
@@ -199,7 +199,7 @@ def _mix(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, mixed_re
 
     def step(at: jax.Array, state: Any) -> Any:
         mixed, largest, total = state
-        block = _read(keys, at, kind)
+        block = _block(keys, at, kind)
         tile = _tile(kind, queries, block, table, at - number)
         highest = jnp.maximum(largest, jnp.max(tile.logits, axis=1))
         weights = tile.weights(highest)
@@ -226,7 +226,7 @@ def _query_gradients(
 
     def step(at: jax.Array, state: Any) -> Any:
         of_queries, of_runs = state
-        block = _read(keys, at, kind)
+        block = _block(keys, at, kind)
         tile = _tile(kind, queries, block, table, at - number)
         of_logits = tile.gradient(tile.weights(queries.log_total), queries, block.values)
         of_queries = of_queries + _product(of_logits.astype(block.rows.dtype), block.rows, 1, 0)
@@ -250,7 +250,7 @@ def _key_gradients(
 
     def step(at: jax.Array, state: Any) -> Any:
         of_keys, of_values = state
-        block = _read(queries, at, kind)
+        block = _block(queries, at, kind)
         tile = _tile(kind, block, keys, table, number - at)
         weights = tile.weights(block.log_total)
         of_values = of_values + _product(weights.astype(block.gradient.dtype), block.gradient, 0, 0)
@@ -274,12 +274,14 @@ def _end(kind: _Kind, number: jax.Array, keys: _Keys) -> jax.Array | int:
     return number + 1 if _is_below_diagonal(kind, keys) else keys.rows.shape[0] // kind.block
 
 
-def _read(side: Any, at: jax.Array | None = None, kind: _Kind | None = None) -> Any:
-    """What references to queries or keys refer to: all, or block `at`."""
-    part: Any = ...
-    if kind is not None:
-        part = pl.ds(at * kind.block, kind.block)
-    return jax.tree.map(lambda ref: ref[part], side)
+def _read(side: Any) -> Any:
+    """What references to queries or keys refer to."""
+    return jax.tree.map(lambda ref: ref[...], side)
+
+
+def _block(side: Any, at: jax.Array, kind: _Kind) -> Any:
+    """Block `at` of it."""
+    return jax.tree.map(lambda ref: ref[pl.ds(at * kind.block, kind.block)], side)
 
 
 class _Tile(NamedTuple):
