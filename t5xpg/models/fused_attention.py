@@ -6,9 +6,12 @@ masks are made within a tile, of a table of the near distances and of ids of que
 biases is summed within a tile too, by the runs of distances that share a bias (far from the diagonal a tile has one),
 and then over tiles, in a fixed order.
 
-The kernels are written in Pallas and compiled by Triton. cuDNN's attention (`jax.nn.dot_product_attention` with
-implementation="cudnn", read in jax 0.10.2) does not serve: it takes 16-bit dtypes alone, and adds every mask that is
-neither causal nor a length to the bias, which becomes [B, H, Q, S] of packed rows.
+The kernels are written in Pallas and compiled by Triton, a backend of Pallas that jax 0.11 deprecates.
+
+cuDNN's attention (`jax.nn.dot_product_attention` with implementation="cudnn", read in jax 0.10.2) does not serve.
+It takes 16-bit dtypes alone, and adds every mask that is neither causal nor a length to the bias, which becomes
+[B, H, Q, S] of packed rows.
+
 Shapes: B batch, S keys, Q queries, H heads, K head_dim, C block, R runs of distances.
 """
 

@@ -151,6 +151,7 @@ def test_no_array_holds_all_pairs():
     assert largest(2048, "fused") < 64 * 2048
 
 
+@pytest.mark.skipif(jax.__version_info__ > (0, 10, 2), reason="later versions of jax lower with CUDA's plugin alone")
 @pytest.mark.parametrize(("dtype", "is_causal"), [("float32", False), ("bfloat16", True)])
 def test_it_lowers_for_cuda(monkeypatch, dtype, is_causal):
     """To Triton's programs, forward and backward, without a device."""
@@ -162,9 +163,8 @@ def test_it_lowers_for_cuda(monkeypatch, dtype, is_causal):
         pairs = Pairs(100, tokens, tokens, tokens, is_causal, positions, tokens if is_causal else None)
         return attend(queries, keys, values, pairs.bias(None, kernel="fused"), OFF).astype(jnp.float32).sum()
 
-    # the targets of Triton's kernels in jax, of which some have no promise of staying as they are
-    names = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi", "triton_kernel_call")
-    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+    # jax does not promise that its calls of Triton stay as they are
+    checks = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
     gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))
     table = jax.ShapeDtypeStruct((3, 32), "float32")
     exported = jax.export.export(gradients, platforms=["cuda"], disabled_checks=checks)(rows, rows, rows, table)
