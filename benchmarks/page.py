@@ -46,9 +46,8 @@ def to_json(row: Row) -> dict[str, Any]:
                 "spread": row.spread(name),
                 "ours_is_times_as_good": row.ratio(name),
             }
-    plain = {name: getattr(row, name) for name in ("name", "what", "unit", "better", "fixed")}
+    plain = {name: getattr(row, name) for name in ("name", "what", "unit", "better", "fixed", "command")}
     return plain | {
-        "command": command(row),
         "goal": None if row.goal is None else dataclasses.asdict(row.goal),
         "reached": row.reached(),
         "contestants": contestants,
@@ -63,7 +62,7 @@ def from_json(value: Mapping[str, Any]) -> Row:
         {name: tuple(one["values"]) for name, one in contestants.items() if "values" in one},
         {name: one["missing"] for name, one in contestants.items() if "missing" in one},
     )
-    plain = {name: value[name] for name in ("name", "what", "unit", "better", "fixed", "facts")}
+    plain = {name: value[name] for name in ("name", "what", "unit", "better", "fixed", "command", "facts")}
     return Row(**plain, goal=None if value["goal"] is None else Goal(**value["goal"]), found=found)
 
 
@@ -104,7 +103,7 @@ def full_block(results: Mapping[str, Any]) -> str:
     lines = [[escape(cell) for cell in line] for row in rows for line in cells(row)]
     notes: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        notes.setdefault((command(row), row.fixed), []).append(row.what)
+        notes.setdefault((row.command, row.fixed), []).append(row.what)
     listed = [
         f"- `{typed}`: {escape('; '.join(what))}. {'Each' if len(what) > 1 else 'With'}: {escape(fixed)}."
         for (typed, fixed), what in notes.items()
@@ -121,7 +120,7 @@ def text(rows: Sequence[Row]) -> str:
     ]
     shown = [_columns(HEADER, widths), "-" * (sum(widths) + 2 * (len(widths) - 1))]
     for row, lines in found:
-        shown += [*(_columns(line, widths) for line in lines), f"    {row.fixed}", f"    {command(row)}", ""]
+        shown += [*(_columns(line, widths) for line in lines), f"    {row.fixed}", f"    {row.command}", ""]
     return "\n".join(shown).rstrip("\n")
 
 
@@ -167,11 +166,6 @@ def goal_text(row: Row) -> str:
     unit = row.unit if row.goal.against is None else f"x {row.goal.against}"
     verdict = {True: "reached", False: "missed", None: "not known"}[row.reached()]
     return f"{word} {number(limit or 0.0)} {unit}: {verdict}"
-
-
-def command(row: Row) -> str:
-    """What measures the row again."""
-    return f"make bench ROWS={row.name}"
 
 
 def machine_text(described: Mapping[str, Any]) -> str:
