@@ -24,6 +24,7 @@ from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_if_any, write_json
 from t5xpg.base.progress import duration
+from t5xpg.check.plan.devices import USABLE_MEMORY
 
 CUT = "it was cut off before its end"
 
@@ -62,7 +63,7 @@ class Results:
         if self._file is None:
             return
         if self._file == gpu_page.RESULTS:
-            gpu_page.publish(self._all)
+            gpu_page.publish(self._all, self._file, gpu_page.PAGE)
         else:
             write_json(self._file, self._all)
 
@@ -107,6 +108,8 @@ def run(
     """Measure and print; returns 1 where a part has not come to its end."""
     if sys.platform == "linux":
         os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)  # for the processes that are started
+    # what JAX takes of a device's memory at first, and can have: 75% otherwise
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(USABLE_MEMORY))
     try:
         device = in_process(["-m", "benchmarks.gpu_device"])
     except NotMeasuredError as reason:
@@ -145,7 +148,7 @@ def main() -> int:
     try:
         names = chosen(given.parts)
         if given.seconds is not None and given.seconds <= 0:
-            raise UserError(f"SECONDS={given.seconds:g}: it is above 0.")
+            raise UserError(f"PART_SECONDS={given.seconds:g}: it must be above 0.")
         if given.record is not None:
             gpu_runs.record(given.record, small=given.small)
             return 0

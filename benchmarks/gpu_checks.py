@@ -21,17 +21,18 @@ from benchmarks.step import described, difference
 EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 ON_CPU = EXACT | {"JAX_PLATFORMS": "cpu"}
 
+_STRICT = ["-p", "tests.models.conftest"]
 UNITS = {
-    "tests/models": ["tests/models", "--ignore=tests/models/decoding"],
-    "tests/models/decoding": ["tests/models/decoding"],
+    "tests/models": ["tests/models", "--ignore=tests/models/decoding", *_STRICT],
+    "tests/models/decoding": ["tests/models/decoding", *_STRICT],
     "tests/optim": ["tests/optim"],
 }
 SMALL_UNITS = {"tests/optim/test_schedules.py": ["tests/optim/test_schedules.py"]}
 # They start programs: nothing in them is particular to a device.
 NOT_OF_DEVICES = ("tests/models/test_architectures.py", "tests/models/test_custom_architecture.py")
 _VERDICTS = "PASSED|FAILED|ERROR|SKIPPED"
-_TEST = re.compile(rf"tests/\S+\.py::.*?(?=\s+(?:{_VERDICTS})\b|\s*$)")
-_VERDICT = re.compile(rf"\b({_VERDICTS})\b")
+TEST = re.compile(rf"tests/\S+\.py::.*?(?=\s+(?:{_VERDICTS})\b|\s*$)")
+VERDICT = re.compile(rf"\b({_VERDICTS})\b")
 
 PARITY = {"small": 6, "a layer of t5_1_1_base": 4}  # updates, after two that are compared, too
 SMALL_PARITY = {"small": 1}
@@ -68,7 +69,7 @@ def _run_tests(given: Conditions, paths: list[str], outcomes: dict[str, str]) ->
     workers = min(8, (os.cpu_count() or 1) // 2)
     several = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 and importlib.util.find_spec("xdist") else []
     # tests/conftest.py downloads text, and lets XLA compile fast rather than well
-    plugins = ["--noconftest", "-p", "tests.tiers", "-p", "tests.models.conftest", "--tier=units"]
+    plugins = ["--noconftest", "-p", "tests.tiers", "--tier=units"]
     printed = ["-o", "addopts=--import-mode=importlib", "-v", "-rN", "--tb=line"]
     arguments = [*plugins, *printed, *several, *paths, *(f"--ignore={path}" for path in NOT_OF_DEVICES)]
     variables = {**os.environ, **EXACT, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
@@ -84,7 +85,7 @@ def _run_tests(given: Conditions, paths: list[str], outcomes: dict[str, str]) ->
         log.seek(0)
         lines = log.read().splitlines()
     for line in lines:
-        test, verdict = _TEST.search(line), _VERDICT.search(line)
+        test, verdict = TEST.search(line), VERDICT.search(line)
         if test and verdict:
             outcomes[test[0]] = verdict[0]
     if reason or not outcomes:

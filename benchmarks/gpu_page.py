@@ -20,7 +20,7 @@ NOTE = "<!-- Written by `make gpu` from bench/gpu.json. Do not edit. -->"
 NOTHING = "No GPU has been measured yet."
 
 
-def publish(results: Mapping[str, Any], file: Path = RESULTS, page: Path = PAGE) -> None:
+def publish(results: Mapping[str, Any], file: Path, page: Path) -> None:
     """Write the results and the block of the page. Raises UserError where the page has no markers for it."""
     written = page.read_text(encoding="utf-8")
     old = block_of(written, BEGIN, END, page)

@@ -60,7 +60,7 @@ TRAINED = Training(
      *_ONLY_TRAINING],
     300,
 )  # fmt: skip
-SMALL_TRAINED = Training("optimizers_tiny", ["--gin.STATS_PERIOD=5", *_ONLY_TRAINING], 20)
+SMALL_TRAINED = Training("optimizers_tiny", ["--gin.STATS_PERIOD=2", *_ONLY_TRAINING], 20)
 
 
 def resume(given: Conditions) -> Iterator[Row]:
@@ -116,7 +116,7 @@ def train(given: Conditions) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder) / "run")
         _train(training.command("train", f"--run={run.path}", *source), run, given.left)
-        losses = [(one["step"], one["loss"]) for one in read_jsonl(run.metrics_jsonl) if one["split"] == "train"]
+        losses = _losses(run)
         times = [one for one in read_jsonl(run.timing_jsonl) if "seconds_per_step" in one]
     counted = [one for one in times if one["step"] > WARM_UP]
     if not counted:
@@ -141,6 +141,11 @@ def train(given: Conditions) -> Iterator[Row]:
     )
 
 
+def _losses(run: RunDirectory) -> list[tuple[int, float]]:
+    """The number of updates and the mean loss of those before it, of every record."""
+    return [(one["step"], one["loss"]) for one in read_jsonl(run.metrics_jsonl) if one["split"] == "train"]
+
+
 def _train(arguments: Sequence[str], run: RunDirectory, seconds: float) -> None:
     """Train until the end, or until so many seconds are nearly over, and say how far it is meanwhile."""
     ends, said = time.monotonic() + seconds - min(ENDING, seconds / 2), time.monotonic()
@@ -154,7 +159,8 @@ def _train(arguments: Sequence[str], run: RunDirectory, seconds: float) -> None:
                 time.sleep(0.2)
                 if time.monotonic() > said + SAYING:
                     said = time.monotonic()
-                    say(f"  {(last_lines(log, 1) or ['starting'])[-1]}")
+                    trained = _losses(run)
+                    say(f"  update {trained[-1][0]}, loss {trained[-1][1]:.3f}" if trained else "  starting")
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)  # it saves, and can be read
                 process.wait(ENDING)
