@@ -7,6 +7,7 @@ and nothing is published. Without PARTS it takes about half an hour.
 
 import argparse
 import os
+import signal
 import sys
 import time
 import traceback
@@ -145,6 +146,7 @@ def main() -> int:
     parser.add_argument("--recordings", type=Path, help="batches for train and resume, where TensorFlow is missing")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="write these recordings, and nothing else")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends, too
     try:
         names = chosen(given.parts)
         if given.seconds is not None and given.seconds <= 0:

@@ -4,6 +4,7 @@ Parts of `make gpu`: generators of rows. Training reads its data with TensorFlow
 batches take its place, which `python -m benchmarks.gpu --record FOLDER` writes on a machine that has it.
 """
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from t5xpg.run.records import read_jsonl
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 KILLS, SMALL_KILLS = 20, 2
-SAYING, ENDING = 15.0, 90.0  # seconds between lines on a training; and at most until it has saved and ended
+SAYING, ENDING = 15.0, 90.0  # seconds between lines on a run; and at most until it has saved and ended
 NEVER = 1_000_000
 WARM_UP = 10  # updates of a training that are not counted
 
@@ -47,35 +48,35 @@ class Training:
         return ["-m", "t5xpg", name, self.experiment, *self.gin, *more]
 
 
-# Killed: a model that starts in seconds. Trained: ByT5 small, in the shape of its experiment for one GPU.
-RESUMED = Training(
-    "optimizers_tiny",
-    ["--gin.TRAIN_STEPS=60", "--gin.CHECKPOINT_PERIOD=10", "--gin.EVAL_PERIOD=20", "--gin.EVAL_STEPS=2"],
-    60,
-)
+# Killed: a model whose steps take long enough to be killed in. Trained: ByT5 small, in the shape of its experiment for
+# one GPU.
+_SAVING = ["--gin.TRAIN_STEPS=60", "--gin.CHECKPOINT_PERIOD=10", "--gin.EVAL_PERIOD=20", "--gin.EVAL_STEPS=2"]
 _ONLY_TRAINING = [f"--gin.EVAL_PERIOD={NEVER}", "--gin.EVAL_STEPS=1", f"--gin.CHECKPOINT_PERIOD={NEVER}"]
+_TINY = ["--gin.BATCH_SIZE=2", "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32}"]
+RESUMED = Training("optimizers_tiny", ["--gin_file=gin/models/byt5_mini.gin", "--gin.BATCH_SIZE=64", *_SAVING], 60)
+SMALL_RESUMED = Training("optimizers_tiny", [*_TINY, *_SAVING], 60)
 TRAINED = Training(
     "byt5_small_wikitext_gpu",
     ["--gin.MIXTURE_OR_TASK_NAME='pydocs_span_corruption'", "--gin.NUM_MICROBATCHES=8", "--gin.STATS_PERIOD=5",
      *_ONLY_TRAINING],
     300,
 )  # fmt: skip
-SMALL_TRAINED = Training("optimizers_tiny", ["--gin.STATS_PERIOD=2", *_ONLY_TRAINING], 20)
+SMALL_TRAINED = Training("optimizers_tiny", [*_TINY, "--gin.STATS_PERIOD=5", *_ONLY_TRAINING], 40)
 
 
 def resume(given: Conditions) -> Iterator[Row]:
     """Whether killed runs equal an unbroken one under deterministic operations, and what those cost."""
-    source = _source(given, "resume")
+    training, source = SMALL_RESUMED if given.small else RESUMED, _source(given, "resume")
     flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()}
     kills = SMALL_KILLS if given.small else KILLS
-    say(f"  {RESUMED.experiment}: killing {kills} times or more")
-    receipt = _proof(given, kills, flags | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, source)
+    say(f"  {training.experiment}: killing {kills} times or more")
+    receipt = _proof(given, training, kills, flags | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, source)
     counts = ", ".join(f"{phase} {count}" for phase, count in receipt["kills"]["by_phase"].items())
     note = "; ".join([f"{receipt['kills']['dealt']} kills: {counts}", *receipt["differences"]])
     say(f"  {note}: {'exact' if receipt['proven'] else 'NOT exact'}")
     yield row(
         "resume", "killed runs against an unbroken one: differences", "differences",
-        float(len(receipt["differences"])), fixed=f"{RESUMED.text}; XLA_FLAGS={DETERMINISTIC}", goal=Goal(at_most=0.0),
+        float(len(receipt["differences"])), fixed=f"{training.text}; XLA_FLAGS={DETERMINISTIC}", goal=Goal(at_most=0.0),
         facts={"note": note, "equal": sorted(receipt["equal"])},
     )  # fmt: skip
     job, steps = (SMALL, 2) if given.small else ("t5_1_1_small", 20)
@@ -87,16 +88,17 @@ def resume(given: Conditions) -> Iterator[Row]:
     yield row("resume", f"training step of {job}, deterministic operations or not", "ms", Found(times), fixed=DTYPE)
 
 
-def _proof(given: Conditions, kills: int, variables: Mapping[str, str], source: Sequence[str]) -> dict[str, Any]:
+def _proof(
+    given: Conditions, training: Training, kills: int, variables: Mapping[str, str], source: Sequence[str]
+) -> dict[str, Any]:
     """The receipt of `make prove-resume`; a proof of the contrary has one, too."""
     with tempfile.TemporaryDirectory() as folder:
-        command = RESUMED.command("prove-resume", f"--kills={kills}", f"--run={folder}/proof", *source)
-        receipt = Path(folder) / "proof" / "receipt.json"
-        try:
-            output_of(command, environment=variables, seconds=given.left)
-        except NotMeasuredError:
-            if not receipt.exists():
-                raise
+        log, receipt = Path(folder) / "proof.log", Path(folder) / "proof" / "receipt.json"
+        command = training.command("prove-resume", f"--kills={kills}", f"--run={folder}/proof", *source)
+        with _started(command, log, variables) as process:
+            _watch(process, given.left, lambda: (last_lines(log, 1) or ["starting"])[-1])
+        if not receipt.exists():
+            raise NotMeasuredError(_failure(process, given, log))
         return dict(read_json(receipt))
 
 
@@ -115,7 +117,7 @@ def train(given: Conditions) -> Iterator[Row]:
     say(f"  the step alone: {bare:.0f} ms")
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder) / "run")
-        _train(training.command("train", f"--run={run.path}", *source), run, given.left)
+        _train(training.command("train", f"--run={run.path}", *source), run, given)
         losses = _losses(run)
         times = [one for one in read_jsonl(run.timing_jsonl) if "seconds_per_step" in one]
     counted = [one for one in times if one["step"] > WARM_UP]
@@ -146,32 +148,56 @@ def _losses(run: RunDirectory) -> list[tuple[int, float]]:
     return [(one["step"], one["loss"]) for one in read_jsonl(run.metrics_jsonl) if one["split"] == "train"]
 
 
-def _train(arguments: Sequence[str], run: RunDirectory, seconds: float) -> None:
-    """Train until the end, or until so many seconds are nearly over, and say how far it is meanwhile."""
-    ends, said = time.monotonic() + seconds - min(ENDING, seconds / 2), time.monotonic()
+def _train(arguments: Sequence[str], run: RunDirectory, given: Conditions) -> None:
+    """Train until the end, or until the time is nearly over; what has been done by then is kept."""
+
+    def reached() -> str:
+        losses = _losses(run)
+        return f"update {losses[-1][0]:,}, loss {losses[-1][1]:.3f}" if losses else "starting"
+
     log = run.path.with_suffix(".log")
+    with _started(arguments, log) as process:
+        _watch(process, given.left - min(ENDING, given.left / 2), reached)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)  # it saves, and its records are whole
+            _watch(process, given.left, lambda: "saving")
+    if process.returncode not in (0, 128 + signal.SIGTERM):
+        raise NotMeasuredError(_failure(process, given, log))
+
+
+@contextlib.contextmanager
+def _started(
+    arguments: Sequence[str], log: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program, which is killed with all that it has started, and holds memory of the device, when the block ends."""
     with log.open("wb") as printed:
         process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
-        )
+            [sys.executable, *arguments], cwd=REPOSITORY, env={**os.environ, **(variables or {})},
+            stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, start_new_session=True,
+        )  # fmt: skip
         try:
-            while process.poll() is None and time.monotonic() < ends:
-                time.sleep(0.2)
-                if time.monotonic() > said + SAYING:
-                    said = time.monotonic()
-                    trained = _losses(run)
-                    say(f"  update {trained[-1][0]}, loss {trained[-1][1]:.3f}" if trained else "  starting")
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)  # it saves, and can be read
-                process.wait(ENDING)
-        except subprocess.TimeoutExpired:
-            raise NotMeasuredError(f"the training did not end within {ENDING:.0f} s") from None
+            yield process
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    if process.returncode not in (0, 128 + signal.SIGTERM):
-        raise NotMeasuredError(f"failed: {' '.join(last_lines(log, 1))}"[:200])
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _watch(process: subprocess.Popen[bytes], seconds: float, reached: Callable[[], str]) -> None:
+    """Wait until a program ends or the time is over, and say now and then how far it is."""
+    ends = time.monotonic() + seconds
+    while process.poll() is None and (left := ends - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(SAYING, left))
+        if process.poll() is None:
+            say(f"  {reached()}")
+
+
+def _failure(process: subprocess.Popen[bytes], given: Conditions, log: Path) -> str:
+    """Why a program has not done what it should: its last line, or that its time was over."""
+    if process.returncode == -signal.SIGKILL and time.monotonic() >= given.ends:
+        return "it did not come to its end in the time of this part"
+    return f"failed with {process.returncode}: {' '.join(last_lines(log, 1))}"[:200]
 
 
 def _source(given: Conditions, name: str) -> list[str]:
@@ -186,7 +212,10 @@ def _source(given: Conditions, name: str) -> list[str]:
 
 def record(folder: Path, *, small: bool) -> None:
     """Write the batches that `train` and `resume` read, into folders of these names."""
-    for name, training in (("train", SMALL_TRAINED if small else TRAINED), ("resume", RESUMED)):
+    for name, training in (
+        ("train", SMALL_TRAINED if small else TRAINED),
+        ("resume", SMALL_RESUMED if small else RESUMED),
+    ):
         say(f"recording {training.recorded} batches of {training.experiment} for {name}")
         output = (folder / name).absolute()
         say(output_of(training.command("record", f"--steps={training.recorded}", f"--output={output}")).strip())

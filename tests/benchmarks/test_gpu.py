@@ -174,5 +174,5 @@ def test_parts_that_train(tmp_path: Path, own_place: Path) -> None:
     parts = measured(tmp_path, "resume", "train", f"--recordings={tmp_path / 'recordings'}")
     assert gpu_page.rows_of(parts["resume"])[0].reached()
     losses = gpu_page.rows_of(parts["train"])[0].facts["losses"]
-    assert losses[-1][0] == 20 > losses[0][0]
+    assert losses[-1][0] == 40 > losses[0][0]
     assert losses[-1][1] < losses[0][1]
