@@ -51,10 +51,11 @@ class Training:
 # Killed: a model whose steps take long enough to be killed in. Trained: ByT5 small, in the shape of its experiment for
 # one GPU.
 _SAVING = ["--gin.TRAIN_STEPS=60", "--gin.CHECKPOINT_PERIOD=10", "--gin.EVAL_PERIOD=20", "--gin.EVAL_STEPS=2"]
+_SMALL_SAVING = ["--gin.TRAIN_STEPS=20", "--gin.CHECKPOINT_PERIOD=5", "--gin.EVAL_PERIOD=10", "--gin.EVAL_STEPS=2"]
 _ONLY_TRAINING = [f"--gin.EVAL_PERIOD={NEVER}", "--gin.EVAL_STEPS=1", f"--gin.CHECKPOINT_PERIOD={NEVER}"]
 _TINY = ["--gin.BATCH_SIZE=2", "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32}"]
 RESUMED = Training("optimizers_tiny", ["--gin_file=gin/models/byt5_mini.gin", "--gin.BATCH_SIZE=64", *_SAVING], 60)
-SMALL_RESUMED = Training("optimizers_tiny", [*_TINY, *_SAVING], 60)
+SMALL_RESUMED = Training("optimizers_tiny", [*_TINY, *_SMALL_SAVING], 20)
 TRAINED = Training(
     "byt5_small_wikitext_gpu",
     ["--gin.MIXTURE_OR_TASK_NAME='pydocs_span_corruption'", "--gin.NUM_MICROBATCHES=8", "--gin.STATS_PERIOD=5",
@@ -185,12 +186,13 @@ def _started(
 
 def _watch(process: subprocess.Popen[bytes], seconds: float, reached: Callable[[], str]) -> None:
     """Wait until a program ends or the time is over, and say now and then how far it is."""
-    ends = time.monotonic() + seconds
+    ends, said = time.monotonic() + seconds, ""
     while process.poll() is None and (left := ends - time.monotonic()) > 0:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(min(SAYING, left))
-        if process.poll() is None:
-            say(f"  {reached()}")
+        if process.poll() is None and (line := reached()) != said:
+            said = line
+            say(f"  {said}")
 
 
 def _failure(process: subprocess.Popen[bytes], given: Conditions, log: Path) -> str:
