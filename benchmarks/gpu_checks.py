@@ -110,8 +110,8 @@ def parity(given: Conditions) -> Iterator[Row]:
                 yield from _differences(name, dtype, reports[0], reports[-1])
     tiny, answers = decoding_jobs.JOBS["tiny"], []
     for environment in (ON_CPU, EXACT):
-        orders = ("--job", "tiny", "--calls", "1")
-        answers.append(given.run("benchmarks.decoding_ours", *orders, environment=environment)["answer"])
+        decoded = given.run("benchmarks.decoding_ours", "--job", "tiny", "--calls", "1", environment=environment)
+        answers.append(decoded["answer"])
     differing = sum(one != other for one, other in zip(*answers, strict=True))
     say(f"  greedy decoding: {differing} of {tiny.batch} rows differ")
     yield row(

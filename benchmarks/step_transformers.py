@@ -67,7 +67,7 @@ def main() -> None:
             input_ids=batch["decoder_input_tokens"], attention_mask=batch["decoder"],
             encoder_hidden_states=encoded.last_hidden_state, encoder_attention_mask=batch["cross"], use_cache=False,
         )  # fmt: skip
-        logits = model.lm_head(decoded.last_hidden_state)
+        logits = model.lm_head(decoded.last_hidden_state).float()
         log_z = torch.logsumexp(logits, dim=-1)
         of_target = logits.gather(-1, batch["decoder_target_tokens"][..., None])[..., 0]
         return (log_z - of_target + Z_LOSS * log_z.square()).mean()
@@ -87,8 +87,11 @@ def main() -> None:
         optimizer.step()
         return whole.item()  # which waits for the device
 
+    def device_memory() -> int | None:
+        return torch.cuda.max_memory_allocated() if given.device == "cuda" else None
+
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    step_timing.measure(step, given.steps, versions=versions)
+    step_timing.measure(step, given.steps, versions=versions, device_memory=device_memory)
 
 
 if __name__ == "__main__":
