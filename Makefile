@@ -60,7 +60,7 @@ else
 
 COMMANDS := demo data vocab tokens cache new check examples estimate plan train record eval infer tune-decoding significance runs export import convert-gin \
 	report site watch reproduce verify-claim sweep speedrun-check prove-resume prove-hosts
-.PHONY: $(COMMANDS) install docker-build docker-train test test-all prove lint format bench bench-peers fuzz goldens lock clean
+.PHONY: $(COMMANDS) install docker-build docker-train test test-all prove lint format bench gpu bench-peers fuzz goldens lock clean
 
 $(COMMANDS): $(INSTALLED)
 	@$(PROGRAM) --from-make $@
@@ -102,6 +102,11 @@ format: $(TOOLS)
 
 bench: $(INSTALLED)
 	@set -f; .venv/bin/python -m benchmarks $${REPEATS:+"--repeats=$$REPEATS"} -- $$ROWS
+
+# PART_SECONDS is what each part may take; in bash, SECONDS is never empty.
+gpu: $(TOOLS)
+	@set -f; .venv/bin/python -m benchmarks.gpu $${PART_SECONDS:+"--seconds=$$PART_SECONDS"} \
+		$${RECORDINGS:+"--recordings=$$RECORDINGS"} -- $$PARTS
 
 bench-peers:
 	@$(WITH_PYTHON) "$$python" -m venv .venv-bench && \

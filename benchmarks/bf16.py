@@ -13,7 +13,7 @@ DTYPES = {"bfloat16": "bfloat16", "float32": "float32"}
 
 def rows(repeats: int | None) -> list[Row]:
     """Each job in both precisions."""
-    return [row(name, repeats) for name in JOBS]
+    return [row(name, repeats) for name in STEPS]
 
 
 def row(name: str, repeats: int | None) -> Row:

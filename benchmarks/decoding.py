@@ -14,7 +14,7 @@ REPEATS = {"tiny": 3, "small": 1}
 
 def rows(repeats: int | None) -> list[Row]:
     """Tokens a second, encoding included; of beams those of the best."""
-    return [row(name, beams, repeats) for beams in (1, BEAMS) for name in JOBS]
+    return [row(name, beams, repeats) for beams in (1, BEAMS) for name in CALLS]
 
 
 def row(name: str, beams: int, repeats: int | None) -> Row:

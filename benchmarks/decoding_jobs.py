@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.jobs import END, Job
+from benchmarks.jobs import END, Job, t5_1_1
 
 BEAMS = 4
 # The published demo's model over bytes; T5 1.1 small with its vocabulary.
@@ -22,6 +22,7 @@ JOBS = {
         emb=512, mlp=1024, inputs=512, targets=114, batch=32, heads=6, head_dim=64, encoder_layers=8, decoder_layers=8,
         vocabulary=32_128,
     ),
+    "t5_1_1_base": t5_1_1(768, 2048, 12, 12, batch=32),
 }  # fmt: skip
 
 
@@ -36,11 +37,12 @@ def sources(job: Job) -> np.ndarray:
 
 
 def orders(description: str | None) -> argparse.Namespace:
-    """--job, --calls and --beams (1: greedy); what else a contestant understands comes as --option."""
+    """--job, --calls, --beams (1: greedy) and --dtype; what else a contestant understands comes as --option."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--job", choices=JOBS, default="tiny")
     parser.add_argument("--calls", type=int, default=5, help="that are timed")
     parser.add_argument("--beams", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--option", default="")
     return parser.parse_args()
 

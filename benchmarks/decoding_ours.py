@@ -1,5 +1,6 @@
 """Decoding of this project, as `make infer` compiles it: a contestant of `benchmarks.decoding`."""
 
+import dataclasses
 import functools
 
 from benchmarks.decoding_jobs import JOBS, measure, orders, sources
@@ -18,7 +19,7 @@ def main() -> None:
     from t5xpg.models.encoder_decoder import EncoderDecoderModel
 
     job = JOBS[given.job]
-    model = EncoderDecoderModel(config_from_transformers(job.settings()))
+    model = EncoderDecoderModel(dataclasses.replace(config_from_transformers(job.settings()), dtype=given.dtype))
     params = jax.device_put(params_from_transformers(job.weights(), model.config))
     tokens = sources(job)
     config = decoding.DecodingConfig()

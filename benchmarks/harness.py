@@ -67,7 +67,7 @@ class Row:
 
     name: what ROWS= calls it; rows of one module may share it. what: the quantity, in words of the table.
     fixed: what is the same for every contestant: optimiser, precision, threads, allocator, packing, dropout, sizes.
-    facts: what else was found, as JSON: losses, memory, sizes, versions of a peer.
+    facts: what else was found, as JSON: losses, memory, sizes, versions of a peer. command: what measures it again.
     """
 
     name: str
@@ -78,6 +78,10 @@ class Row:
     better: Literal["lower", "higher"] = "lower"
     goal: Goal | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", self.command or f"make bench ROWS={self.name}")
 
     def median(self, contestant: str) -> float | None:
         """In the row's unit; None where there is no value."""

@@ -132,3 +132,17 @@ JOBS = {
     "small": Job(emb=128, mlp=512, inputs=256, targets=64),
     "larger": Job(emb=256, mlp=1024, inputs=512, targets=114),
 }
+
+
+def t5_1_1(emb: int, mlp: int, heads: int, layers: int, batch: int = 128) -> Job:
+    """A size of T5 1.1 with its own vocabulary, and pretraining's lengths; `gin/models/t5_1_1_*.gin` has the same."""
+    return Job(emb, mlp, 512, 114, heads, 64, layers, layers, batch, vocabulary=32_128)
+
+
+# Those of `make gpu`.
+JOBS |= {
+    "t5_1_1_small": t5_1_1(512, 1024, 6, 8),
+    "t5_1_1_base": t5_1_1(768, 2048, 12, 12),
+    "t5_1_1_large": t5_1_1(1024, 2816, 16, 24),
+    "a layer of t5_1_1_base": t5_1_1(768, 2048, 12, 1, batch=8),
+}

@@ -47,14 +47,17 @@ class OwnStep:
 
 
 def experiment(
-    job: Job, dtype: str = "float32", attention_chunk_size: int | None = None, window: int | None = None
+    job: Job, dtype: str = "float32", *, window: int | None = None, microbatches: int = 1, **settings: Any
 ) -> Experiment:
-    """optimizers_tiny with the job's sizes, packed, and the job's optimiser. window: in all self attention."""
+    """optimizers_tiny with the job's sizes, packed, and the job's optimiser.
+
+    window: in all self attention. settings: of T5Config, beside those that the job decides.
+    """
     model = T5Config(
         vocab_size=job.vocabulary, emb_dim=job.emb, num_heads=job.heads, head_dim=job.head_dim, mlp_dim=job.mlp,
         num_encoder_layers=job.encoder_layers, num_decoder_layers=job.decoder_layers, dtype=dtype,
-        attention_chunk_size=attention_chunk_size, encoder_window=None if window is None else (window, window),
-        decoder_window=window, sliding_window_pattern=2 if window is None else 1 + job.encoder_layers,
+        encoder_window=None if window is None else (window, window), decoder_window=window,
+        sliding_window_pattern=2 if window is None else 1 + job.encoder_layers, **settings,
     )  # fmt: skip
     tiny = config.load("optimizers_tiny").experiment
     lengths = {"inputs": job.inputs, "targets": job.targets}
@@ -63,6 +66,7 @@ def experiment(
         model=EncoderDecoderModel(model),
         optimizer=AdamW(Constant(LEARNING_RATE), b1=B1, b2=B2, epsilon=EPSILON),
         loss=LossConfig(z_loss=Z_LOSS),
+        num_microbatches=microbatches,
         train_dataset=dataclasses.replace(
             tiny.train_dataset, task_feature_lengths=lengths, batch_size=job.batch, pack=True
         ),

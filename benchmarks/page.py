@@ -48,9 +48,8 @@ def to_json(row: Row) -> dict[str, Any]:
                 "spread": row.spread(name),
                 "ours_is_times_as_good": row.ratio(name),
             }
-    plain = {name: getattr(row, name) for name in ("name", "what", "unit", "better", "fixed")}
+    plain = {name: getattr(row, name) for name in ("name", "what", "unit", "better", "fixed", "command")}
     return plain | {
-        "command": command(row),
         "goal": None if row.goal is None else dataclasses.asdict(row.goal),
         "reached": row.reached(),
         "contestants": contestants,
@@ -65,7 +64,7 @@ def from_json(value: Mapping[str, Any]) -> Row:
         {name: tuple(one["values"]) for name, one in contestants.items() if "values" in one},
         {name: one["missing"] for name, one in contestants.items() if "missing" in one},
     )
-    plain = {name: value[name] for name in ("name", "what", "unit", "better", "fixed", "facts")}
+    plain = {name: value[name] for name in ("name", "what", "unit", "better", "fixed", "command", "facts")}
     return Row(**plain, goal=None if value["goal"] is None else Goal(**value["goal"]), found=found)
 
 
@@ -130,7 +129,7 @@ def full_block(machines: Sequence[Machine]) -> str:
             lines.append([escape(cell) for cell in (title[0], name, title[1], *each)])
     notes: dict[tuple[str, str], list[str]] = {}
     for row in newest.values():
-        notes.setdefault((command(row), row.fixed), []).append(row.what)
+        notes.setdefault((row.command, row.fixed), []).append(row.what)
     listed = [
         f"- `{typed}`: {escape('; '.join(what))}. {'Each' if len(what) > 1 else 'With'}: {escape(fixed)}."
         for (typed, fixed), what in notes.items()
@@ -164,7 +163,7 @@ def text(rows: Sequence[Row]) -> str:
     ]
     shown = [_columns(HEADER, widths), "-" * (sum(widths) + 2 * (len(widths) - 1))]
     for row, lines in found:
-        shown += [*(_columns(line, widths) for line in lines), f"    {row.fixed}", f"    {command(row)}", ""]
+        shown += [*(_columns(line, widths) for line in lines), f"    {row.fixed}", f"    {row.command}", ""]
     return "\n".join(shown).rstrip("\n")
 
 
@@ -215,11 +214,6 @@ def goal_text(row: Row) -> str:
 def verdict(row: Row) -> str:
     """Whether the goal of a row is reached."""
     return {True: "reached", False: "missed", None: "not known"}[row.reached()]
-
-
-def command(row: Row) -> str:
-    """What measures the row again."""
-    return f"make bench ROWS={row.name}"
 
 
 def machine_text(described: Machine) -> str:

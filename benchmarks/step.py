@@ -29,7 +29,7 @@ GOALS = {
 
 def rows(repeats: int | None) -> list[Row]:
     """Milliseconds a step of the two jobs."""
-    return [row(name, repeats) for name in JOBS]
+    return [row(name, repeats) for name in STEPS]
 
 
 def row(name: str, repeats: int | None) -> Row:

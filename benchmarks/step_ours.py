@@ -1,4 +1,10 @@
-"""The training step of this project, as `make train` compiles it: a contestant of `benchmarks.step`."""
+"""The training step of this project, as `make train` compiles it: a contestant of `benchmarks.step`.
+
+--option is a JSON object of further settings of T5Config, as {"attention_chunk_size": 128}.
+"""
+
+import json
+from typing import Any
 
 from benchmarks import step_timing
 from benchmarks.jobs import JOBS
@@ -8,14 +14,29 @@ from t5xpg.base.cpu_flags import set_cpu_flags
 def main() -> None:
     given = step_timing.orders(__doc__)
     set_cpu_flags()  # before jax is imported
+    import jax
+
     from benchmarks.own_step import OwnStep, experiment
     from t5xpg.exchange.huggingface.params import params_from_transformers
 
     job = JOBS[given.job]
-    step = OwnStep(experiment(job, given.dtype))
+    settings: dict[str, Any] = json.loads(given.option or "{}")
+    step = OwnStep(experiment(job, given.dtype, microbatches=given.microbatches, **settings))
     step.start_from(params_from_transformers(job.weights(), step.parts.experiment.model.config))
     batches = [step.on_devices(batch) for batch in job.batches()]
-    step_timing.measure(lambda number: float(step(batches[number])["loss"]), given.steps)
+    norms: list[float] = []
+
+    def update(number: int) -> float:
+        metrics = step(batches[number])
+        norms.append(float(metrics["gradient_norm"]))
+        return float(metrics["loss"])
+
+    def device_memory() -> int | None:
+        """Bytes of arrays and of XLA's temporaries at most, where the device keeps count."""
+        return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+
+    facts = {"device": step.parts.devices["kind"], "compile_seconds": step.compile_seconds, "gradient_norms": norms}
+    step_timing.measure(update, given.steps, device_memory=device_memory, **facts)
 
 
 if __name__ == "__main__":

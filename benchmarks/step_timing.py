@@ -16,11 +16,13 @@ WARM_UP = 2
 
 
 def orders(description: str | None) -> argparse.Namespace:
-    """--job, --steps and --dtype; what else a contestant understands comes as --option."""
+    """--job, --steps, --dtype, --device and --microbatches; what else a contestant understands comes as --option."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--job", choices=JOBS, default="small")
     parser.add_argument("--steps", type=int, default=15, help="that are timed")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", default="cpu", help="torch's: cpu or cuda (jax takes what it finds)")
+    parser.add_argument("--microbatches", type=int, default=1, help="parts that a batch is worked off in")
     parser.add_argument("--option", default="")
     return parser.parse_args()
 
@@ -28,8 +30,8 @@ def orders(description: str | None) -> argparse.Namespace:
 def measure(step: Callable[[int], float], steps: int, **facts: object) -> None:
     """Call `step` with the numbers of batches, which returns the loss when all of the update is done; print a line.
 
-    {"ms": the median of the timed steps, "losses": of all steps, the first ones included, "memory": bytes of the
-    process at most} and the facts.
+    {"ms": the median of the timed steps, "each_ms": all of them, "losses": of all steps, the first ones included,
+    "memory": bytes of the process at most} and the facts; one that is a function is asked for when all steps are done.
     """
     losses, seconds = [], []
     for number in range(WARM_UP + steps):
@@ -38,4 +40,6 @@ def measure(step: Callable[[int], float], steps: int, **facts: object) -> None:
         if number >= WARM_UP:
             seconds.append(time.perf_counter() - began)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    print(json.dumps({"ms": 1000 * statistics.median(seconds), "losses": losses, "memory": memory, **facts}))
+    times = {"ms": 1000 * statistics.median(seconds), "each_ms": [1000 * each for each in seconds]}
+    found = {name: fact() if callable(fact) else fact for name, fact in facts.items()}
+    print(json.dumps({**times, "losses": losses, "memory": memory, **found}))

@@ -31,13 +31,13 @@ def load(settings: dict, weights: dict, attention: str) -> transformers.T5ForCon
         return transformers.T5ForConditionalGeneration.from_pretrained(folder, attn_implementation=attention).float()
 
 
-def prepared(job: Job) -> list[dict[str, torch.Tensor]]:
+def prepared(job: Job, device: str) -> list[dict[str, torch.Tensor]]:
     """The batches, their segments as biases [B, 1, queries, keys] that transformers takes as they are."""
     batches = []
     for arrays in job.batches():
-        batch = {name: torch.from_numpy(array).long() for name, array in arrays.items()}
+        batch = {name: torch.from_numpy(array).long().to(device) for name, array in arrays.items()}
         encoder, decoder = batch["encoder_segment_ids"], batch["decoder_segment_ids"]
-        causal = torch.ones(job.targets, job.targets).tril().bool()
+        causal = torch.ones(job.targets, job.targets, device=device).tril().bool()
         seen = {
             "encoder": encoder[:, :, None] == encoder[:, None, :],
             "decoder": (decoder[:, :, None] == decoder[:, None, :]) & causal,
@@ -50,11 +50,13 @@ def prepared(job: Job) -> list[dict[str, torch.Tensor]]:
 
 def main() -> None:
     given = step_timing.orders(__doc__)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"torch {torch.__version__} finds no CUDA device")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     job = JOBS[given.job]
-    model = load(job.settings(), job.weights(), "sdpa").train()
+    model = load(job.settings(), job.weights(), "sdpa").train().to(given.device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=(B1, B2), eps=EPSILON, weight_decay=0.0, fused=True
     )
@@ -65,24 +67,31 @@ def main() -> None:
             input_ids=batch["decoder_input_tokens"], attention_mask=batch["decoder"],
             encoder_hidden_states=encoded.last_hidden_state, encoder_attention_mask=batch["cross"], use_cache=False,
         )  # fmt: skip
-        logits = model.lm_head(decoded.last_hidden_state)
+        logits = model.lm_head(decoded.last_hidden_state).float()
         log_z = torch.logsumexp(logits, dim=-1)
         of_target = logits.gather(-1, batch["decoder_target_tokens"][..., None])[..., 0]
         return (log_z - of_target + Z_LOSS * log_z.square()).mean()
 
     compute = loss_of if given.option == "eager" else torch.compile(loss_of, mode=given.option)
-    batches = prepared(job)
+    batches = prepared(job, given.device)
 
     def step(number: int) -> float:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=given.dtype == "bfloat16"):
-            loss = compute(batches[number])
-        loss.backward()
+        whole = torch.zeros((), device=given.device)
+        for part in range(given.microbatches):  # of equally many tokens: the mean of their means is that of all
+            rows = {name: array.chunk(given.microbatches)[part] for name, array in batches[number].items()}
+            with torch.autocast(given.device, torch.bfloat16, enabled=given.dtype == "bfloat16"):
+                loss = compute(rows) / given.microbatches
+            loss.backward()
+            whole += loss.detach()
         optimizer.step()
-        return loss.item()
+        return whole.item()  # which waits for the device
+
+    def device_memory() -> int | None:
+        return torch.cuda.max_memory_allocated() if given.device == "cuda" else None
 
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    step_timing.measure(step, given.steps, versions=versions)
+    step_timing.measure(step, given.steps, versions=versions, device_memory=device_memory)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ _EXPERIMENT = (
     _GIN,
     _RUN,
 )
+_RECORDED = Option("RECORDED", "--recorded", "FOLDER", "take the batches from a recording")
 _JSON = Option("JSON", "--json", "1", "print it for a program to read", bool)
 _DATASET = Option("DATASET", "dataset", "NAME", "the dataset's name", make_default="wikitext")
 _TASK = "wikitext_span_corruption"
@@ -220,7 +221,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _command(
             "train", "train an experiment, or continue it where it stopped", *_EXPERIMENT, _LOGGER,
             Option("SKIP_NONFINITE", "--gin.SKIP_NONFINITE", "N", "updates that are not finite and may be left out"),
-            Option("RECORDED", "--recorded", "FOLDER", "take the batches from a recording"),
+            _RECORDED,
             Option("COORDINATOR", "--coordinator", "HOST:PORT", "several processes: where the first one is"),
             Option("PROCESSES", "--processes", "N", "how many they are"),
             Option("PROCESS", "--process", "N", "the number of this one, from 0 on"),
@@ -351,6 +352,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "prove-resume", "kill a run again and again, and compare it with one that was not", *_EXPERIMENT,
             Option("KILLS", "--kills", "N", "how often", count, default=20),
             Option("KILL_SEED", "--kill-seed", "N", "chooses the moments (default: 0)", int, default=0),
+            _RECORDED,
             one_process=True,
         ),
         _command(
@@ -374,6 +376,10 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _target("bench", "measure speeds beside those of other programs, about 25 minutes",
                 Option("ROWS", "", "NAMES", "only some: 'step caching'"),
                 Option("REPEATS", "", "N", "how often each is measured")),
+        _target("gpu", "measure a GPU: correctness, speed and whole runs, about half an hour",
+                Option("PARTS", "", "NAMES", "only some: 'units parity step plan resume train decoding'"),
+                Option("PART_SECONDS", "", "N", "what each part may take (default: each part's own)"),
+                Option("RECORDINGS", "", "FOLDER", "recorded batches, where TensorFlow is missing")),
         _target("bench-peers", "install what `make bench` compares with into .venv-bench: torch and transformers",
                 _PYTHON),
         _target("fuzz", "look for inputs that break what reads files and options (Linux, Python 3.11)",

@@ -403,7 +403,10 @@ def _prove_resume(options: Namespace) -> int:
     from t5xpg.study.proofs import resume
 
     given, path = _proof(options, "proof")
-    return resume.prove_resume(options.experiment, given, kills=options.kills, seed=options.kill_seed, path=path)
+    recorded = arguments.path_of(options.recorded)
+    return resume.prove_resume(
+        options.experiment, given, kills=options.kills, seed=options.kill_seed, path=path, recorded=recorded
+    )
 
 
 def _prove_hosts(options: Namespace) -> int:

@@ -40,6 +40,7 @@ WITHOUT_EFFECT = {
     "optimizer.width_factor": 1.0,
     "model.inputs_bidirectional_attention": True,
     "model.config.attention_chunk_size": None,
+    "model.config.attention_kernel": "dot_product",
     "model.config.relpos_bias_in_every_layer": False,
     **{f"model.config.{name}": default for name, default in BEYOND_T5.items()},
     "train_dataset.feature_converter": ENC_DEC,
@@ -52,7 +53,7 @@ WITHOUT_EFFECT = {
 # What may differ between training and predicting: how precisely is computed, and what happens only in training.
 _FREE_MODEL_SETTINGS = (
     ".dtype", ".float32_attention_logits", ".dropout_rate", ".attention_chunk_size",
-    ".scan_layers", ".remat_policy",
+    ".attention_kernel", ".scan_layers", ".remat_policy",
 )  # fmt: skip
 _NONE = object()
 

@@ -4,6 +4,7 @@ and what later models changed of it (`T5Config.beyond_t5`).
 Over long inputs the logits of all pairs of positions are what memory goes to. By chunks of queries
 (`T5Config.attention_chunk_size`), a part of them exists at a time, in the forward and in the backward pass. Of a window
 there are, by blocks, only those of positions that are near each other, and time and memory grow with the length.
+On a GPU kernels can hold none of them (`fused_attention`).
 Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
 """
 
@@ -18,7 +19,16 @@ from flax import nnx
 from jax import lax
 from jax.nn import initializers
 
-from t5xpg.models.biases import Bias, BlockedBias, ChunkedBias, Either, WholeBias, join_queries, split_queries
+from t5xpg.models.biases import (
+    Bias,
+    BlockedBias,
+    ChunkedBias,
+    Either,
+    FusedBias,
+    WholeBias,
+    join_queries,
+    split_queries,
+)  # fmt: skip
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key
 from t5xpg.models.positions import skewed
@@ -281,6 +291,11 @@ def attend(
     if isinstance(bias, Either):
         ways = [lambda of=one: attend(queries, keys, values, of, dropout, softcap) for one in (bias.local, bias.whole)]
         return lax.cond(bias.is_local, *ways)
+    if isinstance(bias, FusedBias):
+        from t5xpg.models.fused_attention import attend_fused  # Pallas is imported where it is used
+
+        assert softcap is None
+        return attend_fused(queries, keys, _dropped(values, dropout), bias)
     way: Any = {WholeBias: attend_whole, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
     return way(queries, keys, values, bias, dropout, softcap)
 

@@ -2,7 +2,8 @@
 
 Whole, they are made once for all layers of a stack. By chunks, only what they are made of is held (ids and segments of
 [B, S], one bias for every distance), and the pairs of one chunk of queries exist while that chunk is worked off. By
-blocks, for windows, there are pairs only of a block of queries and the keys that one of them sees.
+blocks, for windows, there are pairs only of a block of queries and the keys that one of them sees. Fused, a kernel
+makes them where it adds them.
 """
 
 from __future__ import annotations
@@ -64,6 +65,11 @@ def with_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.A
     return visible | (queries[:, None, :, None] & keys[:, None, None, :])
 
 
+def has_fused_kernels() -> bool:
+    """Whether the default device is one that fused attention is compiled for."""
+    return jax.default_backend() == "gpu"
+
+
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
 @dataclass(frozen=True)
 class WholeBias:
@@ -95,9 +101,12 @@ class Pairs:
     window: tuple[int, int] | None = None
     first: int = 0
 
-    def bias(self, chunk_size: int | None, by_blocks: bool | None = None) -> Bias:
+    def bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
         """By blocks where a window makes them fewer pairs; by chunks of `chunk_size` queries where there are more of
-        them than that; else whole. by_blocks: whether it is by blocks, whatever the length."""
+        them than that; else whole. by_blocks: whether it is by blocks, whatever the length. kernel: of T5Config's
+        ATTENTION_KERNELS; "fused" is for devices that have it."""
+        if kernel == "fused" and has_fused_kernels():
+            return self._fused()
         if by_blocks is not False and self.window is not None:
             behind, ahead = self.window
             if self.is_causal and self.prefix is None:
@@ -126,6 +135,17 @@ class Pairs:
             return WholeBias(as_bias(self.visible))
         sizes = self.queries, keys, self.first
         return WholeBias(as_bias(self.visible), self.positions(*sizes), self.positions.keys_by_distance(*sizes))
+
+    def _fused(self) -> FusedBias:
+        assert self.window is None and self.first == 0  # noqa: PT018
+        key_ids = jnp.zeros_like(self.key_tokens) if self.key_segments is None else self.key_segments
+        query_ids = self.query_segments
+        if query_ids is None:
+            query_ids = jnp.zeros((self.key_tokens.shape[0], self.queries), key_ids.dtype)
+        begins, by_run = ((), None) if self.positions is None else self.positions.runs()
+        return FusedBias(
+            query_ids, jnp.where(self.key_tokens > 0, key_ids, -1), by_run, self.prefix, self.is_causal, begins
+        )
 
     def _by_blocks(self, blocks: Blocks) -> BlockedBias:
         def split(x: jax.Array | None, of: Callable[[jax.Array], jax.Array]) -> jax.Array | None:
@@ -253,7 +273,29 @@ class BlockedBias:
     of_one: WholeBias
 
 
-Bias = WholeBias | ChunkedBias | BlockedBias
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["query_ids", "key_ids", "by_run", "prefix"],
+    meta_fields=["is_causal", "run_begins"],
+)
+@dataclass(frozen=True)
+class FusedBias:
+    """What a kernel makes the biases of, tile by tile.
+
+    query_ids [B, Q] and key_ids [B, S]: a query sees keys of its own id; padding has -1, which no query has. by_run:
+    what a run of distances adds, [H, runs] float32, or None; run_begins: as of `PositionTable.runs`. is_causal and
+    prefix: as of `Pairs`.
+    """
+
+    query_ids: jax.Array
+    key_ids: jax.Array
+    by_run: jax.Array | None
+    prefix: jax.Array | None
+    is_causal: bool
+    run_begins: tuple[int, ...]
+
+
+Bias = WholeBias | ChunkedBias | BlockedBias | FusedBias
 
 
 class Either(NamedTuple):

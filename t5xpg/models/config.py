@@ -7,6 +7,7 @@ from typing import Any
 from t5xpg.base.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
+ATTENTION_KERNELS = ("dot_product", "fused")
 REMAT_POLICIES = ("none", "dots", "full")
 LAYER_NORMS = ("pre", "post", "both")
 _SIZES = (
@@ -30,6 +31,8 @@ class T5Config:
     attention_chunk_size: attention works off so many queries at a time: what it holds grows with the length, not its
         square; the same but for rounding. For inputs of 4,096 tokens and more, and wherever memory is what is short;
         None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench ROWS=growth`).
+    attention_kernel: "fused" computes attention by kernels for a GPU that hold no pairs of positions; the same but for
+        rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `fused_attention`.
     relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);
         else the layers of a stack share one.
     relative_attention_keys: each bucket of relative positions has a key of each head, too, by which queries are
@@ -82,6 +85,7 @@ class T5Config:
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     attention_chunk_size: int | None = None
+    attention_kernel: str = "dot_product"
     relpos_bias_in_every_layer: bool = False
     relative_attention_keys: bool = False
     scan_layers: bool = False
@@ -136,6 +140,7 @@ class T5Config:
         check(reaches_on, "relative_attention_max_distance", f"above {buckets // 2} with {buckets} buckets")
         check(bool(self.mlp_activations), "mlp_activations", 'some names; T5 1.1 has ("gelu", "linear")')
         choices: list[tuple[str, str, tuple[str, ...]]] = [("dtype", self.dtype, DTYPES)]
+        choices += [("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)]
         choices += [("remat_policy", self.remat_policy, REMAT_POLICIES)]
         choices += [("layer_norms", self.layer_norms, LAYER_NORMS)]
         choices += [("mlp_activations", activation, ACTIVATIONS) for activation in self.mlp_activations]
@@ -201,6 +206,10 @@ class T5Config:
             "attention_chunk_size",
             "None with merged_attention",
         )
+        if self.attention_kernel == "fused":
+            others = [name for name in _NOT_FUSED if getattr(self, name) != _DEFAULTS[name]]
+            check(not others, "attention_kernel", f"'dot_product' with {' and '.join(others)}")
+            check(self.head_dim <= 128, "attention_kernel", "'dot_product' with a head_dim above 128")
 
     @property
     def encoder(self) -> "T5Config":
@@ -224,6 +233,10 @@ class T5Config:
 _SWITCHES = (
     "relpos_bias_in_every_layer", "relative_attention_keys", "scan_layers", "qk_norm", "relative_attention_bias",
     "rotary_cross_attention", "merged_attention", "share_embeddings",
+)  # fmt: skip
+# what the fused kernels do not compute
+_NOT_FUSED = (
+    "relative_attention_keys", "attention_logit_softcap", "encoder_window", "decoder_window", "merged_attention",
 )  # fmt: skip
 # sizes of the encoder that can be other than the decoder's
 ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_mlp_dim")

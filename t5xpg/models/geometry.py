@@ -101,7 +101,7 @@ def self_geometries(
     def biases(pairs: Pairs) -> Kinds:
         def of(is_local: bool) -> Bias:
             mine = window and (window if is_local or have_windows else everywhere)
-            return replace(pairs, window=mine).bias(config.attention_chunk_size, by_blocks)
+            return replace(pairs, window=mine).bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
 
         return of_kinds(window is not None and not have_windows, of)
 

@@ -63,6 +63,17 @@ class PositionTable:
             return None
         return jnp.dot(self.keys, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
 
+    def runs(self) -> tuple[tuple[int, ...], jax.Array]:
+        """Runs of neighbouring distances (key minus query) that have one bias: the first distance of each run but the
+        first, which has no beginning; and the biases [H, runs] float32. The last run has no end."""
+        distances = np.arange(-self.max_distance, self.max_distance + 1, dtype=np.int32)
+        buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
+        begins = np.flatnonzero(np.diff(buckets)) + 1
+        of_runs = buckets[[0, *begins]]
+        one_hot = jnp.asarray(of_runs[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
+        by_run = jnp.dot(self.table, one_hot, precision=lax.Precision.HIGHEST)
+        return tuple(int(distance) for distance in distances[begins]), by_run
+
     def _one_hot(self, queries: int, keys: int, first: int) -> jax.Array:
         """[buckets, queries + keys - 1] float32: which bucket a distance falls into."""
         # key - query in [-(queries-1), keys-1] where the first of both are at one place
@@ -92,6 +103,9 @@ class RelativePositionBias(nnx.Module):
 
     def keys_by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array | None:
         return self._table(self.bidirectional).keys_by_distance(queries, keys, first)
+
+    def runs(self) -> tuple[tuple[int, ...], jax.Array]:
+        return self._table(self.bidirectional).runs()
 
     def in_both_directions(self) -> PositionTable:
         """Its numbers, read as those of an encoder."""

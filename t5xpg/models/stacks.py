@@ -285,7 +285,8 @@ class Decoder(_DecoderStack):
         """Of the attention over own positions and over the source, by a layer and its index."""
         length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
         own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
-        cross = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids).bias(config.attention_chunk_size)
+        pairs = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids)
+        cross = pairs.bias(config.attention_chunk_size, kernel=config.attention_kernel)
         if not config.rotary_cross_attention:
             # a source that is not turned shows how far a query is: from the beginning of its text
             places = None if segment_ids is None else positions_in_segments(segment_ids)
@@ -303,7 +304,7 @@ class Decoder(_DecoderStack):
         self, embed: Embed, source: Source, input_tokens: jax.Array, target_tokens: jax.Array
     ) -> jax.Array:
         """The attention of every layer over the source, without dropout: [B, L, H, T, S] float32."""
-        whole = replace(self.config, attention_chunk_size=None)
+        whole = replace(self.config, attention_chunk_size=None, attention_kernel="dot_product")
         own, cross = self._geometries(whole, source, target_tokens)
         x, found = embed(input_tokens, self.dtype), []
         for at, (_, layer) in enumerate(self.named_layers()):

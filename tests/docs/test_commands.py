@@ -57,7 +57,7 @@ OF_FILE = {
 TARGETS_WITH_GIN = {"demo", "check", "estimate", "plan", "train", "record", "eval", "infer", "export"}
 # Commands that are tried by other tests, or would measure, install or need what is not here: patterns, and where.
 TRIED_ELSEWHERE = {
-    r"make (test|test-all|prove|lint|bench|fuzz)\b.*": "tests/cli/test_makefile.py",
+    r"make (test|test-all|prove|lint|bench|gpu|fuzz)\b.*": "tests/cli/test_makefile.py",
     r"make (install|lock|docker-\w+)\b.*": "tests/cli/test_makefile.py",
     r"make prove-resume .*": "tests/study/proofs",
     r"make prove-hosts .*": "tests/study/proofs",

@@ -38,12 +38,15 @@ _FRUITLESS = 8
 _FORMAT = 1
 
 
-def prove_resume(experiment: str, overrides: Sequence[str], *, kills: int, seed: int, path: Path) -> int:
+def prove_resume(
+    experiment: str, overrides: Sequence[str], *, kills: int, seed: int, path: Path, recorded: Path | None = None
+) -> int:
     """Prove the exact resume of an experiment; prints a receipt and keeps it in the folder `path`.
 
     overrides: "--gin.X=Y" and "--gin_file=…", handed to the training. kills: how many at least, in equal shares of the
-    phases. seed: of the moments. Returns the exit code: 0 where every killed run equals the unbroken one bit for bit,
-    1 where not. Raises UserError for what the user can mend. What an earlier proof left in `path` is replaced.
+    phases. seed: of the moments. recorded: a recording that all runs take their batches from. Returns the exit code: 0
+    where every killed run equals the unbroken one bit for bit, 1 where not. Raises UserError for what the user can
+    mend. What an earlier proof left in `path` is replaced.
     """
     loaded = config.load(experiment, *config.split_overrides(" ".join(overrides)))
     period, steps = loaded.experiment.checkpoints.period, loaded.experiment.total_steps
@@ -57,17 +60,25 @@ def prove_resume(experiment: str, overrides: Sequence[str], *, kills: int, seed:
     jax.config.update("jax_platforms", "cpu")  # this process only reads arrays: accelerators are the training's
     own = {_UNBROKEN, _KILLED, _LOG, receipt.JSON_NAME, receipt.TEXT_NAME}
     with proof_folder(path, lambda entry: entry.name in own) as folder:
-        return _Proof(loaded, experiment, overrides, kills, seed, folder).run()
+        return _Proof(loaded, experiment, overrides, kills, seed, folder, recorded).run()
 
 
 class _Proof:
     """The runs of one proof, and what has been counted and compared so far."""
 
     def __init__(
-        self, loaded: LoadedConfig, experiment: str, overrides: Sequence[str], kills: int, seed: int, folder: Path
+        self,
+        loaded: LoadedConfig,
+        experiment: str,
+        overrides: Sequence[str],
+        kills: int,
+        seed: int,
+        folder: Path,
+        recorded: Path | None,
     ) -> None:
         self._loaded, self._experiment, self._overrides = loaded, experiment, tuple(overrides)
         self._least_kills, self._seed, self._folder = kills, seed, folder
+        self._more = [] if recorded is None else [f"--recorded={recorded.absolute()}"]
         self._draw = random.Random(seed)
         self._shares = PhaseShares(kills, self._draw)
         self._kills: list[Kill] = []
@@ -153,7 +164,7 @@ class _Proof:
     def _start(self, name: str) -> WatchedRun:
         self._starts += name == _KILLED
         directory = RunDirectory(self._folder / name)
-        command = train_command(self._experiment, self._overrides, directory.path)
+        command = train_command(self._experiment, self._overrides, directory.path, *self._more)
         return WatchedRun(command, directory.checkpoints, self._folder / _LOG)
 
     def _to_its_end(self, run: WatchedRun) -> None:

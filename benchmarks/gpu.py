@@ -1,0 +1,164 @@
+"""Measure a GPU: correctness, speed, and whole runs (`make gpu`, `make gpu PARTS="units parity"`).
+
+Each part is written to bench/gpu.json and docs/benchmarks.md as soon as it has something, under the kind of the device;
+parts that are not measured now stay as they were. Where JAX has no GPU, everything is done in small sizes, to try it,
+and nothing is published. Without PARTS it takes about half an hour.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gpu_checks, gpu_page, gpu_runs, gpu_speed
+from benchmarks.gpu_device import Conditions
+from benchmarks.harness import NotMeasuredError, Row, in_process, say
+from benchmarks.page import to_json
+from t5xpg.__main__ import TUNABLES
+from t5xpg.base import environment
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import json_object_if_any, write_json
+from t5xpg.base.progress import duration
+from t5xpg.check.plan.devices import USABLE_MEMORY
+
+CUT = "it was cut off before its end"
+
+
+@dataclass(frozen=True)
+class Part:
+    """measure: yields rows. seconds: what it may take."""
+
+    measure: Callable[[Conditions], Iterator[Row]]
+    seconds: float
+
+
+PARTS = {
+    "units": Part(gpu_checks.units, 240),
+    "parity": Part(gpu_checks.parity, 180),
+    "step": Part(gpu_speed.step, 480),
+    "plan": Part(gpu_speed.plan, 120),
+    "resume": Part(gpu_runs.resume, 240),
+    "train": Part(gpu_runs.train, 480),
+    "decoding": Part(gpu_speed.decoding, 120),
+}
+
+
+class Results:
+    """The file, by the kind of device: {"device", "parts": {name: {"rows", "missing", …}}}."""
+
+    def __init__(self, file: Path | None, device: Mapping[str, Any]) -> None:
+        self._file = file
+        self._all = {} if file is None else json_object_if_any(file)
+        own = self._all.setdefault(device["kind"], {"parts": {}})
+        own["device"] = dict(device)
+        self.parts: dict[str, Any] = own["parts"]
+
+    def write(self) -> None:
+        """Write the file; the published one with its page."""
+        if self._file is None:
+            return
+        if self._file == gpu_page.RESULTS:
+            gpu_page.publish(self._all, self._file, gpu_page.PAGE)
+        else:
+            write_json(self._file, self._all)
+
+    def measure(self, name: str, given: Conditions, measure: Callable[[Conditions], Iterator[Row]]) -> None:
+        """Run a part; write each row as it comes, and why there are no more where it does not come to its end."""
+        began, rows = time.monotonic(), dict[str, dict[str, Any]]()
+        part = self.parts[name] = {
+            "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            "git": environment.git_state(),
+            "versions": environment.versions(),
+            "seconds": None,
+            "missing": CUT,
+            "rows": [],
+        }
+        self.write()
+        try:
+            for row in measure(given):
+                rows[row.what] = to_json(row)
+                part |= {"rows": list(rows.values())}
+                self.write()
+            part["missing"] = None
+        except NotMeasuredError as reason:
+            part["missing"] = str(reason)
+        except Exception as error:
+            traceback.print_exc()
+            part["missing"] = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+        part["seconds"] = round(time.monotonic() - began)
+        self.write()
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The parts that were asked for, all by default. Raises UserError for a name that none has."""
+    for name in names:
+        if name not in PARTS:
+            raise UserError(f"PARTS: there is no part {name!r}.{nearest(name, PARTS)}")
+    return [name for name in PARTS if name in names] if names else list(PARTS)
+
+
+def run(
+    names: Sequence[str], *, seconds: float | None, small: bool, results: Path | None, recordings: Path | None
+) -> int:
+    """Measure and print; returns 1 where a part has not come to its end."""
+    if sys.platform == "linux":
+        os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)  # for the processes that are started
+    # what JAX takes of a device's memory at first, and can have: 75% otherwise
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(USABLE_MEMORY))
+    try:
+        device = in_process(["-m", "benchmarks.gpu_device"])
+    except NotMeasuredError as reason:
+        raise UserError(f"JAX's default device does not work: {reason}") from None
+    if device["platform"] == "cpu" and not small:
+        say("JAX has no GPU here: everything in small sizes, to try it")
+        small = True
+    file = results or (None if small else gpu_page.RESULTS)
+    found = Results(None if file is None else file.absolute(), device)
+    say(f"{device['count']} x {device['kind']}; {'nothing is kept' if file is None else f'written to {file}'}")
+    began = time.monotonic()
+    for name in names:
+        limit = seconds or PARTS[name].seconds
+        say(f"{name}: at most {duration(limit)} ({duration(time.monotonic() - began)} so far)")
+        rows = {other: gpu_page.rows_of(part) for other, part in found.parts.items()}
+        found.measure(name, Conditions(device, small, time.monotonic() + limit, recordings, rows), PARTS[name].measure)
+        print(gpu_page.printed(found.parts[name]), end="\n\n", flush=True)
+    incomplete = [name for name in names if found.parts[name]["missing"]]
+    say(
+        "; ".join(
+            [f"measured in {duration(time.monotonic() - began)}", *(f"{name} is not whole" for name in incomplete)]
+        )
+    )
+    return 1 if incomplete else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make gpu", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", help=f"some of: {' '.join(PARTS)}")
+    parser.add_argument("--seconds", type=float, help="what each part may take (default: each part's own)")
+    parser.add_argument("--small", action="store_true", help="small sizes, to try it; nothing is published")
+    parser.add_argument("--results", type=Path, help="a file instead of bench/gpu.json; the page stays as it is")
+    parser.add_argument("--recordings", type=Path, help="batches for train and resume, where TensorFlow is missing")
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help="write these recordings, and nothing else")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends, too
+    try:
+        names = chosen(given.parts)
+        if given.seconds is not None and given.seconds <= 0:
+            raise UserError(f"PART_SECONDS={given.seconds:g}: it must be above 0.")
+        if given.record is not None:
+            gpu_runs.record(given.record, small=given.small)
+            return 0
+        return run(names, seconds=given.seconds, small=given.small, results=given.results, recordings=given.recordings)
+    except (UserError, NotMeasuredError) as error:
+        print(f"gpu: error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

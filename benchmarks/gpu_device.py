@@ -1,0 +1,82 @@
+"""What a part of `make gpu` is given: the device, its time, where recordings lie, what other parts have found.
+
+`python -m benchmarks.gpu_device` prints what JAX's default device is; that takes a process of its own, as JAX takes the
+memory of the device.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Found, NotMeasuredError, Row, in_process
+from t5xpg.base.cpu_flags import set_cpu_flags
+
+DTYPES = ("float32", "bfloat16")
+SIZES = {"cpu": 1024, "gpu": 8192}  # of the matrices whose product is timed
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """device: what `main` prints. small: sizes for a CPU, to try the parts. ends: when the part's time is over, by
+    time.monotonic(). recordings: a folder with `train` and `resume` of `--record`. found: rows of parts by their names.
+    """
+
+    device: Mapping[str, Any]
+    small: bool
+    ends: float
+    recordings: Path | None
+    found: Mapping[str, Sequence[Row]]
+
+    @property
+    def left(self) -> float:
+        """Seconds that the part has left. Raises NotMeasuredError where there are none."""
+        seconds = self.ends - time.monotonic()
+        if seconds <= 0:
+            raise NotMeasuredError("not begun: the time of this part was over")
+        return seconds
+
+    def peak_flops(self, dtype: str) -> float:
+        """Operations a second: as published, or measured where nothing is."""
+        return float(self.device["published_flops"][dtype] or self.device["measured_flops"][dtype])
+
+    def run(
+        self,
+        *arguments: str,
+        python: Path | str = sys.executable,
+        environment: Mapping[str, str | None] | None = None,
+    ) -> dict[str, Any]:
+        """`in_process` of a module with its arguments, within the time that is left."""
+        return in_process(["-m", *arguments], python=python, environment=environment, seconds=self.left)
+
+
+def row(part: str, what: str, unit: str, values: Found | float, **more: Any) -> Row:
+    """A row of a part, of this project alone where it has one value; `fixed` and whatever else a Row takes."""
+    found = values if isinstance(values, Found) else Found({"t5xpg": (values,)})
+    return Row(name=part, what=what, unit=unit, found=found, command=f"make gpu PARTS={part}", **more)
+
+
+def main() -> None:
+    set_cpu_flags()  # before jax is imported
+    import jax
+
+    from t5xpg.distributed import hardware
+
+    first = jax.devices()[0]
+    size = SIZES["cpu" if first.platform == "cpu" else "gpu"]
+    facts = {
+        "platform": first.platform,
+        "kind": first.device_kind,
+        "count": jax.device_count(),
+        "memory_bytes": hardware.device_memory(first),
+        "published_flops": {dtype: hardware.peak_flops(first, dtype) for dtype in DTYPES},
+        "measured_flops": {dtype: hardware.measured_peak_flops(dtype, size=size) for dtype in DTYPES},
+    }
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

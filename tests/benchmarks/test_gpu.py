@@ -1,0 +1,178 @@
+"""`make gpu`: its file and page, what it does without memory, time or TensorFlow; and each part in small."""
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import gpu, gpu_checks, gpu_page, gpu_runs, gpu_speed
+from benchmarks.gpu_device import Conditions, row
+from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
+from benchmarks.jobs import JOBS
+from benchmarks.step import COMPILED
+from t5xpg.base.files import json_object_if_any
+from t5xpg.base.page import block_of
+from t5xpg.exchange.huggingface.config import config_from_transformers
+from t5xpg.experiment import config
+
+H100 = {
+    "platform": "gpu", "kind": "NVIDIA H100 80GB HBM3", "count": 1, "memory_bytes": 78 << 30,
+    "published_flops": {"float32": 5e14, "bfloat16": 1e15}, "measured_flops": {"float32": 4e14, "bfloat16": 7e14},
+}  # fmt: skip
+GIVEN = Conditions(H100, small=False, ends=float("inf"), recordings=None, found={})
+
+
+def test_the_page_shows_the_file() -> None:
+    written = gpu_page.PAGE.read_text(encoding="utf-8")
+    block = gpu_page.block(json_object_if_any(gpu_page.RESULTS))
+    assert block_of(written, gpu_page.BEGIN, gpu_page.END, gpu_page.PAGE) == block
+
+
+def test_a_part_that_fails_keeps_its_rows_and_the_other_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, file = tmp_path / "page.md", tmp_path / "gpu.json"
+    page.write_text(f"before\n{gpu_page.BEGIN}\nold\n{gpu_page.END}\nafter\n")
+    monkeypatch.setattr(gpu_page, "RESULTS", file)
+    monkeypatch.setattr(gpu_page, "PAGE", page)
+    during: list[Any] = []
+
+    def good(given: Conditions) -> Iterator[Row]:
+        yield row("step", "a step", "s", 2.0, fixed="bfloat16", facts={"note": "1 microbatch"})
+        during.append(json.loads(file.read_text())[H100["kind"]]["parts"]["step"])
+        yield row("step", "a step", "s", 1.0, fixed="bfloat16")  # takes the place of the first
+
+    def bad(given: Conditions) -> Iterator[Row]:
+        yield row("plan", "a plan", "% off", 3.0, fixed="whole")
+        raise ValueError("no plan\nat all")
+
+    def late(given: Conditions) -> Iterator[Row]:
+        yield row("train", "a loss", "nats", dataclasses.replace(given, ends=time.monotonic()).left, fixed="")
+
+    for name, part in (("step", good), ("plan", bad), ("train", late)):
+        gpu.Results(file, H100).measure(name, GIVEN, part)  # each reads the file that the one before it wrote
+    gpu.Results(file, H100 | {"kind": "NVIDIA H200"}).measure("plan", GIVEN, good)
+    results = json.loads(file.read_text())
+    assert list(results) == [H100["kind"], "NVIDIA H200"]
+    parts = results[H100["kind"]]["parts"]
+    assert during[0]["missing"] == gpu.CUT, "what is cut off here says so"
+    assert [part["missing"] for part in parts.values()] == [
+        None, "failed: ValueError: no plan", "not begun: the time of this part was over"
+    ]  # fmt: skip
+    assert [gpu_page.rows_of(part)[0].median("t5xpg") for part in parts.values() if part["rows"]] == [1.0, 3.0]
+    block = gpu_page.block(results)
+    assert page.read_text() == f"before\n{block}\nafter\n"
+    assert "**NVIDIA H100 80GB HBM3**: 78 GiB for arrays; the largest product tried reaches 400.0 in float32" in block
+    assert "| a plan (% off) | t5xpg |  | 3.00 | - |  |" in block
+    assert "not whole, failed: ValueError: no plan" in block
+    assert "ValueError: no plan" in capsys.readouterr().err
+
+
+def test_parts_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.chosen([]) == list(gpu.PARTS)
+    assert gpu.chosen(["parity", "units"]) == ["units", "parity"]
+    for arguments, message in (["unit"], "PARTS: there is no part 'unit'. Did you mean units?"), (
+        ["--seconds=0"], "PART_SECONDS=0: it must be above 0."
+    ):  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
+        assert gpu.main() == 1
+        assert capsys.readouterr().err.strip() == f"gpu: error: {message}"
+
+
+def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: Conditions, *arguments: str, python: object = None) -> dict[str, Any]:
+        module, _, job, *_ = arguments
+        microbatches = int(arguments[-1])
+        if module.endswith("transformers"):
+            raise NotMeasuredError("failed: RuntimeError: torch finds no CUDA device")
+        if job == "t5_1_1_base" and microbatches < 4:
+            raise NotMeasuredError("failed: jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory")
+        seconds = 0.2 if "chunk" in " ".join(arguments) else 0.1 if job == "t5_1_1_base" else 0.05
+        return {"ms": 1000 * seconds, "each_ms": [1000 * seconds], "device_memory": 5 * 10**10, "compile_seconds": 9.0}
+
+    monkeypatch.setattr(Conditions, "run", run)
+    last = {one.what: one for one in gpu_speed.step(GIVEN)}
+    seconds, mfu, tokens = list(last.values())[:3]
+    assert seconds.contestants == ["attention whole", "attention by chunks"]  # the fastest first
+    assert (seconds.median("attention whole"), seconds.reached()) == (0.1, True)
+    assert "attention whole: 4 microbatches, 50.0 GB of the device at most, compiled in 9 s" in seconds.facts["note"]
+    base = JOBS["t5_1_1_base"]
+    assert mfu.median("attention whole") == pytest.approx(100 * base.flops() / 0.1 / 1e15)
+    assert tokens.median("attention by chunks") == pytest.approx(128 * (512 + 114) / 0.2)
+    assert (tokens.reached(), tokens.found.missing) == (
+        None, {COMPILED: "failed: RuntimeError: torch finds no CUDA device"}
+    )  # fmt: skip
+    assert len(last) == 9, "three rows of each size"
+
+    def planned(given: Conditions, experiment: str, microbatches: int) -> Mapping[str, Any]:
+        assert (experiment, microbatches) == ("t5_1_1_base_c4", 4)
+        return {"time": {"step": 0.088}, "memory": {"total": 60e9}}
+
+    monkeypatch.setattr(gpu_speed, "_planned", planned)
+    given = dataclasses.replace(GIVEN, found={"step": list(last.values())})
+    assert [one.median("t5xpg") for one in gpu_speed.plan(given)] == [pytest.approx(12.0), pytest.approx(20.0)]
+    with pytest.raises(NotMeasuredError, match="PARTS=step"):
+        list(gpu_speed.plan(GIVEN))
+
+
+def test_devices_without_figures_are_not_planned() -> None:
+    given = dataclasses.replace(GIVEN, device=H100 | {"kind": "NVIDIA GeForce RTX 4090"})
+    with pytest.raises(NotMeasuredError, match="no figures of a NVIDIA GeForce RTX 4090"):
+        gpu_speed._planned(given, "t5_1_1_base_c4", 1)
+
+
+@pytest.mark.parametrize("part", [gpu_runs.resume, gpu_runs.train])
+def test_without_tensorflow_runs_need_recordings(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NotMeasuredError, match="tensorflow and seqio cannot be imported here"):
+        list(part(GIVEN))
+
+
+def test_verdicts_are_read_with_one_process_and_with_several() -> None:
+    for line, test, verdict in (
+        ("tests/a/test_b.py::test_c[1-x y] FAILED              [ 50%]", "tests/a/test_b.py::test_c[1-x y]", "FAILED"),
+        ("[gw0] [ 50%] PASSED tests/a/test_b.py::test_c[1-x y] ", "tests/a/test_b.py::test_c[1-x y]", "PASSED"),
+    ):
+        assert (gpu_checks.TEST.search(line)[0], gpu_checks.VERDICT.search(line)[0]) == (test, verdict)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("size", ["small", "base", "large"])
+def test_the_jobs_are_the_sizes_of_gin(size: str) -> None:
+    overrides = [f"gin/models/t5_1_1_{size}.gin"]
+    expected = config.load("t5_1_1_base_c4", ["DTYPE='float32'"], overrides).experiment.model.config
+    assert config_from_transformers(JOBS[f"t5_1_1_{size}"].settings()) == expected
+
+
+def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """The parts that `python -m benchmarks.gpu` wrote, of small sizes."""
+    command = [sys.executable, "-m", "benchmarks.gpu", *arguments, "--small", f"--results={tmp_path / 'gpu.json'}"]
+    done = subprocess.run(command, cwd=REPOSITORY, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (device,) = json.loads((tmp_path / "gpu.json").read_text()).values()
+    return dict(device["parts"])
+
+
+@pytest.mark.process
+def test_parts_that_need_no_data(tmp_path: Path) -> None:
+    parts = measured(tmp_path, "units", "parity", "step", "plan", "decoding")
+    assert list(parts) == ["units", "parity", "step", "plan", "decoding"]
+    assert [one.reached() for name in ("units", "parity") for one in gpu_page.rows_of(parts[name])].count(False) == 0
+    assert all(one.median(one.contestants[0]) for name in ("step", "decoding") for one in gpu_page.rows_of(parts[name]))
+
+
+@pytest.mark.process
+def test_parts_that_train(tmp_path: Path, own_place: Path) -> None:
+    record = [sys.executable, "-m", "benchmarks.gpu", "--small", f"--record={tmp_path / 'recordings'}"]
+    subprocess.run(record, cwd=REPOSITORY, check=True)
+    parts = measured(tmp_path, "resume", "train", f"--recordings={tmp_path / 'recordings'}")
+    assert gpu_page.rows_of(parts["resume"])[0].reached()
+    losses = gpu_page.rows_of(parts["train"])[0].facts["losses"]
+    assert losses[-1][0] == 40 > losses[0][0]
+    assert losses[-1][1] < losses[0][1]
