@@ -34,14 +34,15 @@ SMALL = (
     "--gin.encoder_decoder.T5Config.num_heads=2 --gin.encoder_decoder.T5Config.head_dim=16"
 )
 CSHARP_JAVA = "experiments/java_csharp/csharp_java.gin"
+CODE_LM = "experiments/code_prefix_lm/code_lm.gin"
 OF_EXPERIMENT = {
-    "code_prefix_lm": "--gin.TASK_FEATURE_LENGTHS={'targets': 64}",  # of a decoder alone
     # no answer is ever right: the second evaluation is no better than the first, and the run ends
     **dict.fromkeys(
         ("answers", "answers_lora"),
         "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
     ),
-    "adaptation_tiny": "--gin.TASK_FEATURE_LENGTHS={'targets': 64}",
+    # of a decoder alone
+    **dict.fromkeys(("adaptation_tiny", CODE_LM), "--gin.TASK_FEATURE_LENGTHS={'targets': 64}"),
     # the teacher has been made small, too
     "student": "--gin.teacher/encoder_decoder.T5Config.num_decoder_layers=1",
     # made-up files

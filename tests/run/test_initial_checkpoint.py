@@ -40,6 +40,11 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
     ("named", "message"),
     [
         ("pretraind", "there is no run runs/pretraind. Did you mean pretrained?"),
+        (
+            "csharp_java",
+            "there is no run runs/csharp_java. To train it, type: make train "
+            "EXP=experiments/java_csharp/csharp_java.gin RUN=csharp_java",
+        ),
         ("elsewhere/pretrained", "there is no run elsewhere/pretrained."),
         ("begun", "runs/begun holds no checkpoint. Train it first. Known: pretrained."),
         ("runs/pretrained/checkpoints/8", "runs/pretrained has no checkpoint of step 8; there are: [4, 12]."),
