@@ -151,7 +151,6 @@ def test_no_array_holds_all_pairs():
     assert largest(2048, "fused") < 64 * 2048
 
 
-@pytest.mark.skipif(jax.__version_info__ > (0, 10, 2), reason="later versions of jax lower with CUDA's plugin alone")
 @pytest.mark.parametrize(("dtype", "is_causal"), [("float32", False), ("bfloat16", True)])
 def test_it_lowers_for_cuda(monkeypatch, dtype, is_causal):
     """To Triton's programs, forward and backward, without a device."""
