@@ -4,12 +4,10 @@ else ran.
 `python -m benchmarks.machine` measures the peak and prints it; that takes a process of its own, as jax takes memory.
 """
 
-import contextlib
 import json
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import NotMeasuredError, in_process
@@ -32,7 +30,7 @@ def describe() -> dict[str, Any]:
     host = environment.host()
     return {
         "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "kind": f"{host['cpu'] or 'unknown processor'}, {processor(cpu_facts())}{host['cores']} cores",
+        "kind": f"{host['cpu'] or 'unknown processor'}, {processor(environment.cpu_facts())}{host['cores']} cores",
         "machine": host,
         "load_before": load,
         "peak_flops": peak,
@@ -40,14 +38,6 @@ def describe() -> dict[str, Any]:
         "versions": environment.versions(),
         "git": environment.git_state(),
     }
-
-
-def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:
-    """What the system says of the first processor; nothing outside of Linux."""
-    with contextlib.suppress(OSError):
-        first = file.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-        return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
-    return {}
 
 
 def processor(facts: Mapping[str, str]) -> str:

@@ -24,6 +24,13 @@ def set_cpu_flags() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {_FLAG}".strip()
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for products of bfloat16 numbers with float32 results."""
+    from t5xpg.base.environment import cpu_facts  # not needed to start
+
+    return bool({"avx512_bf16", "amx_bf16"} & set(cpu_facts().get("flags", "").split()))
+
+
 def are_set() -> bool:
     """Whether `set_cpu_flags` decided."""
     return _FLAG in os.environ.get("XLA_FLAGS", "").split()

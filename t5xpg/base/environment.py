@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,19 @@ def cpu_model() -> str | None:
     """The processor's name as the system gives it."""
     if sys.platform == "darwin":
         return output_of(["sysctl", "-n", "machdep.cpu.brand_string"])
+    facts = cpu_facts()
+    names = [name for key in ("model name", "Model", "cpu model") if (name := " ".join(facts.get(key, "").split()))]
+    return names[0] if names else platform.processor() or None
+
+
+def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:
+    """What the system says of the processor, of several the first; nothing outside of Linux."""
+    facts: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
-            if key.strip() in ("model name", "Model", "cpu model") and value.strip():
-                return " ".join(value.split())
-    return platform.processor() or None
+            facts.setdefault(key.strip(), value.strip())
+    return facts
 
 
 def usable_cores() -> int:

@@ -132,7 +132,8 @@ class Assembly:
     def _has_wide_products(self) -> bool:
         """Whether products of bfloat16 have float32 results in updates: on one CPU, where the flags allow it."""
         one_cpu = self.mesh.devices.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
-        return one_cpu and self.experiment.model.config.dtype == "bfloat16" and cpu_flags.are_set()
+        is_bfloat16 = self.experiment.model.config.dtype == "bfloat16"
+        return is_bfloat16 and one_cpu and cpu_flags.are_set() and cpu_flags.multiplies_bfloat16()
 
     def traced_train_step(self, dataset: DatasetConfig | None = None) -> Traced:
         """What `compile_train_step` compiles."""

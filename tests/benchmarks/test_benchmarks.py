@@ -13,6 +13,7 @@ from benchmarks import __main__ as program
 from benchmarks import growth, machine, own_step, page, step_plain_jax, step_products
 from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.exchange.huggingface.config import config_from_transformers
@@ -141,8 +142,8 @@ def test_kinds_of_processors_are_told_apart(tmp_path: Path) -> None:
     file.write_text(
         "processor : 0\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n\nprocessor : 1\n"
     )
-    assert machine.processor(machine.cpu_facts(file)) == "family 25, model 17 (AVX2, AVX-512, bf16), "
-    assert machine.processor(machine.cpu_facts(tmp_path / "none")) == ""
+    assert machine.processor(environment.cpu_facts(file)) == "family 25, model 17 (AVX2, AVX-512, bf16), "
+    assert machine.processor(environment.cpu_facts(tmp_path / "none")) == ""
 
 
 def test_the_pages_show_what_was_published() -> None:
