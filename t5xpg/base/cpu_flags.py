@@ -6,7 +6,6 @@ ends the process.
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
 
 _NAME = "xla_cpu_experimental_ynn_fusion_type"
 _JAXLIB = "0.10.2"
@@ -14,7 +13,7 @@ _JAXLIB = "0.10.2"
 _PARTS = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
 _FLAG = f"--{_NAME}={_PARTS}"
 # For one program: single products, too, without which bfloat16 factors have no float32 result.
-SINGLE_PRODUCTS: Mapping[str, str] = {_NAME: f"{_PARTS},LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+SINGLE_PRODUCTS: dict[str, str | bool] = {_NAME: f"{_PARTS},LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 
 
 def set_cpu_flags() -> None:
@@ -31,6 +30,9 @@ def multiplies_bfloat16() -> bool:
     return bool({"avx512_bf16", "amx_bf16"} & set(cpu_facts().get("flags", "").split()))
 
 
-def are_set() -> bool:
-    """Whether `set_cpu_flags` decided."""
-    return _FLAG in os.environ.get("XLA_FLAGS", "").split()
+def wide_product_options(dtype: str, platform: str) -> dict[str, str | bool] | None:
+    """What a program is compiled with whose products of `dtype` have float32 results, as its processor computes them
+    itself; None where it does not, or where the user decided the flags."""
+    allowed = _FLAG in os.environ.get("XLA_FLAGS", "").split()
+    is_for_it = dtype == "bfloat16" and platform == "cpu" and allowed and multiplies_bfloat16()
+    return SINGLE_PRODUCTS if is_for_it else None

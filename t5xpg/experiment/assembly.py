@@ -125,15 +125,13 @@ class Assembly:
         [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not wait until the
         vocabulary is known.
         """
-        options = dict(cpu_flags.SINGLE_PRODUCTS) if self._has_wide_products else None
-        return self.traced_train_step(dataset).lower().compile(options)
+        return self.traced_train_step(dataset).lower().compile(self._wide_product_options)
 
     @property
-    def _has_wide_products(self) -> bool:
-        """Whether products of bfloat16 have float32 results in updates: on one CPU, where the flags allow it."""
-        one_cpu = self.mesh.devices.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
-        is_bfloat16 = self.experiment.model.config.dtype == "bfloat16"
-        return is_bfloat16 and one_cpu and cpu_flags.are_set() and cpu_flags.multiplies_bfloat16()
+    def _wide_product_options(self) -> dict[str, str | bool] | None:
+        """Where products have float32 results in updates, what those are compiled with: only on one device."""
+        first, *others = self.mesh.devices.flat
+        return None if others else cpu_flags.wide_product_options(self.experiment.model.config.dtype, first.platform)
 
     def traced_train_step(self, dataset: DatasetConfig | None = None) -> Traced:
         """What `compile_train_step` compiles."""
@@ -155,7 +153,7 @@ class Assembly:
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
         batch = abstract_batch(dataset or experiment.train_dataset)
-        with products.wide(self._has_wide_products):
+        with products.wide(self._wide_product_options is not None):
             return jitted.trace(self.abstract_state, batch, self._bytes)
 
     def compile_eval_step(self) -> Compiled:
