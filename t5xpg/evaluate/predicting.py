@@ -19,6 +19,7 @@ from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator
 from t5xpg.data.vocab.sentinels import MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.consensus import ranked
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models import decoding
@@ -193,9 +194,8 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
     experiment = built.experiment
     spec = unpacked(experiment.eval_dataset).batch_spec()
 
-    def first_answers(params: Params, features: Mapping[str, jax.Array], row_numbers: jax.Array) -> jax.Array:
-        found = predict(experiment, vocabulary, params, features["inputs"], row_numbers)
-        return found.tokens[:, 0]
+    def answers(params: Params, features: Mapping[str, jax.Array], row_numbers: jax.Array) -> jax.Array:
+        return predict(experiment, vocabulary, params, features["inputs"], row_numbers).tokens
 
     def score(params: Params, batch: Mapping[str, jax.Array]) -> jax.Array:
         return decoding.score(experiment.model, params, batch)
@@ -208,9 +208,10 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
 
         return call
 
-    predictions = on_the_host(first_answers, more=1)
+    predictions = on_the_host(answers, more=1)
 
     def predict_rows(params: Params, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
-        return predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers)
+        tokens: Any = predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers)
+        return np.asarray(ranked(Decoded(tokens, None), experiment.decoding, vocabulary).tokens[:, 0])
 
     return ModelOutputs(predict_rows, on_the_host(score), decoding_settings(experiment))

@@ -15,6 +15,7 @@ from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import LM, MASKED_LM
 from t5xpg.data.vocab.sentinels import CLS
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.consensus import ranked
 from t5xpg.evaluate.predicting import check_predicts, predict
 from t5xpg.evaluate.trained_model import (
     Step,
@@ -94,7 +95,8 @@ class Predictor:
     def decode(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> Decoded:
         """int32 [B, S], padded with 0 -> `decoding.Decoded` as NumPy arrays. row_numbers: int32 [B], for sampling."""
         numbers = np.arange(len(inputs)) if row_numbers is None else row_numbers
-        return jax.device_get(self._decode(self.parameters, inputs, row_numbers=numbers.astype(np.int32)))
+        found = jax.device_get(self._decode(self.parameters, inputs, row_numbers=numbers.astype(np.int32)))
+        return ranked(found, self.decoding, self.vocabulary)
 
     def tokens(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> np.ndarray:
         """The same, of each row the best alone: int32 [B, T], each row up to its end token, then 0."""

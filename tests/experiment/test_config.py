@@ -124,16 +124,19 @@ def test_fragments_of_decoding(tmp_path: Path) -> None:
     assert sample.decoding == DecodingConfig("sample", num_decodes=1, topk=40, topp=0.95, seed=5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "consensus"])
 @pytest.mark.parametrize("before", METHODS)
 def test_a_fragment_of_decoding_takes_the_place_of_another(tmp_path: Path, before: str, method: str) -> None:
     """Whatever the experiment sets of the other method."""
-    assert {path.stem for path in (paths.GIN / "decoding").glob("*.gin")} == set(METHODS)
+    assert {path.stem for path in (paths.GIN / "decoding").glob("*.gin")} == {*METHODS, "consensus"}
     all_options = {
         "greedy": {},
         "beam": {"num_decodes": 8, "alpha": 1.0, "length_penalty": "transformers", "early_stopping": True},
-        "sample": {"num_decodes": 3, "temperature": 0.5, "topk": 9, "topp": 0.5, "rescale_log_probs": False, "seed": 1},
-    }
+        "sample": {
+            "num_decodes": 3, "temperature": 0.5, "topk": 9, "topp": 0.5, "rescale_log_probs": False, "seed": 1,
+            "ranked_by": "consensus",
+        },
+    }  # fmt: skip
     options = all_options[before] | ({"return_all_decodes": False} if before != "greedy" else {})
     assert set(DecodingConfig(before).settings()) == {"method", "max_decode_length", *options}
     lines = [f"decoding.DecodingConfig.{name} = {value!r}" for name, value in options.items()]

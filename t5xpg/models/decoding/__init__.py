@@ -59,7 +59,7 @@ def decode(
     eos_id: int = 1,
     pad_id: int = 0,
 ) -> Decoded:
-    """Decode inputs [B, S] by the method of `config`, into `config.returned` sequences for each row.
+    """Decode inputs [B, S] by the method of `config`, into `config.ranked` sequences for each row.
 
     max_decode_length: where the config names none. row_numbers: see `sample`; other methods do not need them.
     """
@@ -70,4 +70,4 @@ def decode(
         found = beam_search(model, params, inputs, length, config, eos_id, pad_id)
     else:
         found = sample(model, params, inputs, length, config, row_numbers, eos_id, pad_id)
-    return jax.tree.map(lambda values: values[:, : config.returned], found)
+    return jax.tree.map(lambda values: values[:, : config.ranked], found)

@@ -12,6 +12,8 @@ from t5xpg.models.config import is_count
 METHODS = ("greedy", "beam", "sample")
 T5X, TRANSFORMERS = "t5x", "transformers"
 LENGTH_PENALTIES = (T5X, TRANSFORMERS)
+LIKELIHOOD, CONSENSUS = "likelihood", "consensus"
+RANKINGS = (LIKELIHOOD, CONSENSUS)
 # Below it a temperature is 0, as in T5X.
 MIN_TEMPERATURE = 1e-4
 
@@ -19,7 +21,7 @@ _READ_BY = {
     "num_decodes": ("beam", "sample"), "return_all_decodes": ("beam", "sample"),
     "length_penalty": ("beam",), "alpha": ("beam",), "early_stopping": ("beam",),
     "temperature": ("sample",), "topk": ("sample",), "topp": ("sample",), "seed": ("sample",),
-    "rescale_log_probs": ("sample",),
+    "rescale_log_probs": ("sample",), "ranked_by": ("sample",),
 }  # fmt: skip
 
 
@@ -28,7 +30,7 @@ class DecodingConfig:
     """A method of decoding and its options. An option that the method does not read has to be left alone.
 
     The names are T5X's (`t5x.decoding`) but for `method`, `seed` (there a key, `decode_rng`), `length_penalty` (there
-    is one) and `early_stopping` (of transformers' `generate`).
+    is one), `ranked_by` and `early_stopping` (of transformers' `generate`).
 
     method: "greedy", "beam" (T5X's beam_search) or "sample" (its temperature_sample).
     max_decode_length: tokens of a prediction with its end; None for the length of the task's targets.
@@ -52,6 +54,8 @@ class DecodingConfig:
     topk: only the k most probable tokens (more where they are equal); 0 for all.
     topp: of those only the fewest whose probabilities add up to at least topp; 1.0 (or T5X's 0.0) for all.
     rescale_log_probs: whether scores are of the distribution that these three leave, or of the model's own.
+    ranked_by: which of a row's samples is the best: "likelihood", that with the highest score; "consensus", that which
+      is on average most like the others (minimum Bayes risk, see `evaluate.consensus`, which ranks them).
     seed: with the number of a row, of its sample and of the position decides what is drawn.
 
     Raises UserError for values that cannot be.
@@ -68,10 +72,12 @@ class DecodingConfig:
     topk: int = 0
     topp: float = 1.0
     rescale_log_probs: bool = True
+    ranked_by: str = LIKELIHOOD
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, known in (("method", METHODS), ("length_penalty", LENGTH_PENALTIES)):
+        choices = {"method": METHODS, "length_penalty": LENGTH_PENALTIES, "ranked_by": RANKINGS}
+        for name, known in choices.items():
             value = getattr(self, name)
             self._check(name, value in known, nearest(str(value), known).strip())
         for name in ("max_decode_length", "num_decodes"):
@@ -109,6 +115,11 @@ class DecodingConfig:
     def returned(self) -> int:
         """How many of them are wanted."""
         return self.decodes if self.return_all_decodes else 1
+
+    @property
+    def ranked(self) -> int:
+        """How many of them a search has to give, so that those that are wanted can be chosen."""
+        return self.decodes if self.ranked_by == CONSENSUS else self.returned
 
     def settings(self) -> dict[str, Any]:
         """What decides the predictions, as JSON: the method and the options that it reads."""

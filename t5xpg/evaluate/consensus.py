@@ -1,0 +1,43 @@
+"""The sample that the others are most like: decoding by minimum Bayes risk, with edit similarity as the gain.
+
+Source: Kumar & Byrne 2004 for the rule; Eikema & Aziz 2020 for samples of the model as candidates and as evidence.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from t5xpg.data.metrics import edit_similarity
+from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.models.decoding import Decoded, DecodingConfig
+from t5xpg.models.decoding.config import CONSENSUS
+
+
+def ranked(found: Decoded, config: DecodingConfig, vocabulary: Vocabulary) -> Decoded:
+    """NumPy arrays of `decoding.decode`, with those that are wanted of each row, the best first, as `config.ranked_by`
+    says. Compared are texts, without the white space around them; of equals the likeliest is the first."""
+    if config.ranked_by != CONSENSUS:
+        return found
+    tokens: Any = found.tokens
+    scores: Any = found.scores
+    means = np.array([mean_similarities([vocabulary.decode(one).strip() for one in row]) for row in tokens])
+    order = np.argsort(-means, axis=1, kind="stable")[:, : config.returned]
+    tokens = np.take_along_axis(tokens, order[..., None], axis=1)
+    if scores is not None:
+        scores = np.take_along_axis(scores, order, axis=1)
+    return Decoded(tokens, scores)
+
+
+def mean_similarities(texts: Sequence[str]) -> list[float]:
+    """The mean edit similarity, 0 to 100, of each text with all of them, itself among them."""
+    counts = Counter(texts)
+    distinct = list(counts)
+    sums = {text: 100.0 * count for text, count in counts.items()}
+    for index, one in enumerate(distinct):
+        for other in distinct[:index]:
+            alike = edit_similarity([one], [other])["edit_similarity"]
+            sums[one] += counts[other] * alike
+            sums[other] += counts[one] * alike
+    return [sums[text] / len(texts) for text in texts]
