@@ -23,8 +23,6 @@ _BLANK = "<extra_id_0>"
 _WORD = re.compile(r"(?<!\w)\w{2,12}(?!\w)")
 _SPARED = 4  # tokens: a text may have more of them without a word than with it
 _SEED = 0
-# The most probable answer as a whole: of bytes, the likeliest first one often begins no likely word.
-_BEAMS = 8
 
 Blank = tuple[str, str]  # a text with <extra_id_0>, and what that stands for
 
@@ -80,15 +78,13 @@ def made_of(texts: Sequence[str], words: Sequence[int], among: Collection[str] |
 def measure(
     experiment: Experiment, params: Any, vocabulary: Vocabulary, held_out: Sequence[str], training: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """`scored` of what a model predicts with beams. held_out, training: `windows` of those splits."""
+    """`scored` of what a model predicts greedily. held_out, training: `windows` of those splits."""
     frequent = {answer for answer, _ in counts_of(training, 1).most_common(FREQUENT)}
     among = {"frequent word": frequent}
     asked = {kind: made_of(held_out, words, among.get(kind)) for kind, words in NUM_WORDS.items()}
     longest = max((len(vocabulary.encode_plain(right)) for blanks in asked.values() for _, right in blanks), default=0)
     # room for a sentinel before the answer, one behind it, and white space: what is cut off is longer than any answer
-    decoding = DecodingConfig(
-        "beam", max_decode_length=longest + 4, num_decodes=_BEAMS, alpha=0.0, return_all_decodes=False
-    )
+    decoding = DecodingConfig(max_decode_length=longest + 4)
     predictor = Predictor(dataclasses.replace(experiment, decoding=decoding), params, vocabulary)
     size = predictor.batch_size
 
