@@ -32,7 +32,7 @@ from t5xpg.models.biases import (
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key
 from t5xpg.models.positions import skewed
-from t5xpg.models.products import mix, pairs
+from t5xpg.models.products import einsum
 from t5xpg.models.rotary import Rotation
 
 
@@ -354,8 +354,7 @@ def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:
 
 def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias, softcap: float | None = None) -> jax.Array:
     """queries [B, Q, H, K], keys [B, S, H, K] -> [B, H, Q, S] float32, biases and masks added."""
-    # head by head: of other orders of the axes the products take up to three times as long on CPUs
-    logits = pairs(jnp.swapaxes(queries, 1, 2), jnp.swapaxes(keys, 1, 2))
+    logits = einsum("bqhk,bshk->bhqs", queries, keys)
     # from here to the weights in float32: it costs nothing where it is fused with the softmax, and the gradient of
     # the position biases, a sum over all rows, loses nothing
     logits = soft_capped(logits.astype(jnp.float32), softcap)
@@ -383,6 +382,6 @@ def attend_whole(
     if values.dtype == jnp.float16:  # whose largest number, 65,504, the sums of undivided weights can pass
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
         return jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    mixed = mix(dropout(weights.astype(values.dtype)), jnp.swapaxes(values, 1, 2)).astype(jnp.float32) / total
-    return jnp.swapaxes(mixed.astype(values.dtype), 1, 2)
+    total = jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None]  # [B, Q, H, 1]
+    mixed = einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
+    return (mixed.astype(jnp.float32) / total).astype(values.dtype)

@@ -139,8 +139,8 @@ class Dense(nnx.Module):
 def product(x: jax.Array, kernel: jax.Array, axes: tuple[str, str]) -> jax.Array:
     """x [..., D] times kernel [D, F], whose logical axes are `axes`.
 
-    The kernel's gradient is written as x^T dy (`products.transposed_dot`): of the form that differentiation gives, XLA
-    copies dy, transposed, where dy is mostly the larger of the two.
+    The kernel's gradient is written as x^T dy: of the form that differentiation gives, XLA copies dy, transposed, where
+    dy is mostly the larger of the two.
     """
     return products.dot(x, activations.gathered(kernel, *axes))
 
@@ -157,7 +157,12 @@ def _product_backward(
     x, kernel = kept
     rows, gradient_rows = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
     by_x = products.dot(gradient, activations.gathered_again(kernel, gradient, *axes).T)
-    return by_x, activations.summed_over_rows(products.transposed_dot, rows, gradient_rows, *axes)
+    return by_x, activations.summed_over_rows(_rows_product, rows, gradient_rows, *axes)
+
+
+def _rows_product(rows: jax.Array, others: jax.Array) -> jax.Array:
+    """[N, D] and [N, F] -> [D, F]."""
+    return lax.dot_general(rows, others, (((0,), (0,)), ((), ())))
 
 
 product.defvjp(_product_forward, _product_backward)

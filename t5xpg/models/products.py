@@ -1,20 +1,17 @@
-"""Products of two arrays and their gradients, in the forms that XLA's kernels for CPUs are fast in.
+"""Products of two arrays, of bfloat16 factors with a float32 result where `wide` says so.
 
-A gradient a^T b is computed with the narrower factor on the left, and transposed where that is b. With the wider one
-there the kernels take twice the time; a plain transposition would be folded into that form again.
-
-bfloat16: XLA multiplies such numbers with the processor's own instructions where the result is float32, and as float32
-numbers where it is bfloat16. The sums are float32 in both. `wide` chooses the former. It is so for factors whose summed
-axis is the last one of the left: of the products of a step all but the gradients of weights, keys and values.
+On CPUs XLA multiplies bfloat16 numbers with the processor's own instructions where the result is float32, and as
+float32 numbers where it is bfloat16. The sums are float32 in both. It is so for factors whose summed axis is the last
+one of the left: of the products of a step all but the gradients of weights, keys and values.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 _wide: ContextVar[bool] = ContextVar("wide_products", default=False)
 
@@ -29,53 +26,35 @@ def wide(are: bool) -> Iterator[None]:
         _wide.reset(token)
 
 
-def _result_dtype(factor: jax.Array) -> jnp.dtype:
-    return jnp.dtype(jnp.float32) if _wide.get() and factor.dtype == jnp.bfloat16 else factor.dtype
+def _are_wide(factor: jax.Array) -> bool:
+    return _wide.get() and factor.dtype == jnp.bfloat16
 
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
     """As `jnp.dot`, in the dtype of `a`; where products are wide without a gradient."""
-    return jnp.dot(a, b, preferred_element_type=_result_dtype(a)).astype(a.dtype)
+    return jnp.dot(a, b, preferred_element_type=jnp.float32).astype(a.dtype) if _are_wide(a) else jnp.dot(a, b)
 
 
-def transposed_dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a [..., N, D] and b [..., N, F] -> a^T b [..., D, F], in their dtype."""
-    if a.shape[-1] <= b.shape[-1]:
-        return jnp.einsum("...nd,...nf->...df", a, b)
-    return jnp.swapaxes(lax.optimization_barrier(jnp.einsum("...nf,...nd->...fd", b, a)), -2, -1)
+def einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """As `jnp.einsum` of two arrays, in their dtype or float32. Each letter stands in two of the three."""
+    return _wide_einsum(subscripts, a, b) if _are_wide(a) else jnp.einsum(subscripts, a, b)
 
 
-@jax.custom_vjp
-def pairs(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a [..., M, K] and b [..., N, K] -> a b^T [..., M, N], in their dtype or float32 where products are wide."""
-    return jnp.einsum("...mk,...nk->...mn", a, b, preferred_element_type=_result_dtype(a))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _wide_einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
-def _pairs_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return pairs(a, b), (a, b)
+def _forward(subscripts: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _wide_einsum(subscripts, a, b), (a, b)
 
 
-def _pairs_backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    (a, b), rounded = kept, gradient.astype(kept[0].dtype)
-    return mix(rounded, b).astype(a.dtype), transposed_dot(rounded, a)
+def _backward(subscripts: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    (a, b), (factors, result) = kept, subscripts.split("->")
+    of_a, of_b = factors.split(",")
+    rounded = gradient.astype(a.dtype)
+    by_a = _wide_einsum(f"{result},{of_b}->{of_a}", rounded, b).astype(a.dtype)
+    return by_a, jnp.einsum(f"{of_a},{result}->{of_b}", a, rounded)
 
 
-pairs.defvjp(_pairs_forward, _pairs_backward)
-
-
-@jax.custom_vjp
-def mix(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a [..., M, N] and b [..., N, K] -> a b [..., M, K], in their dtype or float32 where products are wide."""
-    return jnp.einsum("...mn,...nk->...mk", a, b, preferred_element_type=_result_dtype(a))
-
-
-def _mix_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return mix(a, b), (a, b)
-
-
-def _mix_backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    (a, b), rounded = kept, gradient.astype(kept[0].dtype)
-    return pairs(rounded, b).astype(a.dtype), transposed_dot(a, rounded)
-
-
-mix.defvjp(_mix_forward, _mix_backward)
+_wide_einsum.defvjp(_forward, _backward)
