@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from t5xpg.base import environment
+from t5xpg.base import cpu_flags, environment
 from t5xpg.base.files import read_json, write_text
 from t5xpg.distributed import MeshConfig, hardware, make_mesh
 from t5xpg.distributed.hardware import (
@@ -98,3 +98,22 @@ def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(tmp_pa
     cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
     assert peak_flops_of_mesh(cpu, "float32") == peak_flops_of_mesh(cpu, "float32") == 1e9
     assert peak_flops_of_mesh(cpu, "float32", again=True) == peak_flops_of_mesh(cpu, "float32") == 3e9
+
+
+def test_products_of_bfloat16_are_wide_where_processor_and_flags_allow_it(monkeypatch):
+    monkeypatch.setattr(cpu_flags, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    cpu_flags.set_cpu_flags()
+    assert cpu_flags.wide_product_options("bfloat16", "cpu") == cpu_flags.SINGLE_PRODUCTS
+    assert cpu_flags.wide_product_options("float32", "cpu") is None
+    assert cpu_flags.wide_product_options("bfloat16", "gpu") is None
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=")
+    cpu_flags.set_cpu_flags()
+    assert cpu_flags.wide_product_options("bfloat16", "cpu") is None, "the user has decided"
+
+
+def test_the_peak_is_that_of_the_products_of_updates(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cpu_flags, "wide_product_options", lambda *of: asked.append(of))
+    assert hardware.measured_peak_flops("bfloat16", size=64, seconds=0.0) > 0
+    assert asked == [("bfloat16", "cpu")]

@@ -9,6 +9,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.consensus import mean_similarities, ranked
+from t5xpg.evaluate.predictor import Predictor
 from t5xpg.models.decoding import Decoded, DecodingConfig
 from t5xpg.models.decoding.config import CONSENSUS
 
@@ -55,6 +56,14 @@ def test_the_sample_that_is_most_like_the_others_is_the_first() -> None:
     best = DecodingConfig("sample", num_decodes=5, ranked_by=CONSENSUS, return_all_decodes=False)
     assert (best.returned, best.ranked) == (1, 5)
     np.testing.assert_array_equal(ranked(one, best, Vocabulary()).tokens, several.tokens[:, :1])
+
+
+def test_a_predictor_answers_with_it() -> None:
+    predictor = object.__new__(Predictor)  # of a decoder that has found these samples
+    predictor.vocabulary, predictor.parameters = Vocabulary(), None
+    predictor.decoding = DecodingConfig("sample", num_decodes=5, ranked_by=CONSENSUS, return_all_decodes=False)
+    predictor._decode = lambda parameters, inputs, row_numbers: found([["zzzz", "abcd", "abce", "abcd", "z"]])
+    assert [answer.texts for answer in predictor.answers(np.zeros((1, 4), np.int32))] == [["abcd"]]
 
 
 def test_other_methods_keep_their_order() -> None:
