@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.models.decoding import Decoded, DecodingConfig, greedy, sample
+from t5xpg.models.decoding import Decoded, DecodingConfig, decode, greedy, sample
 from t5xpg.models.decoding.sampling import drawn_from
 from t5xpg.models.rng import stream_key
 from tests.models.decoding.automaton import END, VOCABULARY, Automaton, log_probabilities, rows, table
@@ -138,3 +138,10 @@ def test_scores_of_the_models_own_distribution(temperature: float) -> None:
             parts = [log_probabilities(table(0), inputs[row], sequence[:at])[sequence[at]] for at in range(length)]
             np.testing.assert_allclose(score, sum(parts), rtol=1e-4)
             assert not sequence[length:].any()
+
+
+@pytest.mark.parametrize(("ranked_by", "kept"), [("likelihood", 1), ("consensus", 3)])
+def test_all_samples_are_kept_where_a_consensus_ranks_them(ranked_by: str, kept: int) -> None:
+    config = Distribution(num_decodes=3, return_all_decodes=False, ranked_by=ranked_by)
+    found = decode(Automaton(), jnp.asarray(table(0)), jnp.asarray(rows(2)), config, LENGTH, eos_id=END)
+    assert found.tokens.shape == (2, kept, LENGTH)
