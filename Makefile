@@ -3,8 +3,6 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# Large pages for malloc: XLA's CPU backend otherwise loses a quarter of its time to page faults.
-GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 # A value is the text that was typed, PROMPT='It costs $5' too: neither Make nor a shell reads anything in it. Recipes
 # name values as the shell's "$$VARIABLE" alone.
@@ -13,7 +11,6 @@ override $(1) := $$(value $(1))
 export $(1)
 endef
 $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(eval $(call literal,$(name)))))
-export GLIBC_TUNABLES
 
 # Some systems set it to the machine's name.
 ifeq ($(origin NAME),environment)

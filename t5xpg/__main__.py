@@ -7,8 +7,12 @@ from t5xpg import commands
 from t5xpg.base import signals
 from t5xpg.base.cpu_flags import set_cpu_flags
 
-# XLA's CPU backend spends a quarter of a step on page faults where malloc does not ask for large pages.
-TUNABLES = "glibc.malloc.hugetlb=1"
+# XLA's CPU backend spends a quarter of a step on page faults where malloc gives memory back and takes it again: large
+# pages, and one heap, which keeps what kernels free. What is larger than 128 MiB goes back, or holes of it would stay.
+TUNABLES = (
+    "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
+    "glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=1073741824"
+)
 
 
 def main() -> int:
@@ -18,7 +22,7 @@ def main() -> int:
     command = commands.COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if command and command.computes:
         set_cpu_flags()
-        _with_large_pages()
+        _with_tuned_malloc()
     signals.end_with_parent()
     if command and command.name == "train" and len(sys.argv) > 2:
         _start_data_process()
@@ -41,8 +45,8 @@ def _start_data_process() -> None:
     client.start_early()
 
 
-def _with_large_pages() -> None:
-    """Start again with large pages for malloc, which has to know before it begins."""
+def _with_tuned_malloc() -> None:
+    """Start again with malloc's settings, which it has to know before it begins."""
     if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ:
         return
     os.environ["GLIBC_TUNABLES"] = TUNABLES
