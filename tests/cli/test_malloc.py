@@ -1,0 +1,56 @@
+"""malloc's settings: set for what computes, unless the user has decided; and what they do."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from t5xpg import __main__ as program
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the settings are glibc's")
+
+# The share of a block that is still there when a thread has freed it: of 100 MiB and of 200 MiB.
+FREED = """
+import ctypes, resource, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.memset.argtypes, libc.free.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], [ctypes.c_void_p]
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+def left(size):
+    before = resident()
+    block = libc.malloc(size)
+    libc.memset(block, 1, size)
+    libc.free(block)
+    print((resident() - before) / size)
+
+thread = threading.Thread(target=lambda: [left(size << 20) for size in (100, 200)])
+thread.start()
+thread.join()
+"""
+
+
+def test_the_program_starts_again_with_the_settings_unless_the_user_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(program.os, "execv", lambda path, arguments: started.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["t5xpg", "train", "an experiment"])
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=1")
+    program._with_tuned_malloc()
+    assert (started, os.environ["GLIBC_TUNABLES"]) == ([], "glibc.malloc.perturb=1")
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    program._with_tuned_malloc()
+    assert started == [[sys.executable, "-m", "t5xpg", "train", "an experiment"]]
+    assert os.environ["GLIBC_TUNABLES"] == program.TUNABLES
+
+
+@pytest.mark.process
+def test_what_threads_free_is_kept_up_to_128_mib() -> None:
+    environment = {**os.environ, "GLIBC_TUNABLES": program.TUNABLES}
+    printed = subprocess.run([sys.executable, "-c", FREED], env=environment, capture_output=True, text=True, check=True)
+    kept, given_back = map(float, printed.stdout.split())
+    assert kept > 0.9
+    assert given_back < 0.1
