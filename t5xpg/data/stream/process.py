@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +29,7 @@ Arrays = dict[str, np.ndarray]
 _PREFIX = struct.Struct("<II")
 _MARK = 0x54355847
 _TAIL_LINES = 20
-_PATIENCE = 30.0  # seconds of waiting for an answer
+_PATIENCE = 30.0  # seconds of waiting for the other side
 # what the data process needs to be there before its first import
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
@@ -51,16 +51,21 @@ def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[
             connection.sendall(_bytes_of(array))
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, Any], Arrays]:
-    """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame."""
-    length, mark = _PREFIX.unpack(_read(connection, memoryview(bytearray(_PREFIX.size))))
+def receive(
+    connection: socket.socket, while_waiting: Callable[[], object] = lambda: None
+) -> tuple[dict[str, Any], Arrays]:
+    """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame.
+
+    while_waiting: called whenever nothing has come for _PATIENCE, also in the middle of the frame.
+    """
+    length, mark = _PREFIX.unpack(_read(connection, memoryview(bytearray(_PREFIX.size)), while_waiting))
     if mark != _MARK:
         raise ValueError("not a frame: the two processes have lost step with each other")
-    header = json.loads(bytes(_read(connection, memoryview(bytearray(length)))))
+    header = json.loads(bytes(_read(connection, memoryview(bytearray(length)), while_waiting)))
     arrays = {name: np.empty(shape, np.dtype(dtype)) for name, dtype, shape in header["arrays"]}
     for array in arrays.values():
         if array.nbytes:
-            _read(connection, _bytes_of(array))
+            _read(connection, _bytes_of(array), while_waiting)
     return header["message"], arrays
 
 
@@ -68,9 +73,11 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _read(connection: socket.socket, whole: memoryview) -> memoryview:
+def _read(connection: socket.socket, whole: memoryview, while_waiting: Callable[[], object]) -> memoryview:
     view = whole
     while view:
+        while not select.select([connection], [], [], _PATIENCE)[0]:
+            while_waiting()
         count = 0
         with contextlib.suppress(ConnectionResetError):
             count = connection.recv_into(view)
@@ -120,9 +127,7 @@ class DataProcess:
             self._raise_if_closed()
             try:
                 send(self._connection, message, arrays)
-                while not select.select([self._connection], [], [], _PATIENCE)[0]:
-                    self._say_if_stopped()
-                reply, out = receive(self._connection)
+                reply, out = receive(self._connection, self._say_if_stopped)
             except (OSError, EOFError):
                 self._raise_if_closed()
                 raise DataProcessError(self._how_it_ended()) from None

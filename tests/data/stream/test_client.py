@@ -232,6 +232,21 @@ def test_who_waits_for_a_batch_can_give_up() -> None:
     stream.close()
 
 
+def test_waiting_is_noticed_in_the_middle_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a data process is stopped while it sends."""
+    monkeypatch.setattr(process, "_PATIENCE", 0.01)
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    with ours, theirs:
+        process.send(theirs, {"number": 1}, {"row": np.arange(4)})
+        frame = ours.recv(1000)
+        for cut in (0, 3, 12, len(frame) - 1):  # before the frame, and in its prefix, header and array
+            rest = [frame[cut:]]
+            theirs.sendall(frame[:cut])
+            message, arrays = process.receive(ours, lambda rest=rest: theirs.sendall(rest.pop()))
+            assert (message, arrays["row"].tolist(), rest) == ({"number": 1}, [0, 1, 2, 3], [])
+
+
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not say so")
 def test_a_data_process_that_is_stopped_is_named(first: DataService, monkeypatch: pytest.MonkeyPatch) -> None:
