@@ -412,6 +412,7 @@ def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
     with run.progress.paused(), phases.phase("evaluate", step):
         summary = run.measurements.loss(params)
         by_task = run.measurements.loss_by_task(params)
+    compile_cache.release_unused()
     values = at.measure(step, run.records.validation(step, summary, by_task))
     selection = run.experiment.selection
     if selection is not None and selection.of_validation:
@@ -428,6 +429,7 @@ def predict(run: Run, at: RunState) -> None:
     began = time.perf_counter()
     with run.progress.paused(), phases.phase("evaluate", at.step):
         measured = run.measurements.metrics(run.weights(at.train), at.step)
+    compile_cache.release_unused()
     seconds = time.perf_counter() - began
     values = at.measure(at.step, run.records.task_metrics(at.step, measured, seconds))
     selection = run.experiment.selection
