@@ -2,7 +2,7 @@
 
 A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md, where each kind of processor has a
 column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on the machine: it
-takes 20 to 40 minutes.
+takes 20 to 30 minutes.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from t5xpg.base.progress import duration
 # Modules of rows, in the order of the table.
 MODULES = (
     "step",
-    "bf16",
     "loop",
     "start",
     "caching",

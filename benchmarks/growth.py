@@ -45,12 +45,12 @@ class Axis:
 
 
 AXES = (
-    Axis("length", "input bytes", (256, 512, 1024, 2048, 4096, 8192)),
-    Axis("length", "input bytes", (512, 1024, 2048, 4096, 8192), CHUNK),
-    Axis("width", "width", (64, 128, 256, 512)),
-    Axis("depth", "encoder layers", (2, 4, 8, 16)),
-    Axis("batch", "rows", (2, 4, 8, 16, 32)),
-    Axis("vocabulary", "vocabulary", (384, 2048, 8192, 32768)),
+    Axis("length", "input bytes", (256, 1024, 4096, 8192)),
+    Axis("length", "input bytes", (512, 2048, 8192), CHUNK),
+    Axis("width", "width", (64, 128, 512)),
+    Axis("depth", "encoder layers", (2, 4, 16)),
+    Axis("batch", "rows", (2, 8, 32)),
+    Axis("vocabulary", "vocabulary", (384, 4096, 32768)),
 )
 BY_CHUNKS = 1  # its number among them
 

@@ -60,6 +60,13 @@ class Found:
     values: Mapping[str, Sequence[float]]
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    def renamed(self, names: Mapping[str, str]) -> "Found":
+        """Of some contestants alone, in the order and under the names of `names`."""
+        values, missing = (
+            {new: found[old] for old, new in names.items() if old in found} for found in (self.values, self.missing)
+        )
+        return Found(values, missing)
+
 
 @dataclass(frozen=True)
 class Row:

@@ -18,7 +18,7 @@ from t5xpg.train.compile_cache import VARIABLE as KEPT_PROGRAMS
 
 EXPERIMENT = "optimizers_tiny"
 ADAMW = "--gin_file=gin/optimizers/adamw.gin"
-MEMORY_STEPS = 120  # more than the warmup of AdamW; with two evaluations behind the first, and two checkpoints
+MEMORY_STEPS = 40  # with two evaluations behind the first, and two checkpoints
 REPEATS = 3
 _SECONDS = 180.0
 
@@ -76,8 +76,11 @@ def measure_start(kept: Path | None = None) -> float:
 def measure_memory() -> tuple[int, int]:
     """The largest proportional set sizes of a training run, in bytes: of all its processes together, of the trainer."""
     with tempfile.TemporaryDirectory() as folder:
-        steps = (f"--gin.TRAIN_STEPS={MEMORY_STEPS}", "--gin.EVAL_PERIOD=60", "--gin.CHECKPOINT_PERIOD=60")
-        with _training(Path(folder), {}, (), *steps) as process, memory.watched(process.pid) as peak:
+        steps = f"--gin.TRAIN_STEPS={MEMORY_STEPS} --gin.EVAL_PERIOD=20 --gin.CHECKPOINT_PERIOD=20 --gin.WARMUP_STEPS=5"
+        with (
+            _training(Path(folder), {}, (), f"--gin-overrides={steps}") as process,
+            memory.watched(process.pid) as peak,
+        ):
             if process.wait(timeout=_SECONDS):
                 raise NotMeasuredError(f"the training ended with exit code {process.returncode}")
     return peak.total, peak.own

@@ -1,7 +1,8 @@
 """The training step: ours, plain JAX, transformers on PyTorch (eager and compiled), T5X where one has it, and the
 floor: the matrix products of our step alone.
 
-All but the floor are given the same weights and the same packed batches, so their losses are compared too.
+All but the floor are given the same weights and the same packed batches, so their losses are compared too. Ours is
+measured in bfloat16 as well, which has a row of its own.
 """
 
 import os
@@ -13,13 +14,14 @@ from benchmarks.jobs import JOBS, Job
 
 OURS, PLAIN, EAGER, COMPILED, T5X = "t5xpg", "plain JAX", "transformers, eager", "transformers, torch.compile", "T5X"
 FLOOR = "its matrix products alone"
+BFLOAT16, FLOAT32 = "bfloat16", "float32"
 T5X_PYTHON = "T5X_PYTHON"
 T5X_MISSING = f"not installed: it is in no package registry; {T5X_PYTHON}=/path/to/python names one that has it"
-STEPS = {"small": 15, "larger": 4}
+STEPS = {"small": 10, "larger": 4}
 REPEATS = {"small": 3, "larger": 2}
 CONTESTANTS = {  # the slower ones only once, for the time that it takes
-    "small": (OURS, PLAIN, EAGER, COMPILED, T5X, FLOOR),
-    "larger": (OURS, PLAIN, COMPILED, FLOOR),
+    "small": (OURS, PLAIN, EAGER, COMPILED, T5X, FLOOR, BFLOAT16),
+    "larger": (OURS, PLAIN, COMPILED, FLOOR, BFLOAT16),
 }
 GOALS = {
     "small": {"at_most": 290.0},
@@ -28,11 +30,11 @@ GOALS = {
 
 
 def rows(repeats: int | None) -> list[Row]:
-    """Milliseconds a step of the two jobs."""
-    return [row(name, repeats) for name in STEPS]
+    """Milliseconds a step of the two jobs, and of ours in both precisions."""
+    return [row for name in STEPS for row in rows_of(name, repeats)]
 
 
-def row(name: str, repeats: int | None) -> Row:
+def rows_of(name: str, repeats: int | None) -> list[Row]:
     job, outcome = JOBS[name], Outcome()
     orders = ["--job", name, "--steps", str(STEPS[name])]
     contestants: dict[str, Callable[[], float]] = {
@@ -42,13 +44,24 @@ def row(name: str, repeats: int | None) -> Row:
         COMPILED: lambda: outcome.keep(COMPILED, transformers([*orders, "--option", "default"])),
         T5X: lambda: outcome.keep(T5X, t5x(orders)),
         FLOOR: lambda: float(in_process(["-m", "benchmarks.step_products", *orders])["ms"]),
+        BFLOAT16: lambda: outcome.keep(
+            BFLOAT16, in_process(["-m", "benchmarks.step_ours", *orders, "--dtype", "bfloat16"])
+        ),
     }
     contestants = {each: measure for each, measure in contestants.items() if each in CONTESTANTS[name]}
     found = alternate(contestants, repeats or REPEATS[name])
-    return Row(
-        name="step", what=f"training step, {described(job)}", unit="ms", fixed=fixed(job), found=found,
-        goal=Goal(**GOALS[name]), facts=outcome.facts(job, found),
-    )  # fmt: skip
+    return [
+        Row(
+            name="step", what=f"training step, {described(job)}", unit="ms", fixed=fixed(job),
+            found=found.renamed({each: each for each in contestants if each != BFLOAT16}),
+            goal=Goal(**GOALS[name]), facts=outcome.facts(job, found),
+        ),
+        Row(
+            name="step", what=f"bfloat16 against float32, {described(job)}", unit="ms",
+            fixed=fixed(job).replace("float32; ", "t5xpg; parameters in float32; "),
+            found=found.renamed({BFLOAT16: BFLOAT16, OURS: FLOAT32}), goal=Goal(at_least=1.3, against=FLOAT32),
+        ),
+    ]  # fmt: skip
 
 
 class Outcome:
