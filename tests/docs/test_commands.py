@@ -46,7 +46,7 @@ OF_EXPERIMENT = {
     # the teacher has been made small, too
     "student": "--gin.teacher/encoder_decoder.T5Config.num_decoder_layers=1",
     # made-up files
-    **dict.fromkeys(TABLES, "--gin.needs.Data.sha256=None"),
+    **dict.fromkeys((*TABLES, "norwegian_t5_tiny"), "--gin.needs.Data.sha256=None"),
     CSHARP_JAVA: "--gin.needs.Data.sha256=None --gin.back/needs.Data.sha256=None",
     "packages.gin": "--gin.INFER_EVAL_PERIOD=3 --gin.INFER_EVAL_STEPS=1",
 }
@@ -85,8 +85,8 @@ TRIED_ELSEWHERE = {
 }
 # A folder laid out like a dataset of the hub has this card.
 HUB = "---\nconfigs:\n- config_name: dan_Latn\n  data_files:\n  - split: train\n    path: data/*\n---\n"
-# Datasets that are fetched or found in programs: here any text does.
-FETCHED = re.compile(r"make data DATASET=(wikitext|norwegian|norwegian_messages)( MAX_MB=\d+)?")
+# Datasets that are fetched: here any text does.
+FETCHED = re.compile(r"make data DATASET=(wikitext|norwegian)( MAX_MB=\d+)?")
 
 
 def tried_here(command: str) -> bool:
@@ -179,8 +179,9 @@ def write_texts(folder: Path) -> None:
     """What the pages read."""
     train, validation = sentences(200, seed=1), sentences(40, seed=2)
     texts = {
-        **dict.fromkeys(("texts/train.txt", "wiki.train.txt", "tekst.txt"), train),
-        **dict.fromkeys(("texts/validation.txt", "held_out.txt", "wiki.valid.txt", "mer.txt"), validation),
+        **dict.fromkeys(("texts/train.txt", "wiki.train.txt"), train),
+        **dict.fromkeys(("texts/validation.txt", "held_out.txt", "wiki.valid.txt"), validation),
+        **{f"norwegian/{split}.txt": train for split in ("train", "validation", "test")},
         "texts/train.tsv": "".join(f"what is {n} of train?\t{n}\n" for n in range(40)),
         "texts/validation.tsv": "".join(f"what is {n} of validation?\t{n}\n" for n in range(6)),
         "stories.txt": train,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.labelled import LABELLED, TEXT
 from t5xpg.data.text.manifest import BUILT_IN_MIN_CHARACTERS
-from t5xpg.data.text.messages import InstalledMessages
 from t5xpg.data.text.sources import HuggingFace, PackageText, Source
 from t5xpg.data.text.wheels import CODE_WHEELS, DOCUMENTATION_WHEELS
 
@@ -62,5 +61,4 @@ def built_in() -> dict[str, Dataset]:
         ),
         # what T5 was trained on, as the Allen Institute made it again (ODC-By 1.0)
         "c4": Dataset(HuggingFace("allenai/c4", "en", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", streamed=True)),
-        "norwegian_messages": Dataset(InstalledMessages(("nb", "no"))),
     }

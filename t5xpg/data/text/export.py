@@ -23,7 +23,6 @@ from t5xpg.data.text.manifest import (
     split_path,
     write_manifest,
 )
-from t5xpg.data.text.messages import InstalledMessages
 from t5xpg.data.text.sources import OF_FILES, HuggingFace, LocalFiles, Selection
 from t5xpg.data.text.splits import write_splits
 
@@ -156,8 +155,6 @@ def check_source(
     """Raise UserError for what `export_dataset` would refuse before it reads a text. Nothing is read or written."""
     dataset = _dataset(name, files, fields, hub, LeftOut(), min_characters)
     _check_limits(name, dataset, limit, max_bytes)
-    if isinstance(dataset.source, InstalledMessages):
-        dataset.source.catalogs(name)
 
 
 def exported_name(name: str, select: Selection | None) -> str:
