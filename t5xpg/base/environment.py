@@ -81,9 +81,9 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     """{"commit": 40 hex digits, "clean": whether the tree equals it} of the checkout that holds t5xpg.
 
     None where git is missing, or t5xpg is not tracked in a checkout. folder: the root of the checkout, by default where
-    the package lies. Untracked programs and settings count, as they could be read; those that git ignores do not, nor do
-    pages and published results, which publishing changes. In an image, T5XPG_REVISION says what it was made of: a commit, with a
-    + behind it where the tree had changes.
+    the package lies. Untracked programs and settings count, as they could be read; those that git ignores do not, nor
+    do pages and published results, which publishing changes. In an image, T5XPG_REVISION says what it was made of: a
+    commit, with a + behind it where the tree had changes.
     """
     revision = os.environ.get("T5XPG_REVISION", "")
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):

@@ -40,15 +40,20 @@ _ENVIRONMENT = {
 }
 
 
-def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-    """Send one frame. Raises OSError where the other side is gone."""
+def send(
+    connection: socket.socket,
+    message: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray] | None = None,
+    while_waiting: Callable[[], object] = lambda: None,
+) -> None:
+    """Send one frame. Raises OSError where the other side is gone. while_waiting: as that of `receive`."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     table = [[name, array.dtype.str, list(array.shape)] for name, array in contiguous.items()]
     header = json.dumps({"message": message, "arrays": table}).encode("utf-8")
-    connection.sendall(_PREFIX.pack(len(header), _MARK) + header)
+    _write(connection, memoryview(_PREFIX.pack(len(header), _MARK) + header), while_waiting)
     for array in contiguous.values():
         if array.nbytes:
-            connection.sendall(_bytes_of(array))
+            _write(connection, _bytes_of(array), while_waiting)
 
 
 def receive(
@@ -56,7 +61,7 @@ def receive(
 ) -> tuple[dict[str, Any], Arrays]:
     """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame.
 
-    while_waiting: called whenever nothing has come for _PATIENCE, also in the middle of the frame.
+    while_waiting: called whenever nothing has moved for _PATIENCE, also in the middle of the frame.
     """
     length, mark = _PREFIX.unpack(_read(connection, memoryview(bytearray(_PREFIX.size)), while_waiting))
     if mark != _MARK:
@@ -71,6 +76,13 @@ def receive(
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
+
+
+def _write(connection: socket.socket, view: memoryview, while_waiting: Callable[[], object]) -> None:
+    while view:
+        while not select.select([], [connection], [], _PATIENCE)[1]:
+            while_waiting()
+        view = view[connection.send(view, socket.MSG_DONTWAIT) :]
 
 
 def _read(connection: socket.socket, whole: memoryview, while_waiting: Callable[[], object]) -> memoryview:
@@ -126,7 +138,7 @@ class DataProcess:
         with self._lock:
             self._raise_if_closed()
             try:
-                send(self._connection, message, arrays)
+                send(self._connection, message, arrays, self._say_if_stopped)
                 reply, out = receive(self._connection, self._say_if_stopped)
             except (OSError, EOFError):
                 self._raise_if_closed()

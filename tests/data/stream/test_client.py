@@ -233,7 +233,7 @@ def test_who_waits_for_a_batch_can_give_up() -> None:
 
 
 def test_waiting_is_noticed_in_the_middle_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a data process is stopped while it sends."""
+    """Where a data process is stopped while it sends, or while it is sent a position."""
     monkeypatch.setattr(process, "_PATIENCE", 0.01)
     ours, theirs = socket.socketpair()
     ours.settimeout(10)
@@ -245,6 +245,11 @@ def test_waiting_is_noticed_in_the_middle_of_a_frame(monkeypatch: pytest.MonkeyP
             theirs.sendall(frame[:cut])
             message, arrays = process.receive(ours, lambda rest=rest: theirs.sendall(rest.pop()))
             assert (message, arrays["row"].tolist(), rest) == ({"number": 1}, [0, 1, 2, 3], [])
+        row, taken = np.arange(1_000_000), []
+        receiving = threading.Thread(target=lambda: taken.append(process.receive(theirs)))
+        process.send(ours, {}, {"row": row}, lambda: receiving.ident or receiving.start())
+        receiving.join(timeout=10)
+        assert np.array_equal(taken[0][1]["row"], row)
 
 
 @pytest.mark.process
