@@ -11,8 +11,8 @@ EXPERIMENT = "optimizers_tiny"
 FIRST, LAST = 10, 70  # the steps between which the loop is timed; two checkpoints are saved on the way
 BARE_STEPS = 30
 OVERRIDES = (
-    f"--gin_file=gin/optimizers/adamw.gin --gin.TRAIN_STEPS={LAST} --gin.WARMUP_STEPS=5 --gin.PACK=True --gin.STATS_PERIOD=10 "
-    "--gin.CHECKPOINT_PERIOD=30 --gin.EVAL_PERIOD=1000000 --gin.EVAL_STEPS=1"
+    f"--gin_file=gin/optimizers/adamw.gin --gin.TRAIN_STEPS={LAST} --gin.WARMUP_STEPS=5 --gin.PACK=True "
+    "--gin.STATS_PERIOD=10 --gin.CHECKPOINT_PERIOD=30 --gin.EVAL_PERIOD=1000000 --gin.EVAL_STEPS=1"
 )
 REPEATS = 2
 LOOP, BARE = "train", "the step alone"
