@@ -30,7 +30,7 @@ def describe() -> dict[str, Any]:
     host = environment.host()
     return {
         "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "kind": f"{host['cpu'] or 'unknown processor'}, {processor(environment.cpu_facts())}{host['cores']} cores",
+        "kind": f"{host['cpu'] or 'unknown processor'}{instructions(environment.cpu_facts())}, {host['cores']} cores",
         "machine": host,
         "load_before": load,
         "peak_flops": peak,
@@ -40,12 +40,11 @@ def describe() -> dict[str, Any]:
     }
 
 
-def processor(facts: Mapping[str, str]) -> str:
-    """ "family 25, model 17 (AVX2, AVX-512, bf16), ": in a virtual machine the name alone often tells no two apart."""
+def instructions(facts: Mapping[str, str]) -> str:
+    """ " (AVX2, AVX-512, bf16)": those that a processor has."""
     flags = facts.get("flags", "").split()
     known = ", ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags)
-    numbers = [f"{name} {facts[key]}" for key, name in (("cpu family", "family"), ("model", "model")) if key in facts]
-    return "".join([", ".join(numbers), f" ({known})" if known else "", ", " if numbers else ""])
+    return f" ({known})" if known else ""
 
 
 def main() -> None:

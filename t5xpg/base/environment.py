@@ -47,13 +47,15 @@ def host() -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str | None:
-    """The processor's name as the system gives it."""
+def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str | None:
+    """The processor's name as the system gives it, with family and model: of a virtual machine the name alone often
+    tells no two kinds apart, whose numbers differ in their last bits."""
     if sys.platform == "darwin":
         return output_of(["sysctl", "-n", "machdep.cpu.brand_string"])
-    facts = cpu_facts()
+    facts = cpu_facts(file)
     names = [name for key in ("model name", "Model", "cpu model") if (name := " ".join(facts.get(key, "").split()))]
-    return names[0] if names else platform.processor() or None
+    numbers = [f"{name} {facts[key]}" for key, name in (("cpu family", "family"), ("model", "model")) if key in facts]
+    return ", ".join([*(names[:1] or filter(None, [platform.processor()])), *numbers]) or None
 
 
 def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:

@@ -139,11 +139,11 @@ def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> N
 
 def test_kinds_of_processors_are_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
-    file.write_text(
-        "processor : 0\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n\nprocessor : 1\n"
-    )
-    assert machine.processor(environment.cpu_facts(file)) == "family 25, model 17 (AVX2, AVX-512, bf16), "
-    assert machine.processor(environment.cpu_facts(tmp_path / "none")) == ""
+    one = "model name : AMD EPYC\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n"
+    file.write_text(f"processor : 0\n{one}\nprocessor : 1\n")
+    assert environment.cpu_model(file) == "AMD EPYC, family 25, model 17"
+    assert machine.instructions(environment.cpu_facts(file)) == " (AVX2, AVX-512, bf16)"
+    assert machine.instructions(environment.cpu_facts(tmp_path / "none")) == ""
 
 
 def test_the_pages_show_what_was_published() -> None:
