@@ -2,7 +2,7 @@
 
 A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md, where each kind of processor has a
 column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on the machine: it
-takes 20 to 30 minutes.
+takes 20 to 40 minutes.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from benchmarks.harness import Found, Row, say
 from benchmarks.page import RESULTS, publish, text
-from t5xpg.__main__ import TUNABLES
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.progress import duration
 
 # Modules of rows, in the order of the table.

@@ -20,10 +20,10 @@ from benchmarks import gpu_checks, gpu_page, gpu_runs, gpu_speed
 from benchmarks.gpu_device import Conditions
 from benchmarks.harness import NotMeasuredError, Row, in_process, say
 from benchmarks.page import to_json
-from t5xpg.__main__ import TUNABLES
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_if_any, write_json
+from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.progress import duration
 from t5xpg.check.plan.devices import USABLE_MEMORY
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import json
 import statistics
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import Job
+from t5xpg.base import malloc
 from t5xpg.base.cpu_flags import set_cpu_flags
 
 SECONDS, FEWEST, MOST = 1.5, 2, 15  # of timed steps: as many as fit
@@ -56,9 +56,8 @@ def measure(job: Job, chunk: int | None, window: int | None = None) -> dict[str,
 def forget_peak() -> None:
     """Give back what compiling has left, and let the kernel's record of the largest memory begin anew."""
     gc.collect()
+    malloc.release_unused()
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 

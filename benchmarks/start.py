@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import memory
 from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, alternate
-from t5xpg.__main__ import TUNABLES
+from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.phases import VARIABLE as PHASES
 from t5xpg.train.compile_cache import VARIABLE as KEPT_PROGRAMS
 

@@ -4,15 +4,8 @@ import os
 import sys
 
 from t5xpg import commands
-from t5xpg.base import signals
+from t5xpg.base import malloc, signals
 from t5xpg.base.cpu_flags import set_cpu_flags
-
-# XLA's CPU backend spends a quarter of a step on page faults where malloc gives memory back and takes it again: large
-# pages, and one heap, which keeps what kernels free. What is larger than 128 MiB goes back, or holes of it would stay.
-TUNABLES = (
-    "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
-    "glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=1073741824"
-)
 
 
 def main() -> int:
@@ -49,7 +42,7 @@ def _with_tuned_malloc() -> None:
     """Start again with malloc's settings, which it has to know before it begins."""
     if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ:
         return
-    os.environ["GLIBC_TUNABLES"] = TUNABLES
+    os.environ["GLIBC_TUNABLES"] = malloc.TUNABLES
     os.execv(sys.executable, [sys.executable, "-m", "t5xpg", *sys.argv[1:]])
 
 

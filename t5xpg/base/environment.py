@@ -16,8 +16,6 @@ import t5xpg
 
 # What `make report` writes, and other pages: they change no run.
 _PAGES = (":(exclude)*.md", ":(exclude)*.svg", ":(exclude)experiments/*/*.json")
-# Untracked files that a run could read unseen; the text that users lay beside them is told apart by its SHA-256.
-_PROGRAMS = ("*.py", "*.so", "*.gin", "*.toml")
 # What decides the numbers of a run, by the name shown, and the distributions that provide it under another one.
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "seqio", "t5", "tensorflow", "numpy", "sentencepiece")
 _DISTRIBUTIONS = {"orbax": ("orbax-checkpoint",), "tensorflow": ("tensorflow-cpu", "tensorflow")}
@@ -58,6 +56,11 @@ def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str | None:
     return ", ".join([*(names[:1] or filter(None, [platform.processor()])), *numbers]) or None
 
 
+def is_same_cpu(published: str | None, here: str | None) -> bool:
+    """Whether two of `cpu_model` may be one kind. Results of before families were named name none, and may be any."""
+    return here == published or f"{here}".startswith(f"{published}, family ")
+
+
 def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:
     """What the system says of the processor, of several the first; nothing outside of Linux."""
     facts: dict[str, str] = {}
@@ -83,9 +86,9 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     """{"commit": 40 hex digits, "clean": whether the tree equals it} of the checkout that holds t5xpg.
 
     None where git is missing, or t5xpg is not tracked in a checkout. folder: the root of the checkout, by default where
-    the package lies. Untracked programs and settings count, as they could be read; those that git ignores do not, nor
-    do pages and published results, which publishing changes. In an image, T5XPG_REVISION says what it was made of: a
-    commit, with a + behind it where the tree had changes.
+    the package lies. Untracked files count, as they could be imported; those that git ignores do not, nor do pages and
+    published results, which publishing changes. In an image, T5XPG_REVISION says what it was made of: a commit, with a
+    + behind it where the tree had changes.
     """
     revision = os.environ.get("T5XPG_REVISION", "")
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
@@ -96,9 +99,8 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     commit = output_of(["git", "-C", str(root), "rev-parse", "HEAD"])
     if commit is None:  # a repository without a commit
         return None
-    changes = output_of(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", ".", *_PAGES])
-    untracked = output_of(["git", "-C", str(root), "ls-files", "--others", "--exclude-standard", "--", *_PROGRAMS])
-    return {"commit": commit, "clean": changes == "" and untracked == ""}
+    changes = output_of(["git", "-C", str(root), "status", "--porcelain", "--", ".", *_PAGES])
+    return {"commit": commit, "clean": changes == ""}
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from t5xpg.base import environment
 from t5xpg.run.directory import differing
 
 TOLERANCE = 0.02
@@ -72,7 +73,10 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
     here: collected at the published steps of the training curve. What was published after `steps`, or not at all, is
     not compared. changed_files: of the code, since the published commit; None where that cannot be found out.
     """
-    exact = all(published["hardware"][name] == here["hardware"][name] for name in ("cpu", "devices"))
+    exact = (
+        environment.is_same_cpu(published["hardware"]["cpu"], here["hardware"]["cpu"])
+        and published["hardware"]["devices"] == here["hardware"]["devices"]
+    )
     whole = steps == published["steps"]
     parts = [
         _batches(published.get("batches"), here.get("batches"), steps),

@@ -170,7 +170,8 @@ def _unconfirmed(claim: Record, now: Record) -> Iterator[str]:
     packages."""
     if claim["gin"] != now["gin"]:
         yield "its gin file or that of the rules is not the recorded one: record it anew with RECORD=1"
-    kinds = [(one["hardware"]["cpu"], _toolchain(one["versions"]), _alone(one)) for one in (claim, now)]
+    same_cpu = environment.is_same_cpu(claim["hardware"]["cpu"], now["hardware"]["cpu"])
+    conditions = [(_toolchain(one["versions"]), _alone(one)) for one in (claim, now)]
     claimed, own = (statistics.fmean(_values(one, "seconds")) for one in (claim, now))
-    if kinds[0] == kinds[1] and _alone(now) and own > _SLOWER * claimed:
+    if same_cpu and conditions[0] == conditions[1] and _alone(now) and own > _SLOWER * claimed:
         yield f"it takes {own:,.0f} s, and {claimed:,.0f} s are recorded"

@@ -9,14 +9,12 @@ LIMIT bytes in all. `T5XPG_COMPILE_CACHE` names another folder; 0 keeps nothing.
 """
 
 import contextlib
-import ctypes
 import hashlib
 import importlib.metadata
 import os
 import platform
 import pwd
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,13 +73,6 @@ def kept_programs() -> Iterator[Callable[[], None]]:
         _configure(before)
         keep()
         shutil.rmtree(own, ignore_errors=True)
-
-
-def release_unused() -> None:
-    """Give what compiling and evaluating left free back to the system, by glibc: 340 MB of the 1,195 of a small run."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _has_a_name() -> bool:

@@ -35,8 +35,6 @@ def test_git_state(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     published.mkdir(parents=True)
     for name in ("README.md", "results.json", "curve.svg"):  # pages are no code
         (published / name).touch()
-    (checkout / "nb_nn").mkdir()  # nor is the text that an experiment asks its user for
-    (checkout / "nb_nn" / "nb_nn_train.tsv.gz").touch()
     assert environment.git_state(checkout) == state
     (checkout / "t5xpg" / "new.py").touch()
     monkeypatch.setenv("GIT_DIR", "/nowhere")  # as inside a hook of another repository

@@ -141,7 +141,12 @@ def test_kinds_of_processors_are_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     one = "model name : AMD EPYC\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n"
     file.write_text(f"processor : 0\n{one}\nprocessor : 1\n")
-    assert environment.cpu_model(file) == "AMD EPYC, family 25, model 17"
+    here = environment.cpu_model(file)
+    assert here == "AMD EPYC, family 25, model 17"
+    # published before families were named: any of that name, as then
+    published = (here, "AMD EPYC", "AMD EPYC, family 26, model 2", "AMD")
+    assert [environment.is_same_cpu(one, here) for one in published] == [True, True, False, False]
+    assert environment.is_same_cpu(None, None)
     assert machine.instructions(environment.cpu_facts(file)) == " (AVX2, AVX-512, bf16)"
     assert machine.instructions(environment.cpu_facts(tmp_path / "none")) == ""
 

@@ -61,6 +61,17 @@ def test_every_experiment_can_be_trained_or_names_the_one_missing_file(
         assert name not in OF_FILES
 
 
+@pytest.mark.parametrize("name", OF_FILES.keys() - {"code_prefix_lm"})
+def test_git_ignores_what_a_user_is_asked_for(name: str) -> None:
+    """Or each run of an experiment that was followed to the letter would be one of changed code."""
+    ignored = (paths.REPOSITORY / ".gitignore").read_text(encoding="utf-8").splitlines()
+    for need in config.load(name).experiment.needs:
+        files = [need.tokenizer] if isinstance(need, needs.Vocabulary) else (need.files or {}).values()
+        for file in filter(None, (one for listed in files if listed for one in listed.split())):
+            folder, slash, _ = file.partition("/")
+            assert f"/{folder}{slash}" in ignored
+
+
 PAIRS = """
 from t5xpg.experiment import needs
 include 'gin/objectives/none.gin'

@@ -18,8 +18,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.metrics import Window
+from t5xpg.train.loop import Run, loop
 from t5xpg.train.run_state import RunState
-from t5xpg.train.training import Run, loop
 
 TOTAL = 7
 
@@ -91,7 +91,7 @@ class Noted:
         measured: bool = False,
         **settings: Any,
     ) -> None:
-        """`training.loop` with nothing real but the arguments."""
+        """`loop` with nothing real but the arguments."""
         periods = {"stats_period": 3, "eval_period": 4, "infer_eval_period": None}
         experiment = SimpleNamespace(
             **{"total_steps": TOTAL, "selection": None, "skip_nonfinite": 0, **periods, **settings},
@@ -207,3 +207,12 @@ def test_updates_that_are_not_finite_do_not_count() -> None:
     with pytest.raises(UserError, match="After step 2 w hold values that are not finite"):
         noted.train(skip=1)  # this update changes nothing of what is not finite: its parameters are lost
     assert ("skipped", 2) in noted.events
+
+
+def test_what_a_measurement_leaves_free_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted()
+    monkeypatch.setattr("t5xpg.base.malloc.release_unused", lambda: noted.events.append(("released",)))
+    noted.train(predict_period=4, until=4)
+    measured = [at for at, event in enumerate(noted.events) if event[0] in ("measure", "predict")]
+    assert len(measured) == 3  # the state before the first update, and after the fourth
+    assert all(noted.events[at + 1] == ("released",) for at in measured)

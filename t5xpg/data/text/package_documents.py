@@ -61,7 +61,7 @@ def documentation_documents(files: Iterable[SourceFile]) -> Iterator[str]:
     """Documents of prose, in the order of the files; no paragraph of some length occurs twice."""
     seen: set[bytes] = set()
     for file in files:
-        yield from joined(_prose(file, seen))
+        yield from _joined(_prose(file, seen))
 
 
 def texts_and_packages(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
@@ -76,7 +76,7 @@ def _prose(file: SourceFile, seen: set[bytes]) -> Iterator[str]:
     return (prose for docstring in _docstrings(file.text) if (prose := _new_prose(docstring, seen)))
 
 
-def joined(texts: Iterable[str]) -> Iterator[str]:
+def _joined(texts: Iterable[str]) -> Iterator[str]:
     """Join texts to documents of some length."""
     parts: list[str] = []
     size = 0
