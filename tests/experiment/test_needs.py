@@ -61,7 +61,7 @@ def test_every_experiment_can_be_trained_or_names_the_one_missing_file(
         assert name not in OF_FILES
 
 
-@pytest.mark.parametrize("name", OF_FILES.keys() - {"code_prefix_lm"})
+@pytest.mark.parametrize("name", [name for name in OF_FILES if name != "code_prefix_lm"])
 def test_git_ignores_what_a_user_is_asked_for(name: str) -> None:
     """Or each run of an experiment that was followed to the letter would be one of changed code."""
     ignored = (paths.REPOSITORY / ".gitignore").read_text(encoding="utf-8").splitlines()
