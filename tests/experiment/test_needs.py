@@ -47,7 +47,7 @@ def place(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own_place
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin")))
+@pytest.mark.parametrize("name", sorted({path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin")}))
 def test_every_experiment_can_be_trained_or_names_the_one_missing_file(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
