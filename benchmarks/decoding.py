@@ -71,5 +71,5 @@ def fixed(job: Job, beams: int) -> str:
     penalty = "; transformers' length penalty of 1.0 and its rule for stopping" if beams > 1 else ""
     return (
         f"mlp {job.mlp}, {job.heads} heads of {job.head_dim}, {job.vocabulary} ids; float32; same weights and inputs; "
-        f"encoding counted; all cores; huge pages{penalty}"
+        f"encoding counted; all cores{penalty}"
     )

@@ -19,7 +19,7 @@ from t5xpg.base.files import write_json, write_text
 POINTS, PICTURE = REPOSITORY / "bench" / "growth.json", REPOSITORY / "bench" / "growth.svg"
 BASE = dataclasses.replace(JOBS["small"], batch=8)
 CHUNK = 256
-FIXED = "t5xpg, AdamW, float32, packed masks, dropout 0, 2 segments a row, huge pages"
+FIXED = "t5xpg, AdamW, float32, packed masks, dropout 0, 2 segments a row"
 # Two measurements of the same point differ by so much now and then; see the spread of the row `step`.
 NOISE = 1.15
 

@@ -36,7 +36,7 @@ def rows(repeats: int | None) -> list[Row]:
 
     found = alternate({LOOP: loop, BARE: bare}, repeats or REPEATS)
     fixed = (
-        f"{EXPERIMENT}, packed, AdamW, float32, dropout 0, huge pages; metrics of every step, a checkpoint every 30, "
+        f"{EXPERIMENT}, packed, AdamW, float32, dropout 0; metrics of every step, a checkpoint every 30, "
         f"steps {FIRST} to {LAST} by the clock"
     )
     return [

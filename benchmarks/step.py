@@ -112,5 +112,5 @@ def described(job: Job) -> str:
 def fixed(job: Job) -> str:
     return (
         f"{job.encoder_layers}+{job.decoder_layers} layers, {job.heads} heads of {job.head_dim}, {job.vocabulary} ids; "
-        "float32; AdamW; z-loss; packed masks; dropout 0; same weights and batches; all cores; huge pages"
+        "float32; AdamW; z-loss; packed masks; dropout 0; same weights and batches; all cores"
     )
