@@ -2,7 +2,7 @@
 
 A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md, where each kind of processor has a
 column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on the machine: it
-takes 20 to 40 minutes.
+takes about half an hour.
 """
 
 import argparse
