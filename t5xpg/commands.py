@@ -308,6 +308,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _command(
             "report", "publish a run: results.json, page and curve of its experiment", *_EXPERIMENT,
             Option("RUNS", "--runs", "NAMES", "runs of several seeds, 'a a_1 a_2': the first in full, and the range"),
+            Option("ADD", "--add", "NAMES", "runs of further seeds, put beside what is published"),
             Option("ALLOW_CHANGED", "--allow-changed", "1", "publish what is of no commit; the page says so", bool),
         ),
         _command(

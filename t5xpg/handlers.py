@@ -314,21 +314,21 @@ def _report(options: Namespace) -> None:
     from t5xpg.study import kinds, references
 
     loaded, run = arguments.load_with_run(options)
-    named = arguments.words(options.runs or "", "RUNS")
-    if named and options.run:
-        raise UserError("RUNS=… names all runs, the first one of them in full: leave RUN=… out.")
+    named, added = arguments.words(options.runs or "", "RUNS"), arguments.words(options.add or "", "ADD")
+    if sum(map(bool, (options.run, named, added))) > 1:
+        raise UserError("RUN=…, RUNS=… and ADD=… each name all runs: give one of them.")
     study = kinds.study_of(options.experiment, arguments.run_directory(options, loaded.name))
     if study is not None:
-        if named:
-            raise UserError(f"RUNS=…: {loaded.name} says itself which runs and seeds it has ({kinds.PLAN_FILES}).")
+        if named or added:
+            raise UserError(f"RUNS=…, ADD=…: {loaded.name} says itself which runs it has ({kinds.PLAN_FILES}).")
         study.publish(allow_changed=options.allow_changed)
         return
-    first, *others = [arguments.pulled_run(name) for name in named] or [run]
+    runs = [RunDirectory(arguments.pulled_run(name)) for name in named or added] or [RunDirectory(run)]
     home = loaded.gin_file.parent
     report.publish(
-        RunDirectory(first),
+        None if added else runs.pop(0),
         home,
-        seeds=[RunDirectory(path) for path in others],
+        seeds=runs,
         references=references.of_experiment(home),
         allow_changed=options.allow_changed,
     )

@@ -122,7 +122,7 @@ def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:
 
 
 def publish(
-    run: RunDirectory,
+    run: RunDirectory | None,
     experiment_dir: Path,
     *,
     seeds: Sequence[RunDirectory] = (),
@@ -131,28 +131,29 @@ def publish(
 ) -> Path:
     """Write a run's results into the folder of its experiment; returns the README's path.
 
-    seeds: further runs that differ in their seed alone. references: published figures to stand beside them
-    (`study.references`). Raises UserError where the folder is missing, the run is another experiment's, the runs differ
-    otherwise, a reference is of no number of theirs, or where they are not of the code of one commit, but where
-    `allow_changed`.
+    run: None for what is published already. seeds: further runs that differ in their seed alone, put beside it.
+    references: published figures to stand beside them (`study.references`). Raises UserError where the folder or what
+    is published is missing, the run is another experiment's, the runs differ otherwise, a reference is of no number of
+    theirs, or where one of them is not of the code of one commit, but where `allow_changed`.
     """
     if not experiment_dir.is_dir():
         raise UserError(f"There is no experiment folder {experiment_dir}.")
-    experiment = run.read()["experiment"]
-    if experiment != experiment_dir.name:
+    where = run.path if run else experiment_dir / RESULTS_FILE
+    results = collect(run) if run else dict(read_results(where))
+    if run and (experiment := results["experiment"]) != experiment_dir.name:
         raise UserError(
             f"{run.path} is a run of {experiment}; its results do not belong into {experiment_dir}. "
             f"Name the run with RUN=…, or the experiment with EXP={experiment}."
         )
-    results = collect(run)
-    if others := of_other_seeds(run, results, seeds):
-        results["seeds"] = others
+    if others := of_other_seeds(where, results, seeds):
+        results["seeds"] = [*results.get("seeds", ()), *others]
     if references:
         results["references"] = list(references)
     require_references(results)
-    if not allow_changed:
-        sources.require_commit(" and ".join(shown(one.path) for one in (run, *seeds)), *sources.of_results(results))
-    return _write(run, experiment_dir, results)
+    runs = (run, *seeds) if run else seeds
+    for one, used in zip(runs, sources.of_results(results)[-len(runs) :], strict=True) if not allow_changed else ():
+        sources.require_commit(shown(one.path), *used)
+    return _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)
 
 
 def check_block(experiment_dir: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """Runs that differ in their seed alone, as one result: its numbers are means with their range."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
@@ -15,14 +16,15 @@ _KEPT = ("step", "split", *LOSSES, "metrics")  # of an evaluation
 _SHOWN = 5
 
 
-def of_other_seeds(run: RunDirectory, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
+def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
     """What is published of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits"} of each.
 
-    run, first: the one that is published in full, and its results. Raises UserError where a run is not the same but for
-    its seed: in experiment, settings, data, vocabulary, versions, the steps trained, or how it was evaluated.
+    path, first: the results of the one that is published in full, and where they are from. Raises UserError where a run
+    is not the same but for its seed: in experiment, settings, data, vocabulary, versions, the steps trained, or how it
+    was evaluated.
     """
     found = []
-    paths = {first["identity"].get("seed"): run.path}
+    paths = dict.fromkeys([first["identity"].get("seed"), *(one["seed"] for one in first.get("seeds", ()))], path)
     for other in others:
         results = collect(other)
         seed = results["identity"].get("seed")
@@ -32,9 +34,9 @@ def of_other_seeds(run: RunDirectory, first: Results, others: Sequence[RunDirect
         if different := differing(_circumstances(first, results), _circumstances(results, first)):
             listed = [f"{name} {short(one)} and {short(two)}" for name, (one, two) in different.items()]
             raise UserError(
-                f"{run.path} and {other.path} differ in more than the seed: {'; '.join(listed[:_SHOWN])}"
-                f"{'; …' if len(listed) > _SHOWN else ''}. RUNS=… takes runs that differ in RANDOM_SEED alone, trained "
-                "and evaluated the same way."
+                f"{path} and {other.path} differ in more than the seed: {'; '.join(listed[:_SHOWN])}"
+                f"{'; …' if len(listed) > _SHOWN else ''}. RUNS=… and ADD=… take runs that differ in RANDOM_SEED "
+                "alone, trained and evaluated the same way."
             )
         splits = results.get("other_splits", {})
         found.append(

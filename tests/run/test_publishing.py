@@ -8,6 +8,7 @@ import pytest
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
+from t5xpg.run import sources
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import check_block, publish
@@ -161,9 +162,27 @@ def test_runs_that_differ_in_more_than_the_seed_are_refused(tmp_path: Path, home
     shorter = make_run(tmp_path / "shorter", steps=50)
     changed(shorter, seed=1)
     refused(shorter, r"steps 100 and 50; .*evaluation.test.* and not set")
-    commit = predicting(tmp_path / "commit", 1, 41.0)
-    changed(commit, starts=[A])
-    refused(commit, r"first and .*commit is not published: it was trained with several commits \(0123456789\w\w, aaaa")
+    dirty = predicting(tmp_path / "dirty", 1, 41.0)
+    changed(dirty, starts=[{**A, "clean": False}])
+    refused(dirty, r"dirty is not published: it was trained with changes that are not in commit aaaaaaaaaaaa")
+
+
+def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:
+    first, second, third = runs = [predicting(tmp_path / str(seed), seed, 40.0 + seed) for seed in (7, 1, 2)]
+    changed(second, starts=[A])
+    page = publish(first, home, seeds=[second, third])
+    together = (page.read_bytes(), (home / "results.json").read_bytes())
+    publish(first, home)
+    for run in runs[1:]:
+        publish(None, home, seeds=[run])
+    assert (page.read_bytes(), (home / "results.json").read_bytes()) == together
+    assert f"{sources.shown(environment.git_state())}, commit aaaaaaaaaaaa" in page.read_text(encoding="utf-8")
+    with pytest.raises(UserError, match=r"2 and .*results\.json have the same seed, 2: name runs of other seeds"):
+        publish(None, home, seeds=[third])
+    changed(third, seed=3, settings={"train_dataset.seed": 3})
+    with pytest.raises(UserError, match=r"results\.json and .*2 differ in more than the seed: settings\."):
+        publish(None, home, seeds=[third])
+    assert (page.read_bytes(), (home / "results.json").read_bytes()) == together
 
 
 def test_a_reference_of_no_number_here_is_refused(tmp_path: Path, home: Path) -> None:
