@@ -21,7 +21,7 @@ from tests.small_models import SIZES, equations, seq2seq
 @functools.cache
 def model_and_params(**settings: Any) -> tuple[EncoderDecoderModel, Any]:
     model = EncoderDecoderModel(T5Config(**{**SIZES, **settings}))
-    return model, jax.jit(model.init)(jax.random.key(0))
+    return model, model.init(jax.random.key(0))
 
 
 def rows(lengths: list[tuple[int, int]], S: int, T: int) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 def test_a_score_is_the_sum_of_the_targets_log_probabilities() -> None:
-    params = jax.jit(MODEL.init)(jax.random.key(0))
+    params = MODEL.init(jax.random.key(0))
     given = batch()
     logits = np.asarray(jax.jit(MODEL.logits)(params, given), np.float64)
     normalised = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
