@@ -326,9 +326,9 @@ def _report(options: Namespace) -> None:
     runs = [RunDirectory(arguments.pulled_run(name)) for name in named or added] or [RunDirectory(run)]
     home = loaded.gin_file.parent
     report.publish(
-        None if added else runs.pop(0),
+        None if added else runs[0],
         home,
-        seeds=runs,
+        seeds=runs if added else runs[1:],
         references=references.of_experiment(home),
         allow_changed=options.allow_changed,
     )

@@ -134,25 +134,28 @@ def publish(
     run: None for what is published already. seeds: further runs that differ in their seed alone, put beside it.
     references: published figures to stand beside them (`study.references`). Raises UserError where the folder or what
     is published is missing, the run is another experiment's, the runs differ otherwise, a reference is of no number of
-    theirs, or where one of them is not of the code of one commit, but where `allow_changed`.
+    theirs, or where they are not of the code of one commit, but where `allow_changed`; those put beside what is
+    published may each be of another, and the page says so.
     """
     if not experiment_dir.is_dir():
         raise UserError(f"There is no experiment folder {experiment_dir}.")
-    where = run.path if run else experiment_dir / RESULTS_FILE
-    results = collect(run) if run else dict(read_results(where))
-    if run and (experiment := results["experiment"]) != experiment_dir.name:
+    if run and (experiment := run.read()["experiment"]) != experiment_dir.name:
         raise UserError(
             f"{run.path} is a run of {experiment}; its results do not belong into {experiment_dir}. "
             f"Name the run with RUN=…, or the experiment with EXP={experiment}."
         )
+    where = run.path if run else experiment_dir / RESULTS_FILE
+    results = collect(run) if run else dict(read_results(where))
     if others := of_other_seeds(where, results, seeds):
         results["seeds"] = [*results.get("seeds", ()), *others]
     if references:
         results["references"] = list(references)
     require_references(results)
-    runs = (run, *seeds) if run else seeds
-    for one, used in zip(runs, sources.of_results(results)[-len(runs) :], strict=True) if not allow_changed else ():
-        sources.require_commit(shown(one.path), *used)
+    if run and not allow_changed:
+        sources.require_commit(" and ".join(shown(one.path) for one in (run, *seeds)), *sources.of_results(results))
+    elif not allow_changed:
+        for one, found in zip(seeds, others, strict=True):
+            sources.require_commit(shown(one.path), *sources.of_results(found))
     return _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)
 
 

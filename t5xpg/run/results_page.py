@@ -1,7 +1,6 @@
 """The results block of an experiment's README, made from results.json and from nothing else."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from t5xpg.base.curves import COMPARED, Curve, draw
@@ -45,8 +44,8 @@ def sections(results: Results) -> list[str]:
 
 
 def _objections(results: Results) -> str:
-    """That the numbers of a run are not those of one commit's code, where they are not."""
-    reasons = dict.fromkeys(one for used in sources.of_results(results) for one in sources.objections(*used))
+    """That the numbers are not those of one commit's code, where they are not."""
+    reasons = sources.objections(*sources.of_results(results))
     return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
 
 
@@ -212,8 +211,7 @@ def _start(initial: Mapping[str, Any] | None) -> str:
 
 
 def _source(results: Results) -> str:
-    of_runs = zip(*sources.of_results(results), strict=True)
-    training, evaluation = (list(dict.fromkeys(sources.shown(git) for git in chain(*used))) for used in of_runs)
+    training, evaluation = (list(dict.fromkeys(map(sources.shown, used))) for used in sources.of_results(results))
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
 

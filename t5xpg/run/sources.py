@@ -15,15 +15,17 @@ def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return starts[max((index for index, start in enumerate(starts) if start["step"] == 0), default=0) :]
 
 
-def of_results(results: Mapping[str, Any]) -> list[tuple[list[Git], list[Git]]]:
-    """The states of the code that each run of results was trained with, and evaluated with; the one in full is first.
+def of_results(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
+    """Every state of the code that results, those of further seeds included, were trained with, and evaluated with.
 
-    Of a run from before these were recorded, that of the last start.
+    Of results from before these were recorded, that of the last start.
     """
-    return [
-        (one["sources"]["training"], one["sources"]["evaluation"]) if "sources" in one else ([one["git"]], [])
-        for one in (results, *results.get("seeds", ()))
-    ]
+    training: list[Git] = []
+    evaluation: list[Git] = []
+    for one in (results, *results.get("seeds", ())):
+        training += one["sources"]["training"] if "sources" in one else [one["git"]]
+        evaluation += one["sources"]["evaluation"] if "sources" in one else []
+    return training, evaluation
 
 
 def objections(training: Sequence[Git], evaluation: Sequence[Git] = ()) -> list[str]:
@@ -61,6 +63,6 @@ def shown(git: Git) -> str:
 
 def commit_of(results: Mapping[str, Any]) -> str | None:
     """The one commit that the first run was trained with, in full; None where it is of several, or of changes."""
-    training, _ = of_results(results)[0]
+    training, _ = of_results({**results, "seeds": ()})
     found = str(training[0]["commit"]) if training and training[0] and not objections(training) else ""
     return found if re.fullmatch("[0-9a-f]{40,64}", found) else None  # never an option of git's

@@ -162,23 +162,28 @@ def test_runs_that_differ_in_more_than_the_seed_are_refused(tmp_path: Path, home
     shorter = make_run(tmp_path / "shorter", steps=50)
     changed(shorter, seed=1)
     refused(shorter, r"steps 100 and 50; .*evaluation.test.* and not set")
-    dirty = predicting(tmp_path / "dirty", 1, 41.0)
-    changed(dirty, starts=[{**A, "clean": False}])
-    refused(dirty, r"dirty is not published: it was trained with changes that are not in commit aaaaaaaaaaaa")
+    commit = predicting(tmp_path / "commit", 1, 41.0)
+    changed(commit, starts=[A])
+    refused(commit, r"first and .*commit is not published: it was trained with several commits \(0123456789\w\w, aaaa")
 
 
 def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:
     first, second, third = runs = [predicting(tmp_path / str(seed), seed, 40.0 + seed) for seed in (7, 1, 2)]
     changed(second, starts=[A])
-    page = publish(first, home, seeds=[second, third])
+    page = publish(first, home, seeds=[second, third], allow_changed=True)
     together = (page.read_bytes(), (home / "results.json").read_bytes())
     publish(first, home)
     for run in runs[1:]:
         publish(None, home, seeds=[run])
     assert (page.read_bytes(), (home / "results.json").read_bytes()) == together
-    assert f"{sources.shown(environment.git_state())}, commit aaaaaaaaaaaa" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert f"{sources.shown(environment.git_state())}, commit aaaaaaaaaaaa" in text
+    assert "**Not the code of one commit:** what is shown was trained with several commits (0123456789" in text
     with pytest.raises(UserError, match=r"2 and .*results\.json have the same seed, 2: name runs of other seeds"):
         publish(None, home, seeds=[third])
+    changed(predicting(tmp_path / "dirty", 3, 43.0), starts=[{**A, "clean": False}])
+    with pytest.raises(UserError, match=r"dirty is not published: it was trained with changes that are not in"):
+        publish(None, home, seeds=[RunDirectory(tmp_path / "dirty")])
     changed(third, seed=3, settings={"train_dataset.seed": 3})
     with pytest.raises(UserError, match=r"results\.json and .*2 differ in more than the seed: settings\."):
         publish(None, home, seeds=[third])

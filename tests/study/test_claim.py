@@ -61,7 +61,8 @@ def test_what_is_signed_is_one_text_for_one_value() -> None:
 
 def test_only_one_commit_without_changes_can_be_cloned() -> None:
     commit = {"commit": "ab" * 20, "clean": True}
-    assert commit_of({"sources": {"training": [commit], "evaluation": []}}) == "ab" * 20
+    later = {"sources": {"training": [{**commit, "commit": "cd" * 20}], "evaluation": []}}
+    assert commit_of({"sources": {"training": [commit], "evaluation": []}, "seeds": [later]}) == "ab" * 20
     changed, other, option = ({**commit, **one} for one in ({"clean": False}, {"commit": "cd" * 20}, {"commit": "-x"}))
     for training in ([changed], [commit, other], [option], [None]):
         assert commit_of({"sources": {"training": training, "evaluation": []}}) is None
