@@ -1,8 +1,9 @@
-"""Imports TensorFlow, SeqIO and t5 without three things that they load and a stream of batches does not use.
+"""Imports TensorFlow, SeqIO and t5 without what they load and a stream of batches does not use.
 
 TensorFlow and TensorFlow Text load Keras; t5 loads scikit-learn, SciPy, NLTK and sacrebleu for its metrics; SeqIO loads
-TensorFlow Text, 120 MB that bytes do not need. Left out, the import takes a third less processor time. What is imported
-later is the real thing; what has kept a stand-in gets the real thing by it.
+JAX and Flax for its own, TensorFlow Text, which bytes do not need, and PyGlove, for rates of mixtures that are searched
+for. Left out, the import takes half the processor time. What is imported later is the real thing; what has kept a
+stand-in gets the real thing by it.
 """
 
 import contextlib
@@ -10,13 +11,14 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from t5xpg.base.errors import UserError
 
 _KERAS_OF_TEXT = "tensorflow_text.python.keras"
 _OF_METRICS = ("sacrebleu", "scipy", "scipy.stats", "sklearn", "sklearn.metrics", "rouge_score.rouge_scorer")
+_WITH_JAX = ("clu", "clu.metrics", "seqio.metrics", "seqio.evaluation", "seqio.loggers")
 
 
 class LateModule(types.ModuleType):
@@ -53,12 +55,32 @@ def import_libraries() -> None:
             "The package t5 is not installed: pip would install with it what writes over seqio. Type: "
             "pip install --no-deps t5==0.9.4"
         )
-    metrics = {name: LateFunctions(name) for name in _OF_METRICS}
-    for parent, child in (("scipy", "stats"), ("sklearn", "metrics")):
-        setattr(metrics[parent], child, metrics[f"{parent}.{child}"])
-    # None: TensorFlow does without the optimisers of Keras where importing them fails
-    with _in_place({**metrics, "tensorflow_text": LateText("tensorflow_text"), "keras.src.optimizers": None}):
+    late = {name: LateModule(name) for name in ("pyglove", *_WITH_JAX)}
+    late |= {name: LateFunctions(name) for name in _OF_METRICS}
+    late["tensorflow_text"] = LateText("tensorflow_text")
+    for parent, child in (("scipy", "stats"), ("sklearn", "metrics"), ("clu", "metrics")):
+        setattr(late[parent], child, late[f"{parent}.{child}"])
+    # the two names that SeqIO asks these modules for while it is imported
+    late["seqio.metrics"].MetricFnCallable = Callable[..., Mapping[str, Any]]  # type: ignore[attr-defined]
+    late["seqio.evaluation"].Evaluator = None  # type: ignore[attr-defined]
+    # None: TensorFlow does without the optimisers of Keras, and TensorFlow Lite without JAX, where importing them fails
+    with _in_place({**late, "keras.src.optimizers": None, "jax": None}):
         import t5.data  # noqa: F401
+    import seqio
+
+    if seqio.Evaluator is None:
+        del seqio.Evaluator, late["seqio.evaluation"].Evaluator
+        seqio.__getattr__ = _exported_late
+
+
+def _exported_late(name: str) -> Any:
+    """What `seqio` exports of evaluation and loggers, where it was imported without them."""
+    if not name.startswith("_"):
+        evaluation, loggers = (importlib.import_module(f"seqio.{module}") for module in ("evaluation", "loggers"))
+        exported = {**vars(loggers), "loggers": loggers, "Evaluator": evaluation.Evaluator}
+        if name in exported:
+            return exported[name]
+    raise AttributeError(f"module 'seqio' has no attribute {name!r}")
 
 
 @contextlib.contextmanager

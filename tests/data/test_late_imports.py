@@ -15,7 +15,7 @@ assert not {"numpy", "sklearn", "sacrebleu", "rouge_score", "nltk", "seqio", "te
 from t5xpg.data.stream.worker import Answers
 
 Answers()
-for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "tensorflow_text"):
+for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "tensorflow_text", "pyglove", "jax", "flax"):
     assert name not in sys.modules, name
 import tensorflow as tf
 import tensorflow_text
@@ -26,6 +26,16 @@ assert metrics.mean_multiclass_f1(2)([0, 1], [0, 1]) == {"mean_2class_f1": 100.0
 assert tf.keras.layers.Dense(2)(tf.zeros([1, 3])).shape == (1, 2)
 from tensorflow.keras import layers
 assert layers.Dense is tf.keras.layers.Dense
+import pyglove, seqio, seqio.evaluation
+assert seqio.PyGloveTunableMixture("searched", [("pydocs_span_corruption", pyglove.floatv(0.0, 1.0))]).tasks
+logger = seqio.JSONLogger
+assert issubclass(logger, seqio.loggers.Logger) and logger is seqio.loggers.JSONLogger
+assert seqio.Evaluator is seqio.evaluation.Evaluator
+assert isinstance(seqio.metrics.Scalar(1), seqio.metrics.MetricValue)
+assert not hasattr(seqio, "Evaluators")
+import clu.metrics, jax
+assert issubclass(seqio.metrics.Metric, clu.metrics.Metric)
+assert seqio.TaskRegistry.get("pydocs_span_corruption").metric_objs == []
 assert issubclass(tensorflow_text.keras.layers.ToDense, tf.keras.layers.Layer)
 """
 
