@@ -14,6 +14,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_atomically, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
+from t5xpg.base.progress import Progress
 from t5xpg.data.batch import ENC_DEC, Batch, inputs_and_targets
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
@@ -93,14 +94,15 @@ def evaluate(
         def measure(params: Any, batch: Any) -> Any:
             return eval_step(params, batch, token_bytes)
 
-        summary = Validation(stream, measure, built.on_devices).measure(params)
-        rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
-        held_out, training = _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
-        stream.close()
-        tasks = task_configs(config, description)
-        by_task = TaskValidation(
-            lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
-        ).measure(params)
+        with Progress("loss", None, "batches") as progress:
+            summary = Validation(stream, measure, built.on_devices).measure(params, progress)
+            rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
+            held_out, training = _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
+            stream.close()
+            tasks = task_configs(config, description)
+            by_task = TaskValidation(
+                lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
+            ).measure(params, progress)
         unigram = unigram_of_training(service, config, vocabulary) if own and "train" in description.splits else None
         measured: list[TaskMetrics] = []
         trivial: Mapping[str, Trivial] = {}

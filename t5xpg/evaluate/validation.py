@@ -49,15 +49,17 @@ class Validation:
         self._kept_bytes = kept_bytes
         self._kept: list[Mapping[str, np.ndarray]] | None = None
 
-    def measure(self, params: Any) -> dict[str, float | int]:
+    def measure(self, params: Any, progress: Progress | None = None) -> dict[str, float | int]:
         """`metrics.Window.summary` over the split, and the "encoder_use" of its first EXCHANGED_BATCHES.
 
-        Raises NothingToMeasureError where the split gives no target.
+        progress: counts batches. Raises NothingToMeasureError where the split gives no target.
         """
         window, uses = Window(), EncoderUse()
         for batch in self._batches():
             own = jax.device_get(self._eval_step(params, self._on_devices(batch)))
             window.add(own)
+            if progress is not None:
+                progress.advance()
             if window.steps <= EXCHANGED_BATCHES and (other := exchanged(batch)) is not None:
                 uses.add(own, jax.device_get(self._eval_step(params, self._on_devices(other))))
         if not window.values.get("weights"):
@@ -112,12 +114,12 @@ class TaskValidation:
         share = KEPT_BYTES // max(1, len(streams))
         return {task: Validation(stream, self._eval_step, self._on_devices, share) for task, stream in streams.items()}
 
-    def measure(self, params: Any) -> dict[str, Summary]:
+    def measure(self, params: Any, progress: Progress | None = None) -> dict[str, Summary]:
         """{task: as `Validation.measure`}; a task whose split gives no target is left out, and said to be."""
         measured: dict[str, Summary] = {}
         for task, validation in list(self._validations.items()):
             try:
-                measured[task] = validation.measure(params)
+                measured[task] = validation.measure(params, progress)
             except NothingToMeasureError as error:
                 Progress.print(f"{error} Its loss is left out.")
                 del self._validations[task]

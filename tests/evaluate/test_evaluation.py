@@ -116,6 +116,8 @@ def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDire
     assert found["picture"]["image"]["shape"] == [1, 2, 3, 1]
     # two ways to the same number: scores that SeqIO hands to a metric, and the loss of the task's own split
     assert set(measured["tasks"]) == {"small_span_corruption", "user_repeat"}
+    batches = measured["batches"] + sum(of_task["batches"] for of_task in measured["tasks"].values())
+    assert re.search(rf"^loss  {batches} batches  in ", printed, re.M)
     # the texts have the same bytes as the targets, but for the end token, which stands for none
     assert found["nats_per_byte"] == pytest.approx(measured["tasks"]["user_repeat"]["nats_per_byte"], rel=1e-5)
     assert re.search(r"^  user_repeat +10 +exact +0 +0 +0\.1$", printed, re.M)  # beside copy and majority
