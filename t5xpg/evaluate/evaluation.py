@@ -94,15 +94,15 @@ def evaluate(
         def measure(params: Any, batch: Any) -> Any:
             return eval_step(params, batch, token_bytes)
 
+        tasks = task_configs(config, description)
         with Progress("loss", None, "batches") as progress:
             summary = Validation(stream, measure, built.on_devices).measure(params, progress)
-            rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
-            held_out, training = _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
-            stream.close()
-            tasks = task_configs(config, description)
             by_task = TaskValidation(
                 lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
             ).measure(params, progress)
+        rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
+        held_out, training = _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
+        stream.close()
         unigram = unigram_of_training(service, config, vocabulary) if own and "train" in description.splits else None
         measured: list[TaskMetrics] = []
         trivial: Mapping[str, Trivial] = {}

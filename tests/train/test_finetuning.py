@@ -14,9 +14,10 @@ from tests.workplace import FINE_TUNING, Workplace, checkpoint_arrays
 
 pytestmark = pytest.mark.process
 
-# So fast that each evaluation after the first is far worse than the one before, on every processor.
+# The rate grows by 1 with each update, so that the first evaluation is the best whatever the last bits: with ten seeds
+# all later ones were more than twice as bad. A constant rate leaves it to chance.
 OPTIONS = (
-    "--gin.LEARNING_RATE=10", "--gin.WARMUP_STEPS=0", "--gin.TRAIN_STEPS=60", "--gin.EVAL_PERIOD=3",
+    "--gin.LEARNING_RATE=1000", "--gin.WARMUP_STEPS=1000", "--gin.TRAIN_STEPS=60", "--gin.EVAL_PERIOD=3",
     "--gin.CHECKPOINT_PERIOD=4", "--gin.KEEP_CHECKPOINTS=1", "--gin.EARLY_STOP_PATIENCE=3",
 )  # fmt: skip
 
@@ -71,7 +72,7 @@ def test_it_ends_early_as_a_whole_run(workplace: Workplace, tuned_gin: str, unbr
     losses = validation_losses(run)
     best = min(losses, key=lambda step: losses[step])
     end = best + 3 * 3
-    assert max(losses) == end < 60, losses
+    assert (best, max(losses)) == (3, end), losses
     assert f"ended after step {end}: validation/loss has not been better for 3 evaluations" in printed
     assert f"the best validation/loss is {losses[best]:.4g}, at step {best}\n" in printed
     assert [path.name for path in (run / "checkpoints").iterdir() if not path.name.isdecimal()] == []
