@@ -4,7 +4,7 @@ import os
 import sys
 
 from t5xpg import commands
-from t5xpg.base import malloc, signals
+from t5xpg.base import garbage, malloc, signals
 from t5xpg.base.cpu_flags import set_cpu_flags
 
 
@@ -16,6 +16,7 @@ def main() -> int:
     if command and command.computes:
         set_cpu_flags()
         _with_tuned_malloc()
+        garbage.collect_seldom()
     signals.end_with_parent()
     if command and command.name == "train" and len(sys.argv) > 2:
         _start_data_process()

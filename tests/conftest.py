@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.base import garbage
 from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, download, wheels_directory
 from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
 
@@ -16,6 +17,7 @@ PROGRAMS, REVISION = "T5XPG_COMPILE_CACHE", "T5XPG_REVISION"
 os.environ[REVISION] = "0123456789" * 4
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
+garbage.collect_seldom()
 
 
 @pytest.hookimpl(optionalhook=True)

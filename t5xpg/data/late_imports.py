@@ -44,7 +44,7 @@ class LateText(LateModule):
     """Stands for TensorFlow Text, which vocabularies of pieces use, and bytes do not."""
 
     def __getattr__(self, name: str) -> Any:
-        with _in_place({_KERAS_OF_TEXT: LateModule(_KERAS_OF_TEXT)}):
+        with in_place({_KERAS_OF_TEXT: LateModule(_KERAS_OF_TEXT)}):
             return super().__getattr__(name)
 
 
@@ -64,7 +64,7 @@ def import_libraries() -> None:
     late["seqio.metrics"].MetricFnCallable = Callable[..., Mapping[str, Any]]  # type: ignore[attr-defined]
     late["seqio.evaluation"].Evaluator = None  # type: ignore[attr-defined]
     # None: TensorFlow does without the optimisers of Keras, and TensorFlow Lite without JAX, where importing them fails
-    with _in_place({**late, "keras.src.optimizers": None, "jax": None}):
+    with in_place({**late, "keras.src.optimizers": None, "jax": None}):
         import t5.data  # noqa: F401
     import seqio
 
@@ -84,7 +84,7 @@ def _exported_late(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _in_place(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
+def in_place(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
     """Put modules where an import finds them; those that are there already stay. None: importing it fails."""
     absent = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(absent)  # type: ignore[arg-type]

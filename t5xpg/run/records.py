@@ -15,6 +15,7 @@ from typing import Any, Self
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_atomically
 from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
+from t5xpg.data.late_imports import in_place
 
 
 class Closing(abc.ABC):
@@ -90,7 +91,8 @@ class TensorBoardWriter(Closing):
     """
 
     def __init__(self, directory: Path, after_step: int | None = None) -> None:
-        from tensorboardX import SummaryWriter  # late: it loads protobuf, which records in JSON do not need
+        with in_place({"boto3": None}):  # it would be loaded where it is installed; events are written to files here
+            from tensorboardX import SummaryWriter  # late: it loads protobuf, which records in JSON do not need
 
         directory.mkdir(parents=True, exist_ok=True)
         self._writer = SummaryWriter(

@@ -72,7 +72,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Headline:
-    """The number that an experiment is judged by, with those that stand beside it, best first: (name, value)."""
+    """The number that an experiment is judged by, with those that stand beside it, best first: (name, value).
+
+    split: what it was measured on; of a mean, how many seeds that is of, too.
+    """
 
     measure: str
     split: str
@@ -160,8 +163,9 @@ def headline(results: Results) -> Headline | None:
                     others.append(({"copy": "copying the input"}.get(name, "most frequent answer"), answer[measure]))
             if not task and measure in (evaluation.get("unigram") or {}):
                 others.append(("frequencies of tokens", evaluation["unigram"][measure]))
-    mean = sum(own[keys[0]]) / len(own[keys[0]])
-    return Headline(MEASURES.get(measure, measure), split, mean, others)
+    of_seeds = own[keys[0]]
+    measured_on = split if len(of_seeds) == 1 else f"{split}, mean of {len(of_seeds)} seeds"
+    return Headline(MEASURES.get(measure, measure), measured_on, sum(of_seeds) / len(of_seeds), others)
 
 
 def _sentence(text: str, name: str) -> str:

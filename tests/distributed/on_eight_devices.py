@@ -212,7 +212,8 @@ def test_every_mesh_and_every_accumulation_trains_alike(runs, params, name, fold
 @pytest.mark.parametrize("options", [REDLLM, T5GEMMA2], ids=["redllm", "t5gemma2"])
 def test_layers_beyond_t5(options: dict[str, Any]) -> None:
     """Fewer heads of keys than devices, windows, rotations and scanned layers: the same as on one device."""
-    config = dataclasses.replace(MODEL.config, **options, num_encoder_layers=2, num_decoder_layers=2, scan_layers=True)
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 2, "scan_layers": True}
+    config = dataclasses.replace(MODEL.config, **options | layers)
     losses = []
     for layout in (ALONE, FSDP_AND_TENSOR):
         # normalised queries have gradients that are rounding alone: the least of them is no step

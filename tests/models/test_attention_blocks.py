@@ -107,7 +107,7 @@ def test_long_rows_of_models(name: str, more: dict[str, Any]) -> None:
     expected = [plain_transformer.logits(params, apart.config, text, text) for text in LONG]
     if model.config.scan_layers:
         for stack in ("encoder", "decoder"):
-            layers = [params[stack].pop(f"layers_{index}") for index in range(3)]
+            layers = [params[stack].pop(f"layers_{index}") for index in range(model.config.num_decoder_layers)]
             params[stack]["layers"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
     together = np.asarray([[token for text in LONG for token in text]], np.int32)
     segments = np.repeat([1, 2, 3], [len(text) for text in LONG])[None]
@@ -171,9 +171,9 @@ def test_operations() -> None:
     pair, D = 2 * 2 * 4 * 6, 12
     plain = model_of("t5").flops_per_example(lengths)
     local = model_of("t5", **window).flops_per_example(lengths)
-    assert plain - local == 3 * 3 * pair * 256 * (256 - (64 + 3 + 2))
+    assert plain - local == 3 * 2 * pair * 256 * (256 - (64 + 3 + 2))
     more = model_of("t5", **window, encoder_global_block=16).flops_per_example(lengths) - local
-    assert more == 3 * 3 * (16 * 256 * (pair + 2 * D) + 16 * 2 * 2 * D * 4 * 6)
+    assert more == 3 * 2 * (16 * 256 * (pair + 2 * D) + 16 * 2 * 2 * D * 4 * 6)
 
 
 def test_positions_of_a_prefix_see_each_other_wherever_they_are() -> None:

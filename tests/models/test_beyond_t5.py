@@ -18,7 +18,7 @@ from tests.models import plain_transformer
 from tests.small_models import relative_l2, seq2seq
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 29, "emb_dim": 12, "num_heads": 4, "head_dim": 6, "num_encoder_layers": 3, "num_decoder_layers": 3,
+    "vocab_size": 29, "emb_dim": 12, "num_heads": 4, "head_dim": 6, "num_encoder_layers": 2, "num_decoder_layers": 2,
     "mlp_dim": 14,
 }  # fmt: skip
 NO_BIAS = {"relative_attention_bias": False}
@@ -32,9 +32,10 @@ T5GEMMA2 = {
     **ROTARY, "num_kv_heads": 1, "layer_norms": "both", "qk_norm": True, "merged_attention": True,
     "rotary_local_base": 7.0, "rotary_scale": 8.0, "encoder_window": (2, 3), "decoder_window": 3,
     "sliding_window_pattern": 3, "logits_via_embedding": True, "mlp_activations": ("silu", "linear"),
+    "num_encoder_layers": 3, "num_decoder_layers": 3,
 }  # fmt: skip
 REDLLM = {**ROTARY, "rotary_cross_attention": True, "qk_norm": True, "rotary_local_base": 7.0}
-GLOBAL: dict[str, Any] = {"encoder_window": (2, 1), "sliding_window_pattern": 4, "encoder_global_block": 4}
+GLOBAL: dict[str, Any] = {"encoder_window": (2, 1), "sliding_window_pattern": 3, "encoder_global_block": 4}
 UNBALANCED = {
     "share_embeddings": False, "encoder_emb_dim": 10, "encoder_num_heads": 2, "encoder_mlp_dim": 9, "num_kv_heads": 2,
     "encoder_num_kv_heads": 1,
@@ -173,7 +174,7 @@ def test_ways_to_compute(name: str, more: dict[str, Any]) -> None:
         if "scan_layers" not in more:
             return tree
         for stack in ("encoder", "decoder"):
-            layers = [tree[stack][f"layers_{index}"] for index in range(3)]
+            layers = [tree[stack][f"layers_{index}"] for index in range(model.config.num_decoder_layers)]
             rest = {name: part for name, part in tree[stack].items() if not name.startswith("layers_")}
             tree = tree | {stack: rest | {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}}
         return tree
@@ -198,7 +199,7 @@ def test_attention_over_the_source() -> None:
     for name, is_merged in (("t5gemma", False), ("t5gemma2", True)):
         model = model_of(name)
         weights = np.asarray(model.source_attention(parameters(model), batch()))
-        assert weights.shape == (3, 3, 4, 9, 11)
+        assert weights.shape == (3, model.config.num_decoder_layers, 4, 9, 11)
         sums = weights.sum(axis=-1)[0]
         assert (sums < 0.999).any() == is_merged
         assert (sums < 1.001).all()
@@ -210,13 +211,13 @@ def test_operations() -> None:
     lengths = {"inputs": 10, "targets": 6}
     plain = model_of("t5").flops_per_example(lengths)
     head = 2 * 12 * 6  # of one position
-    assert plain - model_of("num_kv_heads").flops_per_example(lengths) == 3 * 3 * 2 * 2 * head * (10 + 6 + 10)
+    assert plain - model_of("num_kv_heads").flops_per_example(lengths) == 3 * 2 * 2 * 2 * head * (10 + 6 + 10)
     fewer = model_of("t5", num_kv_heads=1).flops_per_example(lengths)
     halves = {"inputs": 5, "targets": 6}  # one layer and the rest of the model
-    first = plain - model_of("t5", num_encoder_layers=2).flops_per_example(lengths)
-    rest = model_of("t5", num_encoder_layers=2).flops_per_example(halves)
+    first = plain - model_of("t5", num_encoder_layers=1).flops_per_example(lengths)
+    rest = model_of("t5", num_encoder_layers=1).flops_per_example(halves)
     assert model_of("t5", delete_gate_layer=1).flops_per_example(lengths) == first + rest
-    assert fewer - model_of("merged").flops_per_example(lengths) == 3 * 3 * 2 * 4 * head * 6
+    assert fewer - model_of("merged").flops_per_example(lengths) == 3 * 2 * 2 * 4 * head * 6
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_operations() -> None:
         ({"rotary_cross_attention": True}, r"T5Config.rotary_cross_attention is True; .* without a rotary_base\."),
         ({"encoder_window": 3}, r"T5Config.encoder_window is 3; .* positions behind and ahead\."),
         ({"encoder_global_block": 4}, r"encoder_window is None; it must be two whole numbers with encoder_global_bl"),
-        ({**GLOBAL, "sliding_window_pattern": 3}, r"sliding_window_pattern is 3; .* above num_encoder_layers with enc"),
+        ({**GLOBAL, "sliding_window_pattern": 2}, r"sliding_window_pattern is 2; .* above num_encoder_layers with enc"),
         ({**GLOBAL, "rotary_base": 9.0}, r"T5Config.rotary_base is 9.0; it must be None with encoder_global_block\."),
         ({"attention_logit_softcap": 0.0}, r"T5Config.attention_logit_softcap is 0.0; it must be None or a number"),
         ({"rotary_scale": "8"}, r"T5Config.rotary_scale is '8'; it must be None or a number above 0\."),
@@ -237,7 +238,7 @@ def test_operations() -> None:
             r"encoder_num_kv_heads is None; .* divisor of the encoder's 3 heads",
         ),
         ({"encoder_emb_dim": 16}, r"share_embeddings is True; it must be False with an encoder_emb_dim of its own"),
-        ({"delete_gate_layer": 3}, r"delete_gate_layer is 3; .* at least 1, below num_encoder_layers"),
+        ({"delete_gate_layer": 2}, r"delete_gate_layer is 2; .* at least 1, below num_encoder_layers"),
         ({"delete_gate_layer": 1, "deletion_rate": 1.0}, r"deletion_rate is 1.0; it must be above 0 and below 1"),
         (
             {"delete_gate_layer": 1, "encoder_window": (1, 1)},

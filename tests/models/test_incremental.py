@@ -24,7 +24,7 @@ GEMMA = {name: value for name, value in T5GEMMA.items() if name not in OF_TWO_ST
 @functools.cache
 def params(kind: type, **more: Any) -> Any:
     """Parameters whose position biases matter."""
-    made = kind(T5Config(**SIZES, **more)).init(jax.random.key(2))
+    made = kind(T5Config(**{**SIZES, **more})).init(jax.random.key(2))
     if "relpos_bias" in made["decoder"]:
         made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
     return made
@@ -81,7 +81,7 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
 def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered, more) -> None:
     """Where beams are reordered, each continues another one at random, several the same."""
     kind = EncoderDecoderModel if converter == ENC_DEC else DecoderOnlyModel
-    model, parameters = kind(T5Config(**SIZES, dtype=dtype, **more)), params(kind, **more)
+    model, parameters = kind(T5Config(**{**SIZES, "dtype": dtype, **more})), params(kind, **more)
     decodable = model.for_decoding(converter)
     rng = np.random.default_rng(1)
     inputs = prompts()

@@ -2,6 +2,8 @@ import errno
 import math
 import multiprocessing
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +99,17 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     assert started["schedule.peak"].number_value == 0.02
     assert [started[name].string_value for name in ("model", "max_batches")] == ["T5Config", "None"]
     assert [event.step for event in read if event.session_log.status == 1] == [11]  # hides steps from 11 on
+
+
+@pytest.mark.process
+def test_events_are_written_without_boto3(tmp_path: Path) -> None:
+    """tensorboardX loads it where it is installed, which takes a quarter of a second."""
+    program = (
+        "import pathlib, sys; from t5xpg.run.records import TensorBoardWriter as Writer; "
+        "Writer(pathlib.Path(sys.argv[1])).close(); assert 'boto3' not in sys.modules; import boto3"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    assert events(tmp_path)
 
 
 def test_without_shared_memory_there_is_no_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

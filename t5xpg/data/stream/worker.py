@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from t5xpg.base import garbage
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
 from t5xpg.data.spec import DatasetConfig
@@ -28,6 +29,7 @@ Answer: TypeAlias = tuple[dict[str, Any], Arrays]
 
 def main() -> None:
     """Answer requests until the other side closes."""
+    garbage.collect_seldom()
     # It ends when its connection does. Whoever stops all processes of a job at once must not take the position of the
     # data from a trainer that is about to save it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
