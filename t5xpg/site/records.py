@@ -74,11 +74,11 @@ class Trained:
 class Headline:
     """The number that an experiment is judged by, with those that stand beside it, best first: (name, value).
 
-    split: what it was measured on; of a mean, how many seeds that is of, too.
+    measured_on: the split; of a mean, how many seeds that is of, too.
     """
 
     measure: str
-    split: str
+    measured_on: str
     value: float
     others: Sequence[tuple[str, float]] = ()
 

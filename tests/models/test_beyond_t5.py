@@ -21,18 +21,20 @@ SIZES: dict[str, Any] = {
     "vocab_size": 29, "emb_dim": 12, "num_heads": 4, "head_dim": 6, "num_encoder_layers": 2, "num_decoder_layers": 2,
     "mlp_dim": 14,
 }  # fmt: skip
+# of models with windows: a third layer has the first one's window again
+THREE_LAYERS: dict[str, Any] = {"num_encoder_layers": 3, "num_decoder_layers": 3}
 NO_BIAS = {"relative_attention_bias": False}
 ROTARY = {**NO_BIAS, "rotary_base": 100.0}
 T5GEMMA = {
     **ROTARY, "num_kv_heads": 2, "layer_norms": "both", "attention_logit_softcap": 1.5, "logit_softcap": 2.0,
     "encoder_window": (3, 3), "decoder_window": 2, "logits_via_embedding": True, "share_embeddings": False,
-    "decoder_start_token_id": 2,
+    "decoder_start_token_id": 2, **THREE_LAYERS,
 }  # fmt: skip
 T5GEMMA2 = {
     **ROTARY, "num_kv_heads": 1, "layer_norms": "both", "qk_norm": True, "merged_attention": True,
     "rotary_local_base": 7.0, "rotary_scale": 8.0, "encoder_window": (2, 3), "decoder_window": 3,
     "sliding_window_pattern": 3, "logits_via_embedding": True, "mlp_activations": ("silu", "linear"),
-    "num_encoder_layers": 3, "num_decoder_layers": 3,
+    **THREE_LAYERS,
 }  # fmt: skip
 REDLLM = {**ROTARY, "rotary_cross_attention": True, "qk_norm": True, "rotary_local_base": 7.0}
 GLOBAL: dict[str, Any] = {"encoder_window": (2, 1), "sliding_window_pattern": 3, "encoder_global_block": 4}
@@ -50,7 +52,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no positions": NO_BIAS,
     "rotary": ROTARY,
     "rotary and bias": {"rotary_base": 50.0, "relpos_bias_in_every_layer": True},
-    "windows": {"encoder_window": (2, 1), "decoder_window": 1},
+    "windows": {"encoder_window": (2, 1), "decoder_window": 1, **THREE_LAYERS},
     "global": GLOBAL,
     "merged": {"merged_attention": True, "num_kv_heads": 1},
     "merged, rotary": {**REDLLM, "merged_attention": True},
@@ -122,7 +124,7 @@ def test_logits(expected: tuple[str, Any, list[np.ndarray]]) -> None:
 
 def test_a_gate_deletes_positions() -> None:
     """Rows of 11 keep 5: padding goes first. Scanned or position by position, the decoder reads what is kept."""
-    gate: dict[str, Any] = {"delete_gate_layer": 1, "deletion_rate": 0.6, "rotary_base": 50.0}
+    gate: dict[str, Any] = {"delete_gate_layer": 1, "deletion_rate": 0.6, "rotary_base": 50.0, **THREE_LAYERS}
     model, scanned = (model_of("t5", **gate, scan_layers=scan_layers) for scan_layers in (False, True))
     params, rows = parameters(model), batch()
     together = layers_as_in(

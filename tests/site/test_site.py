@@ -77,11 +77,11 @@ def test_numbers_are_those_of_the_records(site: Path) -> None:
     found = headline(results)
     assert found is not None
     of_seeds = [one["other_splits"]["test"]["metrics"] for one in (results, *results["seeds"])]
-    assert (found.measure, found.split) == ("bleu", f"test, mean of {len(of_seeds)} seeds")
+    assert (found.measure, found.measured_on) == ("bleu", f"test, mean of {len(of_seeds)} seeds")
     mean = statistics.fmean(metrics["bleu"] for (metrics,) in map(dict.values, of_seeds))
     assert found.value == pytest.approx(mean)
     assert ("NorT5-x-small, pretrained", 82.1) in found.others
-    assert f"<strong>{cell(mean)}</strong> bleu, {found.split}" in (site / "index.html").read_text()
+    assert f"<strong>{cell(mean)}</strong> bleu, {found.measured_on}" in (site / "index.html").read_text()
     script = (site / "data" / "nb_nn.js").read_text()
     data = json.loads(script.removeprefix("t5xpg.add(").removesuffix(");\n"))
     curve = results["curves"]["validation"]
