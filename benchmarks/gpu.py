@@ -75,6 +75,7 @@ class Results:
             "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
             "git": environment.git_state(),
             "versions": environment.versions(),
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
             "seconds": None,
             "missing": CUT,
             "rows": [],

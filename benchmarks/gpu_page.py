@@ -63,7 +63,9 @@ def _notes(parts: Mapping[str, Any]) -> Iterator[str]:
         commit = "" if git is None else f"commit {git['commit'][:12]}{'' if git['clean'] else ' with changes'}, "
         took = "" if part["seconds"] is None else f", took {duration(part['seconds'])}"
         missing = f": not whole, {part['missing']}" if part["missing"] else ""
-        yield f"{name}, {part['time']}, {commit}jax {versions['jax']}, python {versions['python']}{took}{missing}"
+        flags = f", XLA_FLAGS={part['xla_flags']}" if part["xla_flags"] else ""
+        software = f"jax {versions['jax']}, python {versions['python']}{flags}"
+        yield f"{name}, {part['time']}, {commit}{software}{took}{missing}"
         for one in rows_of(part):
             said = "; ".join(filter(None, [one.facts.get("note"), one.fixed]))
             yield f"{one.what}: {said}"

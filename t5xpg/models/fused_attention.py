@@ -3,8 +3,8 @@
 FlashAttention-2 (Dao 2023, arXiv 2307.08691): a program works off a block of queries, key block by key block, and
 corrects the softmax as it goes; the backward pass makes the weights again of the logarithms of their sums. Biases and
 masks are made within a tile, of a table of the near distances and of ids of queries and keys. The gradient of the
-biases is summed within a tile too, by the runs of distances that share a bias (far from the diagonal a tile has one),
-and then over tiles, in a fixed order.
+biases has a kernel of its own: a program sums a tile over the batch, and then by the runs of distances that share a
+bias (far from the diagonal a tile has one). All sums have a fixed order.
 
 The kernels are written in Pallas and compiled by Triton, a backend of Pallas that jax 0.11 deprecates.
 
@@ -18,6 +18,7 @@ Shapes: B batch, S keys, Q queries, H heads, K head_dim, C block, R runs of dist
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,8 +34,10 @@ from t5xpg.models import activations
 from t5xpg.models.biases import MASKED, FusedBias
 
 BLOCK = 128  # bytes of a tile's side of queries or keys, at most: 64 of 16 bits, 32 of float32
+ROWS = 16  # of the batch, at most, whose tiles are added before they are summed by runs of distances
 _LEAST = 16  # what Triton's products have along every axis, at least
 _FAR = 2**30  # further than any distance
+_LOG2_E = math.log2(math.e)
 
 
 def attend_fused(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: FusedBias) -> jax.Array:
@@ -71,6 +74,12 @@ class _Kind(NamedTuple):
     is_causal: bool
     run_begins: tuple[int, ...]
 
+    @property
+    def shifts(self) -> tuple[int, int]:
+        """How far a block of keys is ahead of one of queries where all distances are in the first run, at least, and
+        in the last one, at most."""
+        return self.run_begins[0] - self.block, self.run_begins[-1] + self.block - 1
+
 
 class _Queries(NamedTuple):
     """Arrays in whole blocks; or a kernel's references to them.
@@ -97,8 +106,8 @@ class _Keys(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """near: what distances add, from the last one of the first run to the first one of the last, [H, distances]
-    float32. begins: of the runs, and more that no distance reaches, int32; as many as a power of 2."""
+    """near: log2(e) times what distances add, for tiles of all shifts from the first to the second of `_Kind.shifts`,
+    [H, distances] float32. begins: of the runs, and more that no distance reaches, int32; as many as a power of 2."""
 
     near: Any
     begins: Any
@@ -107,8 +116,9 @@ class _Table(NamedTuple):
     def of(cls, by_run: jax.Array | None, kind: _Kind) -> _Table | None:
         if by_run is None:
             return None
-        distances = np.arange(kind.run_begins[0] - 1, kind.run_begins[-1] + 1)
-        near = by_run[:, np.searchsorted(kind.run_begins, distances, side="right")]
+        first, last = kind.shifts
+        distances = np.arange(first - (kind.block - 1), last + kind.block)
+        near = _LOG2_E * by_run[:, np.searchsorted(kind.run_begins, distances, side="right")]
         runs = by_run.shape[1]
         begins = np.full(pl.next_power_of_2(runs + 1), _FAR, np.int32)
         begins[:runs] = -_FAR, *kind.run_begins
@@ -134,20 +144,19 @@ def _forward(queries: _Queries, keys: _Keys, by_run: jax.Array | None, kind: _Ki
 def _backward(kind: _Kind, kept: _Kept, gradient: jax.Array) -> tuple[_Queries, _Keys, jax.Array | None]:
     queries, keys, by_run, mixed = kept
     inner = jnp.einsum("bqhk,bqhk->bhq", gradient, mixed, preferred_element_type=jnp.float32)
-    queries = queries._replace(gradient=gradient, inner=inner)
-    table, outputs = _Table.of(by_run, kind), [_like(queries.rows)]
-    B, Q, H, _ = queries.rows.shape
-    blocks = Q // kind.block
-    if table is not None:
-        outputs.append(jax.ShapeDtypeStruct((B, H, blocks * table.begins.size), jnp.float32))
-    of_queries, *of_runs = _call(_query_gradients, kind, queries, keys, table, outputs)
-    outputs = [_like(keys.rows), _like(keys.values)]
+    queries, table = queries._replace(gradient=gradient, inner=inner), _Table.of(by_run, kind)
+    (of_queries,) = _call(_query_gradients, kind, queries, keys, table, (_like(queries.rows),))
+    outputs = _like(keys.rows), _like(keys.values)
     of_keys, of_values = _call(_key_gradients, kind, keys, queries, table, outputs)
-    of_table = None
-    if by_run is not None:
-        of_table = of_runs[0].reshape(B, H, blocks, -1).sum(axis=(0, 2))[:, : by_run.shape[1]]
+    of_runs = None
+    if by_run is not None and table is not None:
+        B, Q, H, _ = queries.rows.shape
+        rows = math.gcd(B, ROWS)
+        sums = jax.ShapeDtypeStruct((B // rows, H, Q // kind.block * table.begins.size), jnp.float32)
+        (of_runs,) = _call(_run_gradients, kind, queries, keys, table, (sums,), rows)
+        of_runs = of_runs.reshape(B // rows, H, -1, table.begins.size).sum(axis=(0, 2))[:, : by_run.shape[1]]
     # integers have no gradients
-    return _Queries(of_queries, None, None), _Keys(of_keys, of_values, None, None), of_table
+    return _Queries(of_queries, None, None), _Keys(of_keys, of_values, None, None), of_runs
 
 
 _attend.defvjp(_forward, _backward)
@@ -157,40 +166,42 @@ def _like(x: jax.Array, dtype: Any = None) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype)
 
 
-def _call(kernel: Callable[..., None], kind: _Kind, own: Any, others: Any, table: _Table | None, outputs: Any) -> Any:
+def _call(
+    kernel: Callable[..., None], kind: _Kind, own: Any, others: Any, table: Any, outputs: Any, rows: int | None = None
+) -> Any:
     """kernel(kind, own, others, table, *outputs), with references, for each block of `own` of each head and row.
 
     own: _Queries and others _Keys, or the other way; a kernel has a block of its own side and of the outputs, and all
-    of the other side. outputs: shapes and dtypes.
+    of the other side. outputs: shapes and dtypes. rows: so many of the batch for each kernel, in a first axis.
     """
     B, length, H, K = own.rows.shape
     blocks = length // kind.block
 
-    def spec(x: Any, parts: int) -> pl.BlockSpec:
+    def spec(x: Any, parts: int, rows: int | None) -> pl.BlockSpec:
         def at(i: Any) -> Any:
             return 0 if parts == 1 else i
 
         if x.ndim == 4:  # [B, length, H, K]
-            return pl.BlockSpec((None, x.shape[1] // parts, None, x.shape[3]), lambda i, h, b: (b, at(i), h, 0))
+            return pl.BlockSpec((rows, x.shape[1] // parts, None, x.shape[3]), lambda i, h, b: (b, at(i), h, 0))
         if x.ndim == 3:  # [B, H, length]
-            return pl.BlockSpec((None, None, x.shape[2] // parts), lambda i, h, b: (b, h, at(i)))
-        return pl.BlockSpec((None, x.shape[1] // parts), lambda i, h, b: (b, at(i)))
+            return pl.BlockSpec((rows, None, x.shape[2] // parts), lambda i, h, b: (b, h, at(i)))
+        return pl.BlockSpec((rows, x.shape[1] // parts), lambda i, h, b: (b, at(i)))
 
     of_table = None
     if table is not None:
         of_head = pl.BlockSpec((None, table.near.shape[1]), lambda i, h, b: (h, 0))
         of_table = _Table(of_head, pl.BlockSpec(table.begins.shape, lambda i, h, b: (0,)))
     own_specs, other_specs, out_specs = (
-        jax.tree.map(functools.partial(spec, parts=parts), side)
-        for side, parts in ((own, blocks), (others, 1), (tuple(outputs), blocks))
+        jax.tree.map(functools.partial(spec, parts=parts, rows=of_each), side)
+        for side, parts, of_each in ((own, blocks, rows), (others, 1, rows), (tuple(outputs), blocks, None))
     )
     return pl.pallas_call(
         functools.partial(kernel, kind),
         out_shape=tuple(outputs),
-        grid=(blocks, H, B),
+        grid=(blocks, H, B // (rows or 1)),
         in_specs=(own_specs, other_specs, of_table),
         out_specs=out_specs,
-        compiler_params=triton.CompilerParams(num_warps=4 if K <= 64 else 8, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=4 if K <= 64 else 8, num_stages=3),
         interpret=jax.default_backend() != "gpu",
         name=f"t5_attention{kernel.__name__}",
     )(own, others, table)
@@ -203,11 +214,11 @@ def _mix(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, mixed_re
     def step(at: jax.Array, state: Any) -> Any:
         mixed, largest, total = state
         block = _block(keys, at, kind)
-        tile = _tile(kind, queries, block, table, at - number)
-        highest = jnp.maximum(largest, jnp.max(tile.logits, axis=1))
-        weights = tile.weights(highest)
-        shrunk = jnp.exp(largest - highest)
-        mixed = mixed * shrunk[:, None] + _product(weights.astype(block.values.dtype), block.values, 1, 0)
+        logits = _logits(kind, queries, block, table, at - number)
+        highest = jnp.maximum(largest, jnp.max(logits, axis=1))
+        weights = _exp2(logits - highest[:, None])
+        shrunk = _exp2(largest - highest)
+        mixed = mixed * shrunk[:, None] + _product(weights.astype(block.values.dtype), block.values)
         return mixed, highest, total * shrunk + jnp.sum(weights, axis=1)
 
     start = (
@@ -216,55 +227,71 @@ def _mix(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, mixed_re
         jnp.zeros(log_total_ref.shape, jnp.float32),
     )
     mixed, largest, total = lax.fori_loop(0, _end(kind, number, keys), step, start)
-    total = jnp.where(total == 0, 1.0, total)  # of a query that sees nothing
-    mixed_ref[...] = (mixed / total[:, None]).astype(mixed_ref.dtype)
-    log_total_ref[...] = largest + jnp.log(total)
+    is_blind = largest == MASKED  # the query sees nothing
+    mixed_ref[...] = jnp.where(is_blind[:, None], 0.0, mixed / total[:, None]).astype(mixed_ref.dtype)
+    log_total_ref[...] = jnp.where(is_blind, 0.0, largest + _LOG2_E * jnp.log(total))
 
 
-def _query_gradients(
-    kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, of_queries_ref: Any, of_runs_ref: Any = None
-) -> None:
-    """The gradients of queries, and of the biases, summed over the block by runs of distances."""
+def _query_gradients(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, of_queries_ref: Any) -> None:
+    """The gradients of queries."""
     number, queries = pl.program_id(0), _read(own)
 
-    def step(at: jax.Array, state: Any) -> Any:
-        of_queries, of_runs = state
+    def step(at: jax.Array, of_queries: jax.Array) -> jax.Array:
         block = _block(keys, at, kind)
-        tile = _tile(kind, queries, block, table, at - number)
-        of_logits = tile.gradient(tile.weights(queries.log_total), queries, block.values)
-        of_queries = of_queries + _product(of_logits.astype(block.rows.dtype), block.rows, 1, 0)
-        if table is not None:
-            of_runs = _add_by_run(kind, of_runs, table.begins, tile.distances, of_logits, at - number)
-        return of_queries, of_runs
+        _, of_logits = _gradients(kind, queries, block, table, at - number)
+        return of_queries + _product(of_logits.astype(block.rows.dtype), block.rows)
 
     zeros = jnp.zeros(of_queries_ref.shape, jnp.float32)
-    none = None if table is None else jnp.zeros(of_runs_ref.shape, jnp.float32)
-    of_queries, of_runs = lax.fori_loop(0, _end(kind, number, keys), step, (zeros, none))
+    of_queries = lax.fori_loop(0, _end(kind, number, keys), step, zeros)
     of_queries_ref[...] = of_queries.astype(of_queries_ref.dtype)
-    if table is not None:
-        of_runs_ref[...] = of_runs
 
 
 def _key_gradients(
     kind: _Kind, own: _Keys, queries: _Queries, table: _Table | None, of_keys_ref: Any, of_values_ref: Any
 ) -> None:
-    """The gradients of keys and values."""
+    """The gradients of keys and values. Tiles are [keys, queries] here, so that no product needs one turned."""
     number, keys = pl.program_id(0), _read(own)
 
     def step(at: jax.Array, state: Any) -> Any:
         of_keys, of_values = state
         block = _block(queries, at, kind)
-        tile = _tile(kind, block, keys, table, number - at)
-        weights = tile.weights(block.log_total)
-        of_values = of_values + _product(weights.astype(block.gradient.dtype), block.gradient, 0, 0)
-        of_logits = tile.gradient(weights, block, keys.values)
-        return of_keys + _product(of_logits.astype(block.rows.dtype), block.rows, 0, 0), of_values
+        weights, of_logits = _gradients(kind, block, keys, table, number - at, turned=True)
+        of_values = of_values + _product(weights.astype(block.gradient.dtype), block.gradient)
+        return of_keys + _product(of_logits.astype(block.rows.dtype), block.rows), of_values
 
     zeros = jnp.zeros(of_keys_ref.shape, jnp.float32)
     first = number if _is_below_diagonal(kind, own) else 0
     of_keys, of_values = lax.fori_loop(first, queries.rows.shape[0] // kind.block, step, (zeros, zeros))
     of_keys_ref[...] = of_keys.astype(of_keys_ref.dtype)
     of_values_ref[...] = of_values.astype(of_values_ref.dtype)
+
+
+def _run_gradients(kind: _Kind, queries: _Queries, keys: _Keys, table: _Table, of_runs_ref: Any) -> None:
+    """The gradients of what runs of distances add. Here alone references have rows, in their first axis."""
+    number, rows, begins = pl.program_id(0), queries.ids.shape[0], table.begins[...]
+
+    def run_of(distance: jax.Array) -> jax.Array:
+        return jnp.sum((begins <= distance).astype(jnp.int32)) - 1
+
+    def step(at: jax.Array, sums: jax.Array) -> jax.Array:
+        ahead = at - number
+
+        def add_row(row: jax.Array, total: jax.Array) -> jax.Array:
+            own = jax.tree.map(lambda ref: ref[row], queries)
+            block = jax.tree.map(lambda ref: ref[row, pl.ds(at * kind.block, kind.block)], keys)
+            return total + _gradients(kind, own, block, table, ahead)[1]
+
+        def add_run(run: jax.Array, sums: jax.Array) -> jax.Array:
+            is_in = (distances >= table.begins[run]) & (distances < table.begins[run + 1])
+            return sums + jnp.where(jnp.arange(sums.size) == run, jnp.sum(jnp.where(is_in, total, 0.0)), 0.0)
+
+        total = lax.fori_loop(0, rows, add_row, jnp.zeros((kind.block, kind.block), jnp.float32))
+        middle, side = ahead * kind.block, kind.block - 1
+        distances = middle + _distances(kind)
+        return lax.fori_loop(run_of(middle - side), run_of(middle + side) + 1, add_run, sums)
+
+    sums = jnp.zeros(of_runs_ref.shape, jnp.float32)
+    of_runs_ref[...] = lax.fori_loop(0, _end(kind, number, keys), step, sums)
 
 
 def _is_below_diagonal(kind: _Kind, keys: _Keys) -> bool:
@@ -274,7 +301,7 @@ def _is_below_diagonal(kind: _Kind, keys: _Keys) -> bool:
 
 def _end(kind: _Kind, number: jax.Array, keys: _Keys) -> jax.Array | int:
     """The first block of keys that no query of block `number` sees."""
-    return number + 1 if _is_below_diagonal(kind, keys) else keys.rows.shape[0] // kind.block
+    return number + 1 if _is_below_diagonal(kind, keys) else keys.ids.shape[-1] // kind.block
 
 
 def _read(side: Any) -> Any:
@@ -287,58 +314,75 @@ def _block(side: Any, at: jax.Array, kind: _Kind) -> Any:
     return jax.tree.map(lambda ref: ref[pl.ds(at * kind.block, kind.block)], side)
 
 
-class _Tile(NamedTuple):
-    """Of a block of queries and one of keys: logits float32, MASKED where a query does not see a key; whether it does;
-    distances int32; all [C, C]."""
-
-    logits: jax.Array
-    visible: jax.Array
-    distances: jax.Array
-
-    def weights(self, log_total: jax.Array) -> jax.Array:
-        """exp(logits - log_total), [C, C]; 0 where masked, in rows too where all is. log_total: [C] float32."""
-        return jnp.where(self.visible, jnp.exp(self.logits - log_total[:, None]), 0.0)
-
-    def gradient(self, weights: jax.Array, queries: _Queries, values: jax.Array) -> jax.Array:
-        """Of the logits: [C, C] float32."""
-        return weights * (_product(queries.gradient, values, 1, 1) - queries.inner[:, None])
+def _pair(of_queries: jax.Array, of_keys: jax.Array, *, turned: bool) -> tuple[jax.Array, jax.Array]:
+    """[C] each, along the axes of a tile: [queries, keys], or [keys, queries] if turned."""
+    return (of_queries[None, :], of_keys[:, None]) if turned else (of_queries[:, None], of_keys[None, :])
 
 
-def _tile(kind: _Kind, queries: _Queries, keys: _Keys, table: _Table | None, ahead: jax.Array) -> _Tile:
-    """ahead: how many blocks the keys are ahead of the queries. table: references."""
+def _distances(kind: _Kind, *, turned: bool = False) -> jax.Array:
+    """Keys' positions less queries', of blocks at one place: int32 [C, C]."""
     positions = jnp.arange(kind.block, dtype=jnp.int32)
-    distances = ahead * kind.block + positions[None, :] - positions[:, None]
-    logits = _product(queries.rows, keys.rows, 1, 1)
-    if table is not None:
-        nearest, furthest = kind.run_begins[0] - 1, kind.run_begins[-1]
-        logits = logits + table.near[jnp.clip(distances, nearest, furthest) - nearest]
-    visible = queries.ids[:, None] == keys.ids[None, :]
-    if kind.is_causal:
-        before = distances <= 0
-        if queries.prefix is not None:
-            before = before | ((queries.prefix[:, None] > 0) & (keys.prefix[None, :] > 0))
-        visible = visible & before
-    return _Tile(jnp.where(visible, logits, MASKED), visible, distances)
+    of_queries, of_keys = _pair(positions, positions, turned=turned)
+    return of_keys - of_queries
 
 
-def _add_by_run(
-    kind: _Kind, sums: jax.Array, begins: Any, distances: jax.Array, of_logits: jax.Array, ahead: jax.Array
+def _logits(
+    kind: _Kind, queries: _Queries, keys: _Keys, table: _Table | None, ahead: jax.Array, *, turned: bool = False
 ) -> jax.Array:
-    """sums [R or more] and, for each run that the tile has, the sum of of_logits [C, C] over its distances."""
-    all_begins = begins[...]
+    """log2(e) times the logits, MASKED where a query does not see a key: [C, C] float32."""
+    products = _product(keys.rows, queries.rows, 1) if turned else _product(queries.rows, keys.rows, 1)
+    distances = _distances(kind, turned=turned)
+    if table is None:
+        logits = _LOG2_E * products
+    else:
+        first, last = kind.shifts
+        near = table.near[distances + (jnp.clip(ahead * kind.block, first, last) - first + kind.block - 1)]
+        logits = _instruction(f"fma.rn.f32 $0, $1, {_bits(_LOG2_E)}, $2;", lambda x, y: _LOG2_E * x + y, products, near)
+    query_ids, key_ids = _pair(queries.ids, keys.ids, turned=turned)
+    visible = query_ids == key_ids
+    if kind.is_causal:
+        before = distances <= -ahead * kind.block
+        if queries.prefix is not None:
+            of_queries, of_keys = _pair(queries.prefix, keys.prefix, turned=turned)
+            before = before | ((of_queries > 0) & (of_keys > 0))
+        visible = visible & before
+    return jnp.where(visible, logits, MASKED)
 
-    def run_of(distance: jax.Array) -> jax.Array:
-        return jnp.sum((all_begins <= distance).astype(jnp.int32)) - 1
 
-    def add(run: jax.Array, sums: jax.Array) -> jax.Array:
-        is_in = (distances >= begins[run]) & (distances < begins[run + 1])
-        total = jnp.sum(jnp.where(is_in, of_logits, 0.0))
-        return sums + jnp.where(jnp.arange(sums.size) == run, total, 0.0)
+def _gradients(
+    kind: _Kind, queries: _Queries, keys: _Keys, table: _Table | None, ahead: jax.Array, *, turned: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """The weights, and the gradients of the logits: [C, C] float32."""
 
-    least = ahead * kind.block - (kind.block - 1)
-    return lax.fori_loop(run_of(least), run_of(least + 2 * (kind.block - 1)) + 1, add, sums)
+    def of_queries(x: jax.Array) -> jax.Array:
+        return _pair(x, x, turned=turned)[0]
+
+    weights = _exp2(_logits(kind, queries, keys, table, ahead, turned=turned) - of_queries(queries.log_total))
+    sides = (keys.values, queries.gradient) if turned else (queries.gradient, keys.values)
+    return weights, weights * (_product(*sides, 1) - of_queries(queries.inner))
 
 
-def _product(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """The sums over one axis of each, float32."""
-    return lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
+def _product(a: jax.Array, b: jax.Array, b_axis: int = 0) -> jax.Array:
+    """The sums over the last axis of a and one of b, float32."""
+    return lax.dot_general(a, b, (((1,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def _bits(number: float) -> str:
+    """A float32 as PTX writes it."""
+    return f"0f{np.float32(number).view(np.uint32):08X}"
+
+
+def _exp2(x: jax.Array) -> jax.Array:
+    """2 ** x, float32; 0 where that is below 2 ** -126."""
+    return _instruction("ex2.approx.ftz.f32 $0, $1;", jnp.exp2, x)
+
+
+def _instruction(instruction: str, interpreted: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+    """An instruction for each number of float32 arrays of one shape, or what it computes where there is no GPU."""
+    if jax.default_backend() != "gpu":
+        return interpreted(*operands)
+    (result,) = triton.elementwise_inline_asm(
+        instruction, args=operands, constraints=",".join(["=f", *"f" * len(operands)]), pack=1,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(operands[0].shape, jnp.float32)],
+    )  # fmt: skip
+    return result
