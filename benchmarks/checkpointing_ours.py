@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 SIZE = 2048
 BEFORE = 3  # updates that are timed before every save
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--saves", type=int, default=4, help="of each kind that are timed")
     given = parser.parse_args()
-    set_cpu_flags()  # before jax is imported
+    set_xla_flags()  # before jax is imported
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -4,12 +4,12 @@ import dataclasses
 import functools
 
 from benchmarks.decoding_jobs import JOBS, measure, orders, sources
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 
 def main() -> None:
     given = orders(__doc__)
-    set_cpu_flags()  # before jax is imported
+    set_xla_flags()  # before jax is imported
     import jax
     import numpy as np
 

@@ -43,7 +43,7 @@ PARTS = {
     "parity": Part(gpu_checks.parity, 180),
     "step": Part(gpu_speed.step, 480),
     "plan": Part(gpu_speed.plan, 120),
-    "resume": Part(gpu_runs.resume, 240),
+    "resume": Part(gpu_runs.resume, 480),
     "train": Part(gpu_runs.train, 480),
     "decoding": Part(gpu_speed.decoding, 120),
 }

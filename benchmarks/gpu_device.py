@@ -8,12 +8,12 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Found, NotMeasuredError, Row, in_process
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 DTYPES = ("float32", "bfloat16")
 SIZES = {"cpu": 1024, "gpu": 8192}  # of the matrices whose product is timed
@@ -39,6 +39,10 @@ class Conditions:
             raise NotMeasuredError("not begun: the time of this part was over")
         return seconds
 
+    def share(self, of: int) -> "Conditions":
+        """With one of so many equal shares of the time that is left."""
+        return replace(self, ends=time.monotonic() + self.left / of)
+
     def peak_flops(self, dtype: str) -> float:
         """Operations a second: as published, or measured where nothing is."""
         return float(self.device["published_flops"][dtype] or self.device["measured_flops"][dtype])
@@ -60,7 +64,7 @@ def row(part: str, what: str, unit: str, values: Found | float, **more: Any) -> 
 
 
 def main() -> None:
-    set_cpu_flags()  # before jax is imported
+    set_xla_flags()  # before jax is imported
     import jax
 
     from t5xpg.distributed import hardware

@@ -52,10 +52,10 @@ def step(given: Conditions) -> Iterator[Row]:
             contestants[COMPILED] = ["benchmarks.step_transformers", *orders, *cuda]
         reports: dict[str, dict[str, Any]] = {}
         missing: dict[str, str] = {}
-        for name, arguments in contestants.items():
+        for number, (name, arguments) in enumerate(contestants.items()):
             say(f"  {job}, {name}: compiling, then {steps} steps")
             try:
-                reports[name] = _fitting(given, arguments, microbatches)
+                reports[name] = _fitting(given.share(len(contestants) - number), arguments, microbatches)
                 say(f"  {reports[name]['ms']:.1f} ms a step")
             except NotMeasuredError as reason:
                 missing[name] = str(reason)

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.jobs import Job
 from t5xpg.base import malloc
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 SECONDS, FEWEST, MOST = 1.5, 2, 15  # of timed steps: as many as fit
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, help="T5Config.attention_chunk_size")
     parser.add_argument("--window", type=int, help="of all self attention, to each side")
     given = parser.parse_args()
-    set_cpu_flags()  # before jax is imported
+    set_xla_flags()  # before jax is imported
     print(json.dumps(measure(Job(**json.loads(given.sizes)), given.chunk, given.window)))
 
 

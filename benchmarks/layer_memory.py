@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 _LENGTHS = "{'inputs': 512, 'targets': 114}"
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--dtype", default="bfloat16")
     given = parser.parse_args()
-    set_cpu_flags()  # before jax is imported
+    set_xla_flags()  # before jax is imported
     from t5xpg.check.plan import memory
     from t5xpg.experiment import assembly, config
 

@@ -7,14 +7,14 @@ import json
 import sys
 import time
 
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 WARM_UP = 5
 
 
 def main() -> None:
     name, steps, overrides = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    set_cpu_flags()  # before jax is imported
+    set_xla_flags()  # before jax is imported
     import numpy as np
 
     from benchmarks.own_step import OwnStep

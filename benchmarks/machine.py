@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.harness import NotMeasuredError, in_process
 from t5xpg.base import environment
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 DTYPES = ("float32", "bfloat16")
 SIZE, SECONDS = 2048, 2.0
@@ -48,7 +48,7 @@ def instructions(facts: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    set_cpu_flags()
+    set_xla_flags()
     from t5xpg.distributed.hardware import measured_peak_flops
 
     print(json.dumps({dtype: measured_peak_flops(dtype, size=SIZE, seconds=SECONDS) for dtype in DTYPES}))

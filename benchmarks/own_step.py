@@ -1,6 +1,6 @@
 """The compiled training step of this project, with its state and its batches on devices: what `make train` runs.
 
-Import it after `set_cpu_flags`: it imports jax.
+Import it after `set_xla_flags`: it imports jax.
 """
 
 import dataclasses

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import step_timing
 from benchmarks.jobs import JOBS
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 
 class Product(NamedTuple):
@@ -85,7 +85,7 @@ def factors_of(found: Sequence[Product]) -> list[Any]:
 
 def main() -> None:
     given = step_timing.orders(__doc__)
-    set_cpu_flags()  # before jax is imported
+    set_xla_flags()  # before jax is imported
     import jax
 
     from benchmarks.own_step import experiment

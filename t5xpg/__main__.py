@@ -5,7 +5,7 @@ import sys
 
 from t5xpg import commands
 from t5xpg.base import garbage, malloc, signals
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 
 def main() -> int:
@@ -14,7 +14,7 @@ def main() -> int:
         sys.argv[1:] = commands.from_make(sys.argv[2], os.environ)
     command = commands.COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if command and command.computes:
-        set_cpu_flags()
+        set_xla_flags()
         _with_tuned_malloc()
         garbage.collect_seldom()
     signals.end_with_parent()

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5xpg.base import cpu_flags, environment, paths
+from t5xpg.base import environment, paths, xla_flags
 from t5xpg.base.files import json_object_if_any, write_json
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
@@ -60,7 +60,7 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
     in updates: of bfloat16 with a float32 result where those have one.
     """
     matrix = jnp.ones((size, size), jnp.dtype(dtype))
-    options = cpu_flags.wide_product_options(dtype, jax.default_backend())
+    options = xla_flags.wide_product_options(dtype, jax.default_backend())
     wide = functools.partial(jnp.matmul, preferred_element_type=None if options is None else jnp.float32)
     product = jax.jit(wide).lower(matrix, matrix).compile(options)
     jax.block_until_ready(product(matrix, matrix))

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Traced
 
 from t5xpg import distributed
-from t5xpg.base import cpu_flags
+from t5xpg.base import xla_flags
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import longest_array
 from t5xpg.data.spec import DatasetConfig
@@ -131,7 +131,7 @@ class Assembly:
     def _wide_product_options(self) -> dict[str, str | bool] | None:
         """Where products have float32 results in updates, what those are compiled with: only on one device."""
         first, *others = self.mesh.devices.flat
-        return None if others else cpu_flags.wide_product_options(self.experiment.model.config.dtype, first.platform)
+        return None if others else xla_flags.wide_product_options(self.experiment.model.config.dtype, first.platform)
 
     def traced_train_step(self, dataset: DatasetConfig | None = None) -> Traced:
         """What `compile_train_step` compiles."""

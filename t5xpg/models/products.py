@@ -18,7 +18,7 @@ _wide: ContextVar[bool] = ContextVar("wide_products", default=False)
 
 @contextmanager
 def wide(are: bool) -> Iterator[None]:
-    """What is traced in the block has float32 results; it is compiled with `cpu_flags.SINGLE_PRODUCTS`."""
+    """What is traced in the block has float32 results; it is compiled with `xla_flags.SINGLE_PRODUCTS`."""
     token = _wide.set(are)
     try:
         yield

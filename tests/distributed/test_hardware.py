@@ -1,12 +1,13 @@
 """Published and measured peaks."""
 
+import os
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from t5xpg.base import cpu_flags, environment
+from t5xpg.base import environment, xla_flags
 from t5xpg.base.files import read_json, write_text
 from t5xpg.distributed import MeshConfig, hardware, make_mesh
 from t5xpg.distributed.hardware import (
@@ -101,19 +102,32 @@ def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(tmp_pa
 
 
 def test_products_of_bfloat16_are_wide_where_processor_and_flags_allow_it(monkeypatch):
-    monkeypatch.setattr(cpu_flags, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(xla_flags, "multiplies_bfloat16", lambda: True)
     monkeypatch.setenv("XLA_FLAGS", "")
-    cpu_flags.set_cpu_flags()
-    assert cpu_flags.wide_product_options("bfloat16", "cpu") == cpu_flags.SINGLE_PRODUCTS
-    assert cpu_flags.wide_product_options("float32", "cpu") is None
-    assert cpu_flags.wide_product_options("bfloat16", "gpu") is None
+    xla_flags.set_xla_flags()
+    assert xla_flags.wide_product_options("bfloat16", "cpu") == xla_flags.SINGLE_PRODUCTS
+    assert xla_flags.wide_product_options("float32", "cpu") is None
+    assert xla_flags.wide_product_options("bfloat16", "gpu") is None
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=")
-    cpu_flags.set_cpu_flags()
-    assert cpu_flags.wide_product_options("bfloat16", "cpu") is None, "the user has decided"
+    xla_flags.set_xla_flags()
+    assert xla_flags.wide_product_options("bfloat16", "cpu") is None, "the user has decided"
+
+
+def test_fusions_are_not_tuned_where_jax_has_its_plugin_for_cuda(monkeypatch):
+    flag = "--xla_gpu_experimental_enable_fusion_autotuner="
+    monkeypatch.setenv("XLA_FLAGS", "")
+    xla_flags.set_xla_flags()
+    assert flag not in os.environ["XLA_FLAGS"]
+    monkeypatch.setattr(xla_flags, "_CUDA_PLUGINS", ("no_such_plugin", "jax"))
+    xla_flags.set_xla_flags()
+    assert f"{flag}false" in os.environ["XLA_FLAGS"].split()
+    monkeypatch.setenv("XLA_FLAGS", f"{flag}true")
+    xla_flags.set_xla_flags()
+    assert f"{flag}false" not in os.environ["XLA_FLAGS"], "the user has decided"
 
 
 def test_the_peak_is_that_of_the_products_of_updates(monkeypatch):
     asked = []
-    monkeypatch.setattr(cpu_flags, "wide_product_options", lambda *of: asked.append(of))
+    monkeypatch.setattr(xla_flags, "wide_product_options", lambda *of: asked.append(of))
     assert hardware.measured_peak_flops("bfloat16", size=64, seconds=0.0) > 0
     assert asked == [("bfloat16", "cpu")]

@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 
-from t5xpg.base.cpu_flags import set_cpu_flags
+from t5xpg.base.xla_flags import set_xla_flags
 
 if __name__ == "__main__":
-    set_cpu_flags()  # as the program does, before jax is imported: they decide the last bits
+    set_xla_flags()  # as the program does, before jax is imported: they decide the last bits
     import numpy as np
 
     from t5xpg import cli

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.base.cpu_flags import SINGLE_PRODUCTS, multiplies_bfloat16
+from t5xpg.base.xla_flags import SINGLE_PRODUCTS, multiplies_bfloat16
 from t5xpg.models import products
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel

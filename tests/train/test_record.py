@@ -37,8 +37,8 @@ WITHOUT_TENSORFLOW = """
 import sys
 for name in ("tensorflow", "seqio", "t5", "tensorflow_datasets", "tensorflow_text"):
     sys.modules[name] = None
-from t5xpg.base.cpu_flags import set_cpu_flags
-set_cpu_flags()
+from t5xpg.base.xla_flags import set_xla_flags
+set_xla_flags()
 from pathlib import Path
 from t5xpg import cli
 from t5xpg.experiment import config
