@@ -15,22 +15,23 @@ _PARTS = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
 _FLAG = f"--{_NAME}={_PARTS}"
 # For one program: single products, too, without which bfloat16 factors have no float32 result.
 SINGLE_PRODUCTS: dict[str, str | bool] = {_NAME: f"{_PARTS},LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-# For GPUs: do not compile every fusion in several ways to take the fastest. With it, the update of T5 1.1 base was not
-# compiled in 225 s on an H100 (jax 0.11.2), and sums whose order it decides can differ from one start to the next.
-_GPU_NAME = "xla_gpu_experimental_enable_fusion_autotuner"
+# For GPUs: products by cuBLAS and fusions as XLA writes them, in place of compiling and timing Triton kernels for each of
+# them. While it tuned fusions so, an H100 had not compiled the update of T5 1.1 base after 225 s (jax 0.11.2).
+_GPU_NAMES = ("xla_gpu_enable_triton_gemm", "xla_gpu_experimental_enable_fusion_autotuner")
 _GPU_JAXLIBS = (_JAXLIB, "0.11.2")
 _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def set_xla_flags() -> None:
     """Add these to XLA_FLAGS, unless the user has decided them; those of GPUs where JAX has its plugin for CUDA."""
-    flags, jaxlib = os.environ.get("XLA_FLAGS", ""), importlib.metadata.version("jaxlib")
-    if _NAME not in flags and jaxlib == _JAXLIB:
-        flags = f"{flags} {_FLAG}"
-    if _GPU_NAME not in flags and jaxlib in _GPU_JAXLIBS and any(map(importlib.util.find_spec, _CUDA_PLUGINS)):
-        flags = f"{flags} --{_GPU_NAME}=false"
-    if flags:
-        os.environ["XLA_FLAGS"] = flags.strip()
+    given, jaxlib = os.environ.get("XLA_FLAGS", ""), importlib.metadata.version("jaxlib")
+    added = []
+    if jaxlib == _JAXLIB and _NAME not in given:
+        added.append(_FLAG)
+    if jaxlib in _GPU_JAXLIBS and any(map(importlib.util.find_spec, _CUDA_PLUGINS)):
+        added += [f"--{name}=false" for name in _GPU_NAMES if name not in given]
+    if added:
+        os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
 
 
 def multiplies_bfloat16() -> bool:
