@@ -15,8 +15,8 @@ _PARTS = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
 _FLAG = f"--{_NAME}={_PARTS}"
 # For one program: single products, too, without which bfloat16 factors have no float32 result.
 SINGLE_PRODUCTS: dict[str, str | bool] = {_NAME: f"{_PARTS},LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-# For GPUs: products by cuBLAS and fusions as XLA writes them, in place of compiling and timing Triton kernels for each of
-# them. While it tuned fusions so, an H100 had not compiled the update of T5 1.1 base after 225 s (jax 0.11.2).
+# For GPUs: products by cuBLAS and fusions as XLA writes them, in place of compiling and timing Triton kernels for each.
+# While it tuned fusions so, an H100 had not compiled the update of T5 1.1 base after 225 s (jax 0.11.2).
 _GPU_NAMES = ("xla_gpu_enable_triton_gemm", "xla_gpu_experimental_enable_fusion_autotuner")
 _GPU_JAXLIBS = (_JAXLIB, "0.11.2")
 _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
