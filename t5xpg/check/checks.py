@@ -158,7 +158,9 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
     if quick:
         needed = memory.least(experiment, abstract, shardings)
     else:
-        needed = memory.estimate(experiment, abstract, shardings, mesh)
+        is_cpu = isinstance(mesh, AbstractMesh) or mesh.devices.flat[0].platform == "cpu"
+        fuses = device is not None or not is_cpu
+        needed = memory.estimate(experiment, abstract, shardings, mesh, fuses=fuses)
     yield _memory(needed, mesh, device)
 
 

@@ -56,7 +56,7 @@ def plan(
     row = device_table.measured(dtype, count) if name == device_table.HERE else device_table.find(name)
     plural = "" if count == 1 else "s"
     print(f"plan: compiling the step for {count} simulated device{plural} …", file=sys.stderr, flush=True)
-    found = compile_step(experiment, overrides, gin_files, count)
+    found = compile_step(experiment, overrides, gin_files, count, name != device_table.HERE)
     made = make(found, row)
     made |= {"experiment": loaded.name, "total_steps": loaded.experiment.total_steps}
     made["time"]["run"] = duration(made["time"]["step"] * loaded.experiment.total_steps)

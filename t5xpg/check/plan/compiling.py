@@ -1,7 +1,7 @@
 """A process of its own that compiles a training step for devices that are not there, and says what is in it.
 
-`python -m t5xpg.check.plan.compiling` reads {"experiment", "overrides", "gin_files"} from its input and writes one line
-of JSON. XLA_FLAGS say how many devices the CPU passes for; nothing of the model is allocated.
+`python -m t5xpg.check.plan.compiling` reads {"experiment", "overrides", "gin_files", "fuses"} from its input and writes
+one line of JSON. XLA_FLAGS say how many devices the CPU passes for; nothing of the model is allocated.
 """
 
 import dataclasses
@@ -23,12 +23,14 @@ FLAGS = (
 )
 
 
-def compile_step(experiment: str, overrides: Sequence[str], gin_files: Sequence[str], devices: int) -> dict[str, Any]:
-    """What `describe` says of an experiment, from another process with that many devices.
+def compile_step(
+    experiment: str, overrides: Sequence[str], gin_files: Sequence[str], devices: int, fuses: bool
+) -> dict[str, Any]:
+    """What `describe` says of an experiment, from another process with that many devices. fuses: of `memory.estimate`.
 
     Raises UserError as that does, RuntimeError where the process fails otherwise.
     """
-    asked = {"experiment": experiment, "overrides": list(overrides), "gin_files": list(gin_files)}
+    asked = {"experiment": experiment, "overrides": list(overrides), "gin_files": list(gin_files), "fuses": fuses}
     flags = (f"--xla_force_host_platform_device_count={devices}", *FLAGS)
     done = subprocess.run(
         [sys.executable, "-m", "t5xpg.check.plan.compiling"],
@@ -47,7 +49,7 @@ def compile_step(experiment: str, overrides: Sequence[str], gin_files: Sequence[
     return answer
 
 
-def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]) -> dict[str, Any]:
+def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str], fuses: bool) -> dict[str, Any]:
     """The training step of an experiment on the devices that there are, compiled: see the keys."""
     import jax
 
@@ -58,7 +60,7 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
 
     loaded = config.load(experiment, overrides, gin_files).experiment
     built = assembly.assemble(loaded)
-    needed = memory.estimate(loaded, built.abstract_state, built.shardings, built.mesh)
+    needed = memory.estimate(loaded, built.abstract_state, built.shardings, built.mesh, fuses=fuses)
     compiled = built.compile_train_step()
     read = program.read(compiled.as_text() or "")
     mesh = {str(axis): int(size) for axis, size in built.mesh.shape.items()}
@@ -104,7 +106,7 @@ def main() -> int:
     """Answer what stands in the input."""
     asked = json.loads(sys.stdin.read())
     try:
-        answer = describe(asked["experiment"], asked["overrides"], asked["gin_files"])
+        answer = describe(asked["experiment"], asked["overrides"], asked["gin_files"], asked["fuses"])
     except UserError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))

@@ -4,18 +4,20 @@ State, gradients and batch are exact. Activations are what automatic differentia
 jax says of shapes in a fraction of a second; what it makes again of one layer at a time, where there is a remat policy;
 the chunks that attention and the loss work off where they do so by chunks; and the largest of the weights that are
 gathered, with their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for
-others.
+others. Those for GPUs and TPUs do not keep what cheap operations make of what is kept: they make it again in the loop
+that reads it.
 """
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Jaxpr, JaxprEqn, Var
 from jax.sharding import Mesh
 
 from t5xpg.distributed import MODEL, batch_parts, batch_parts_of
@@ -31,6 +33,13 @@ from t5xpg.optim.state import TrainState
 
 # What XLA's compiled steps take lies between these multiples of `Memory.total` (tests/check/plan/test_memory.py).
 BAND = (0.8, 1.5)
+# Operations that compilers which fuse do again rather than keep their results.
+_CHEAP = frozenset(
+    (
+        "add", "add_any", "broadcast_in_dim", "convert_element_type", "copy", "div", "max", "min", "mul", "name", "neg",
+        "reshape", "select_n", "squeeze", "sub", "transpose",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,17 +72,22 @@ def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> M
     )
 
 
-def estimate(experiment: Experiment, state: TrainState, shardings: TrainState, mesh: Mesh) -> Memory:
-    """What a step of training takes on each device of a mesh; with length buckets, the one that takes most."""
+def estimate(
+    experiment: Experiment, state: TrainState, shardings: TrainState, mesh: Mesh, *, fuses: bool = False
+) -> Memory:
+    """What a step of training takes on each device of a mesh; with length buckets, the one that takes most.
+
+    fuses: whether the devices are GPUs or TPUs, whose compiler makes again what is cheap.
+    """
     buckets = experiment.train_dataset.buckets.values()
     if len(buckets) > 1:
         each = [dataclasses.replace(experiment, train_dataset=bucket) for bucket in buckets]
-        return max((estimate(one, state, shardings, mesh) for one in each), key=lambda found: found.total)
+        return max((estimate(one, state, shardings, mesh, fuses=fuses) for one in each), key=lambda found: found.total)
     part = least(experiment, state, shardings)
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
     batch = _size(abstract_batch(experiment.train_dataset)) // data
-    activations = _activations(experiment, rows, mesh) + _gathered(experiment, state, shardings)
+    activations = _activations(experiment, rows, mesh, fuses) + _gathered(experiment, state, shardings)
     if experiment.teacher is not None:
         activations += _taught(experiment, rows, model)
     return dataclasses.replace(part, activations=activations, batch=batch)
@@ -103,18 +117,18 @@ def _taught(experiment: Experiment, rows: int, model_devices: int) -> int:
     return 4 * math.prod(targets.shape) * math.ceil(experiment.model.config.vocab_size / model_devices)
 
 
-def _activations(experiment: Experiment, rows: int, mesh: Mesh) -> int:
+def _activations(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool) -> int:
     """Bytes that the forward pass of a device's `rows` rows keeps, of a model whose layers are split over a mesh."""
     config = experiment.model.config
     again = 0
     if config.remat_policy != "none":
         one = dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
         all_kept = dataclasses.replace(one, remat_policy="none")
-        again = _kept(experiment, all_kept, rows, mesh) - _kept(experiment, one, rows, mesh)
-    return _kept(experiment, config, rows, mesh) + max(again, 0)
+        again = _kept(experiment, all_kept, rows, mesh, fuses) - _kept(experiment, one, rows, mesh, fuses)
+    return _kept(experiment, config, rows, mesh, fuses) + max(again, 0)
 
 
-def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh) -> int:
+def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses: bool) -> int:
     model = dataclasses.replace(experiment.model, config=_of_one_device(config, mesh.shape[MODEL]))
     by_chunks = mesh.size == 1 and experiment.teacher is None
     adapter = experiment.adapter
@@ -135,17 +149,61 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh) -> in
         return jax.vjp(loss, params, has_aux=True)[1]  # a pytree of what it needs
 
     batch = abstract_batch(experiment.train_dataset, rows)
-    found = jax.eval_shape(kept, params, frozen, batch, token_bytes, jax.random.key(0))
-    leaves = jax.tree.leaves(found)
+    program = jax.make_jaxpr(kept)(params, frozen, batch, token_bytes, jax.random.key(0)).jaxpr
+    leaves: list[Any] = [array.aval for array in program.outvars]
     # Parameters are kept too, but they are the state's own.
     own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
     shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
-    not_kept = sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
+    size = _size(leaves) - sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
+    if fuses:
+        size = sum(map(_bytes_of, _not_cheap(program)))
     again = _made_again(model.config, experiment.train_dataset.task_feature_lengths, rows)
     if by_chunks:
         (B, T), V = batch[f"{side_of_targets(batch)}target_tokens"].shape, model.config.vocab_size
         again += 2 * 4 * B * (chunked_loss.chunk_length(B, T, V) or 0) * V  # logits, and their gradients
-    return _size(leaves) - not_kept + again
+    return size + again
+
+
+def _not_cheap(program: Jaxpr) -> Set[Var]:
+    """What is kept of a program's results where cheap operations are done again: fewer bytes that all are made of."""
+    operation_of = {array: operation for operation in program.eqns for array in operation.outvars}
+    arguments = {*program.invars, *program.constvars}
+    kept = {array for array in program.outvars if isinstance(array, Var)} - arguments
+
+    def sources(array: Var, known: dict[Var, Set[Var]]) -> Set[Var]:
+        """What would have to be kept in addition to make an array again: itself, where that is not cheap."""
+        operation = operation_of.get(array)
+        if operation is None or not _is_cheap(operation):
+            return {array}
+        needed: set[Var] = set()
+        for source in operation.invars:
+            if not isinstance(source, Var) or source in arguments or source in kept:
+                continue
+            if source not in known:
+                further = sources(source, known)
+                known[source] = further if _all(further) < _bytes_of(source) else {source}
+            needed |= known[source]
+        return needed
+
+    for array in sorted(kept, key=_bytes_of, reverse=True):
+        needed = sources(array, {})
+        if _all(needed) < _bytes_of(array):
+            kept = (kept - {array}) | needed
+    return kept
+
+
+def _is_cheap(operation: JaxprEqn) -> bool:
+    if operation.primitive.name == "jit":
+        return all(map(_is_cheap, operation.params["jaxpr"].eqns))
+    return operation.primitive.name in _CHEAP
+
+
+def _all(arrays: Set[Var]) -> int:
+    return sum(map(_bytes_of, arrays))
+
+
+def _bytes_of(array: Var) -> int:
+    return _size([array.aval])
 
 
 def _of_one_device(config: T5Config, model_devices: int) -> T5Config:

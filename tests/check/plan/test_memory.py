@@ -6,6 +6,8 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
+from benchmarks import own_step
+from benchmarks.jobs import JOBS
 from t5xpg import distributed
 from t5xpg.check.plan import memory
 from t5xpg.experiment import assembly, config
@@ -48,6 +50,24 @@ def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> No
     measured = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes
     low, high = memory.BAND
     assert low * needed.total <= measured <= high * needed.total, (needed, measured)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "settings", "compiled"),
+    [
+        ("bfloat16", {}, 773),
+        ("float32", {}, 1263),
+        ("bfloat16", {"scan_layers": True, "remat_policy": "full"}, 326),
+        ("bfloat16", {"attention_chunk_size": 128}, 544),
+        ("bfloat16", {"dropout_rate": 0.1}, 777),
+    ],
+)
+def test_for_gpus_it_is_near_what_their_compiler_needs(dtype, settings, compiled) -> None:
+    """MB of XLA's program for an H100 (jaxlib 0.10.2, products by cuBLAS), compiled once without the device."""
+    experiment = own_step.experiment(JOBS["larger"], dtype, **settings)
+    built = assembly.assemble(experiment)
+    needed = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh, fuses=True)
+    assert needed.total / 1e6 == pytest.approx(compiled, rel=0.25)
 
 
 def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path) -> None:
