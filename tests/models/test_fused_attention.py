@@ -19,18 +19,19 @@ from tests.small_models import SIZES as LARGER
 from tests.small_models import equations, relative_l2
 
 SIZES = {**LARGER, "num_encoder_layers": 1, "num_decoder_layers": 1}
-B, Q, S, H, K = 2, 37, 21, 3, 5  # three blocks of queries, and two of keys where those are others
+B, Q, S, H, K = 4, 37, 21, 3, 5  # three blocks of queries, and two of keys where those are others
 
 
 @pytest.fixture
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fused attention on this machine, in blocks of 16."""
+    """Fused attention on this machine, in blocks of 16, its biases two rows at a time."""
     monkeypatch.setattr(biases, "has_fused_kernels", lambda: True)
     monkeypatch.setattr(fused_attention, "BLOCK", 64)
+    monkeypatch.setattr(fused_attention, "ROWS", 2)
 
 
 def a_row(length: int) -> np.ndarray:
-    """Tokens [B, length]: one row is full, one ends early."""
+    """Tokens [B, length]: all rows are full but one, which ends early."""
     tokens = np.ones((B, length), np.int32)
     tokens[1, length - length // 3 :] = 0
     return tokens
