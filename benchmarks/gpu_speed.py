@@ -38,7 +38,7 @@ OFF = 15.0  # %, of a plan
 def step(given: Conditions) -> Iterator[Row]:
     """The compiled update: seconds, share of the peak, tokens a second, memory; beside torch.compile's."""
     for job, microbatches in ({SMALL: 1} if given.small else FIRST_MICROBATCHES).items():
-        say(f"  {job}: {given.left:.0f} s left")
+        say(f"  {job}: {given.left:.0f} s left")  # where there are none, a job is not begun, and has no rows
         steps = SMALL_STEPS if given.small else STEPS
         orders = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
         in_all_ways = job in (BASE, SMALL)

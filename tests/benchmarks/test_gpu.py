@@ -123,6 +123,13 @@ def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.M
         list(gpu_speed.plan(GIVEN))
 
 
+def test_what_has_no_time_is_not_begun() -> None:
+    given = dataclasses.replace(GIVEN, ends=time.monotonic() + 90.0)
+    assert given.share(3).left == pytest.approx(30.0, abs=5.0)
+    with pytest.raises(NotMeasuredError, match="not begun"):
+        next(gpu_speed.step(dataclasses.replace(GIVEN, ends=time.monotonic())))
+
+
 def test_devices_without_figures_are_not_planned() -> None:
     given = dataclasses.replace(GIVEN, device=H100 | {"kind": "NVIDIA GeForce RTX 4090"})
     with pytest.raises(NotMeasuredError, match="no figures of a NVIDIA GeForce RTX 4090"):

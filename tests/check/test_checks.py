@@ -12,6 +12,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.check import checks
+from t5xpg.check.plan import devices
+from t5xpg.check.plan.devices import Device
 from t5xpg.data.stream.fit import Fit
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -245,3 +247,13 @@ def test_a_run_that_goes_on_needs_no_start(tuned: Path, capsys: pytest.CaptureFi
     assert "`make train` compares it with what the run was started from, pretrained" in printed
     printed = table(tuned, capsys, "INITIAL_CHECKPOINT=gone", code=1)
     assert "started from 'pretrained': INITIAL_CHECKPOINT has to be that again" in printed
+
+
+def test_accelerators_keep_less(own_place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def activations(device: Device | None) -> int:
+        checks.check(str(own_place / "small.gin"), ["BATCH_SIZE=64", "DTYPE=bfloat16"], [], None, device)
+        found = re.search(r"activations (\d+)\)", capsys.readouterr().out)
+        assert found
+        return int(found[1])
+
+    assert 0 < activations(devices.find("h100")) < 0.8 * activations(None)

@@ -150,13 +150,14 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses
 
     batch = abstract_batch(experiment.train_dataset, rows)
     program = jax.make_jaxpr(kept)(params, frozen, batch, token_bytes, jax.random.key(0)).jaxpr
-    leaves: list[Any] = [array.aval for array in program.outvars]
-    # Parameters are kept too, but they are the state's own.
-    own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
-    shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
-    size = _size(leaves) - sum(count * math.prod(shape) * dtype.itemsize for (shape, dtype), count in shared.items())
     if fuses:
-        size = sum(map(_bytes_of, _not_cheap(program)))
+        size = _all(_not_cheap(program))
+    else:
+        leaves: list[Any] = [array.aval for array in program.outvars]
+        # Parameters are kept too, but they are the state's own.
+        own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
+        shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
+        size = _size(leaves) - sum(n * math.prod(shape) * dtype.itemsize for (shape, dtype), n in shared.items())
     again = _made_again(model.config, experiment.train_dataset.task_feature_lengths, rows)
     if by_chunks:
         (B, T), V = batch[f"{side_of_targets(batch)}target_tokens"].shape, model.config.vocab_size

@@ -89,13 +89,17 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
         **plan["step"], "model_flops": 1e12, "flops": plan["flops"], "bytes": 1, "operations": [[10**12, 10**6, 1]],
         "collectives": [], "memory": {**plan["memory"], "total": 150e9},
     }  # fmt: skip
-    monkeypatch.setattr(planning, "compile_step", lambda *_: found)
+    fuses = []
+    monkeypatch.setattr(planning, "compile_step", lambda *given: fuses.append(given[-1]) or found)
     assert planning.plan(gin, [], [], device="h100") == 1
     printed = capsys.readouterr().out
     assert f"bound by     {expected.DOES_NOT_FIT}" in printed
     assert "raise NUM_MICROBATCHES" in printed
     assert planning.plan(gin, [], [], device="h200", as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["memory"]["verdict"] == "may not fit"
+    monkeypatch.setattr(planning.device_table, "measured", lambda *_: planning.device_table.find("h200"))
+    planning.plan(gin, [], [], device="cpu")
+    assert fuses == [True, True, False]
 
 
 def test_mistakes(planned) -> None:

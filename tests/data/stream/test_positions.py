@@ -93,7 +93,7 @@ def test_positions_do_not_grow(kind: str) -> None:
         return statistics.median(size(stream.save()) for _ in range(15) if hashes(stream, 20))
 
     early = median_of_next_300()
-    hashes(stream, 200)
+    hashes(stream, 500)
     assert median_of_next_300() < 1.5 * early
 
 
