@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import orbax.checkpoint as ocp
 import pytest
 
 from t5xpg.run.records import read_jsonl
@@ -43,10 +44,17 @@ def test_a_model_of_batches_of_its_own_trains(folder: Path) -> None:
     for split, seed in (("train", 0), ("validation", 1)):
         lines = [f"{number % 4}\t{text}\n" for number, text in enumerate(sentences(40, seed).splitlines())]
         (folder / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
-    run(folder, "train", "languages.gin", "--gin.TRAIN_STEPS=11")
+    run(folder, "train", "languages.gin", "--gin.TRAIN_STEPS=11", "--gin.CHECKPOINT_PERIOD=5")
     last = read_jsonl(folder / "run" / "metrics.jsonl")[-1]
     assert last["step"] == 11
     assert last["target_tokens"]
+    with ocp.PyTreeCheckpointer() as reader:
+        earlier, later = (
+            reader.restore(folder / "run" / "checkpoints" / step / "params")["language_embedder"]["embedding"]
+            for step in ("10", "11")
+        )
+    assert earlier.shape[0] == 4
+    assert (earlier != later).any(axis=1).all()  # each language has its part in what is learnt
 
 
 def test_a_task_without_text_trains_is_measured_and_answers(folder: Path) -> None:
