@@ -177,9 +177,8 @@ def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding
         return Finding("memory", text)
     # devices simulated on one CPU
     sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
-    exact = (needed.state + needed.gradients + needed.batch) * sharing
-    least = exact + needed.activations * sharing * memory.BAND[0]
-    if max(exact, least) > available:
+    least = (needed.state + needed.gradients + needed.batch + needed.activations * memory.BAND[0]) * sharing
+    if least > available:
         return Finding(
             "memory",
             f"A step takes {text}{f' on each of {sharing}' if sharing > 1 else ''}, and there are "

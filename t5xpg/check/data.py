@@ -108,11 +108,15 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
     if objectives.name_of(objective) != objectives.name_of(part.objective):
         fragment = task_names.UL2_MIXTURE if part.mode is not None else objectives.name_of(part.objective)
+        remedy = (
+            "leave out the fragment of gin/objectives"
+            if isinstance(part.objective, objectives.SpanCorruption) and part.mode is None
+            else f"include 'gin/objectives/{fragment}.gin' behind gin/runs/pretrain.gin"
+        )
         yield Finding(
             "spans",
             f"The experiment sets the objective {objectives.name_of(objective)}, and {part.name} has "
-            f"{objectives.name_of(part.objective)}: include 'gin/objectives/{fragment}.gin' behind "
-            "gin/runs/pretrain.gin, or choose another task.",
+            f"{objectives.name_of(part.objective)}: {remedy}, or choose another task.",
             problem=True,
         )
         return

@@ -73,6 +73,8 @@ def show(
     print(f"{config.mixture_or_task_name}, {config.split}: {lengths}; {config.converter}{' packed' * config.pack}")
     for number in range(count):
         row = {name: array[number : number + 1] for name, array in batch.items()}
+        if not any(row[name].any() for name in layout.tokens):
+            break  # the split has fewer examples; the rest of the batch is padding
         print(f"\nexample {number + 1}")
         print("\n".join(_arrays(row, layout, vocabulary)))
         print("\n".join(_positions(row, layout, vocabulary)))
@@ -122,7 +124,10 @@ def _piece(token: int, vocabulary: Vocabulary) -> str:
 
 
 def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
-    """The masks of attention of a row, as `t5xpg.models` has them, and its loss weights."""
+    """The masks of attention of a row, as `t5xpg.models` has them, without windows and gates, and its loss weights.
+
+    A prefix is drawn as seeing all of itself, as a model does unless its `inputs_bidirectional_attention` is False.
+    """
     masks = {}
     encoder, decoder = (row.get(name) for name in ("encoder_input_tokens", "decoder_target_tokens"))
     segments = {side: row.get(f"{side}_segment_ids") for side in ("encoder", "decoder")}

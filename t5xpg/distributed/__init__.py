@@ -12,11 +12,7 @@ all of them compute. What a run writes, the first one writes; to checkpoints all
 from t5xpg.distributed.group import ALONE, Group, Processes
 from t5xpg.distributed.joining import join
 from t5xpg.distributed.mesh import (
-    DATA,
     MODEL,
-    SLICE,
-    STANDARD_RULES,
-    LogicalAxisRules,
     MeshConfig,
     make_mesh,
     standard_logical_axis_rules,

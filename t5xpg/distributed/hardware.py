@@ -74,9 +74,7 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
             return 2.0 * size**3 / best
 
 
-def best_peak_flops(
-    dtype: str, *, size: int = 1024, seconds: float = 0.3, memory: Path | None = None, again: bool = True
-) -> float:
+def best_peak_flops(dtype: str, *, memory: Path | None = None, again: bool = True) -> float:
     """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib: other programs can
     only make a measurement too low.
 
@@ -89,7 +87,7 @@ def best_peak_flops(
     known = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
     if not again and key in known:
         return known[key]
-    now = measured_peak_flops(dtype, size=size, seconds=seconds)
+    now = measured_peak_flops(dtype)
     best = max(now, known.get(key, 0.0))
     if best > known.get(key, 0.0):
         with contextlib.suppress(OSError):  # a home that cannot be written to: nothing depends on it

@@ -42,7 +42,7 @@ def _joined(requested: RequestedHosts) -> Processes | None:
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # signals are agreed upon here: see `stopping`
+    # signals are agreed upon here: see `group.StopTogether`
     jax.config.update("jax_enable_preemption_service", False)
     where = requested.coordinator or f"the first process of {requested.cluster}"
     if requested.processes is not None:

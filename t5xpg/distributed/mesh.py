@@ -174,5 +174,6 @@ def _by_slices(devices: list[jax.Device], shape: dict[str, int]) -> np.ndarray:
     except ValueError as error:
         raise UserError(
             f"MeshConfig.slices is {slices}, each of {data * model} devices, and these {len(devices)} devices lie in "
-            f"{of_hardware} slices. Set MeshConfig.slices to that, and data * model to the devices of one."
+            f"{processes if of_hardware == 1 else of_hardware} slices. Set MeshConfig.slices to that, and data * model "
+            "to the devices of one."
         ) from error

@@ -111,7 +111,8 @@ def check_batch_size(batch_size: int, mesh: Mesh, num_microbatches: int = 1) -> 
     if num_microbatches < 1 or batch_size < 1 or batch_size % least:
         raise UserError(
             f"BATCH_SIZE is {batch_size}: it does not divide into {devices} data-parallel devices x {num_microbatches} "
-            f"microbatches. Use a multiple of {max(least, 1)}."
+            f"microbatches{f', read by {processes} processes' if processes > 1 else ''}. Use a multiple of "
+            f"{max(least, 1)}."
         )
 
 

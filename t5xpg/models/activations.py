@@ -49,15 +49,11 @@ def on_several_devices() -> bool:
     return _current.get() is not None
 
 
-def split(x: jax.Array, *axes: str) -> jax.Array:
-    """x, split over devices by its logical axes; its gradient too."""
-    sharding = _current.get()
-    return x if sharding is None else sharding.split(x, axes)
-
-
 def rows(x: jax.Array, last: str) -> jax.Array:
-    """x [B, ..., `last`] split so; what lies between are lengths or beams."""
-    return split(x, "batch", *["length"] * (x.ndim - 2), last)
+    """x [B, ..., `last`], split over devices by these logical axes; what lies between are lengths or beams. Its
+    gradient is split too."""
+    sharding = _current.get()
+    return x if sharding is None else sharding.split(x, ("batch", *["length"] * (x.ndim - 2), last))
 
 
 def is_gathered(*axes: str) -> bool:

@@ -246,6 +246,9 @@ class Attention(nnx.Module):
             keys = self.key_norm(keys)
         return keys if rotation is None else rotation(keys), self._split_heads(self.value(x))
 
+    def _for_logits(self, queries: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (queries.astype(jnp.float32), keys.astype(jnp.float32)) if self.float32_logits else (queries, keys)
+
     def _split_heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:-1], -1, self.head_dim)
 
@@ -260,9 +263,7 @@ class Attention(nnx.Module):
         side: SideInputs | None = None,
     ) -> jax.Array:
         """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of the queries. side: beside blocks."""
-        queries = self.project_queries(x, rotation)
-        if self.float32_logits:
-            queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
+        queries, keys = self._for_logits(self.project_queries(x, rotation), keys)
         keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
         if side is not None:
             assert isinstance(bias, BlockedBias)
@@ -275,7 +276,7 @@ class Attention(nnx.Module):
 
     def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias, rotation: Rotation | None = None) -> jax.Array:
         """x [B, Q, D], keys [B, S, G, K] -> how much each position looks at each other one: [B, H, Q, S] float32."""
-        queries, keys = self.project_queries(x, rotation), for_all_heads(keys, self.num_heads, axis=2)
+        queries, keys = self._for_logits(self.project_queries(x, rotation), for_all_heads(keys, self.num_heads, axis=2))
         return jax.nn.softmax(whole_logits(queries, keys, bias, self.softcap), axis=-1)
 
 
@@ -362,7 +363,7 @@ def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias, softcap: 
         logits = add_shared_bias(logits, bias.position)
     if bias.keys is not None:
         logits = logits + skewed(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
-    return logits if bias.mask is None else logits + bias.mask
+    return logits + bias.mask
 
 
 def attend_whole(

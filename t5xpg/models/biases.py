@@ -41,10 +41,10 @@ def visible_keys(
     return visible
 
 
-def causal(queries: int, keys: int | None = None, first: int | jax.Array = 0) -> jax.Array:
+def causal(queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
     """Boolean [1, 1, queries, keys]: the query's own position and those before it. first: of the first query."""
     query_positions = first + jnp.arange(queries, dtype=jnp.int32)
-    key_positions = jnp.arange(queries if keys is None else keys, dtype=jnp.int32)
+    key_positions = jnp.arange(keys, dtype=jnp.int32)
     return (query_positions[:, None] >= key_positions[None, :])[None, None]
 
 
@@ -76,7 +76,7 @@ class WholeBias:
     """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions,
     [H, K, Q + S - 1] by distance, or None; all float32."""
 
-    mask: jax.Array | None
+    mask: jax.Array
     position: jax.Array | None = None
     keys: jax.Array | None = None
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5xpg.models import activations, losses
+from t5xpg.models.biases import join_queries, split_queries
 from t5xpg.models.losses import LossConfig, TokenScores, side_of_targets
 
 _CHUNK_BYTES = 32 << 20  # of the logits that exist at a time
@@ -49,18 +50,10 @@ def loss_and_metrics(
     weights, own_normalizer = losses.loss_weights_and_normalizer(batch, config)
     weights = weights / (own_normalizer if normalizer is None else normalizer)
     head, constants = jax.closure_convert(to_logits, states[:, :length])
-    by_chunks = functools.partial(_by_chunks, length=length)
+    by_chunks = functools.partial(split_queries, size=length)
     loss, scores = _loss(head, config, by_chunks(states), by_chunks(targets), by_chunks(weights), tuple(constants))
-    tokens = TokenScores(*(jnp.swapaxes(of_chunks, 0, 1).reshape(B, -1)[:, :T] for of_chunks in scores))
+    tokens = TokenScores(*(join_queries(of_chunks, T) for of_chunks in scores))
     return loss, losses.metrics(loss, tokens, batch, config, token_bytes)
-
-
-def _by_chunks(x: jax.Array, length: int) -> jax.Array:
-    """[B, T, ...] -> [C, B, N, ...], filled up with zeros."""
-    B, T = x.shape[:2]
-    number = -(-T // length)
-    x = jnp.pad(x, [(0, 0), (0, number * length - T)] + [(0, 0)] * (x.ndim - 2))
-    return jnp.swapaxes(x.reshape(B, number, length, *x.shape[2:]), 0, 1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -37,7 +37,6 @@ class Geometry(NamedTuple):
     def merged(self, source: Geometry) -> Geometry:
         """One softmax over a decoder's own positions [.., T, T] and those of a source [.., T, S] behind them."""
         own, other = self.whole, source.whole
-        assert own.mask is not None and other.mask is not None  # noqa: PT018
         B, queries, keys = max(own.mask.shape[0], other.mask.shape[0]), own.mask.shape[2], other.mask.shape[3]
         masks = [jnp.broadcast_to(mask, (B, 1, queries, mask.shape[3])) for mask in (own.mask, other.mask)]
         position = own.position

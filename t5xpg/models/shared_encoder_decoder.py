@@ -5,7 +5,7 @@ from flax import nnx
 
 from t5xpg.base.errors import UserError
 from t5xpg.models.biases import Pairs
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import ENCODER_SIZES, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
@@ -25,9 +25,8 @@ class SharedTransformer(nnx.Module):
                 f"T5Config has {config.num_encoder_layers} layers for the encoder and {config.num_decoder_layers} for "
                 "the decoder: where they share their parameters, the numbers have to be equal."
             )
-        config.require_t5(
-            "A SharedEncoderDecoderModel", set(config.beyond_t5) - {"share_embeddings", "encoder_global_block"}
-        )
+        of_an_encoder = {"share_embeddings", "encoder_global_block", "delete_gate_layer", *ENCODER_SIZES}
+        config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - of_an_encoder)
         self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
         self.prompt = make_prompt(key, config)
         self.decoder_token_embedder = None

@@ -219,7 +219,7 @@ class Encoder(LayerStack):
         """x [B, S, D] through some layers. positions: [B, S], where they are not the first ones of a text."""
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=self.relpos_bias)
         seen, size = None, self.config.encoder_global_block
-        if size is not None:
+        if size is not None and tokens.shape[1] >= size:
             seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
         geometry = self_geometries(self.config, pairs, self.config.encoder_window, positions, globals=seen)
         return self.through_layers(

@@ -40,7 +40,7 @@ def make_train_step(
     seed: int,
     token_bytes: np.ndarray,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """A function (state, batch) -> (next state, metrics), to be compiled by `partitioning.jit_train_step`.
+    """A function (state, batch) -> (next state, metrics), to be compiled by `distributed.jit_train_step`.
 
     batch: int32 arrays [B, S] and [B, T], see `batch`. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
     metrics: the float32 sums of `losses.loss_and_metrics`, "gradient_norm" (global L2 norm before clipping),

@@ -138,6 +138,9 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monke
     (place / "small.gin").write_text(EXPERIMENT)
     said = "sets the objective span_corruption, and squad has inputs and targets already: include '"
     assert said in of("squad", code=1)
+    (place / "small.gin").write_text(EXPERIMENT + "include 'gin/objectives/prefix_lm.gin'\n")
+    said = "span_corruption: leave out the fragment of gin/objectives, or choose another task"
+    assert said in of("small_span_corruption", code=1)
 
 
 def start_a_run(place: Path) -> RunDirectory:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import numpy as np
+import pytest
 
 from t5xpg.check import examples
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM, layout_of
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
 def row(**arrays: list[int]) -> dict[str, np.ndarray]:
@@ -43,6 +48,26 @@ def test_examples_of_one_row_do_not_see_each_other_and_a_prefix_sees_itself() ->
         decoder_causal_attention=[1, 1, 1, 0],
     )
     assert prefix == ["###.  x 3", "####", "..##"]
+
+
+def test_rows_that_fill_a_batch_up_are_no_examples(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = {
+        "encoder_input_tokens": np.array([[70, 1], [0, 0]], np.int32),
+        "decoder_input_tokens": np.array([[0, 71], [0, 0]], np.int32),
+        "decoder_target_tokens": np.array([[71, 1], [0, 0]], np.int32),
+        "decoder_loss_weights": np.array([[1, 1], [0, 0]], np.int32),
+    }
+    service = MagicMock()
+    service.return_value.__enter__.return_value.describe.return_value.vocabulary = Vocabulary("bytes", extra_ids=0)
+    service.return_value.__enter__.return_value.open.return_value = iter([batch])
+    monkeypatch.setattr(examples, "DataService", service)
+    monkeypatch.setattr(examples.prepare, "prepare", lambda *_: None)
+    examples.show(DatasetConfig("pairs", {"inputs": 2, "targets": 2}), 2)
+    printed = capsys.readouterr().out
+    assert "\nexample 1\n" in printed
+    assert "example 2" not in printed
 
 
 def test_of_a_long_row_a_character_stands_for_several_positions() -> None:

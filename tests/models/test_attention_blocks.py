@@ -121,6 +121,16 @@ def test_long_rows_of_models(name: str, more: dict[str, Any]) -> None:
         assert relative_l2(row[0, begins[index] :][: len(logits)], logits) < 1e-5
 
 
+def test_rows_shorter_than_a_block_have_no_global_tokens() -> None:
+    model = model_of("t5", **GLOBAL)
+    params = parameters(model)
+    short = LONG[0][:2]
+    with jax.default_matmul_precision("highest"):
+        row = jax.jit(model.logits)(params, seq2seq(padded([short]), padded([short])))
+    expected = plain_transformer.logits(params, model.config, short, short)
+    assert relative_l2(row[0, : len(short)], expected) < 1e-5
+
+
 def test_global_tokens_of_packed_rows() -> None:
     """Texts of 7, 2 and 4 tokens in blocks of 3, by hand: the second has none, and the last of a text is of no block's
     own."""

@@ -47,3 +47,9 @@ def test_it_is_an_encoder_decoder_with_two_equal_sets(tied):
 def test_the_numbers_of_layers_have_to_be_equal():
     with pytest.raises(UserError, match="3 layers for the encoder and 2 for the decoder"):
         SharedEncoderDecoderModel(T5Config(**{**SIZES, "num_encoder_layers": 3})).abstract_params()
+
+
+@pytest.mark.parametrize("settings", [{"delete_gate_layer": 1, "deletion_rate": 0.5}, {"encoder_mlp_dim": 48}])
+def test_what_an_encoder_has_for_itself_is_refused(settings):
+    with pytest.raises(UserError, match=f"A SharedEncoderDecoderModel has no {min(settings)}"):
+        SharedEncoderDecoderModel(T5Config(**SIZES, **settings)).abstract_params()

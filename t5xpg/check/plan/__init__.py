@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
@@ -54,6 +55,11 @@ def plan(
     name = (device or device_table.DEFAULT).lower()
     dtype = loaded.experiment.model.config.dtype
     row = device_table.measured(dtype, count) if name == device_table.HERE else device_table.find(name)
+    if dtype not in row.peak:
+        raise UserError(
+            f"Nothing is published on the products of a {row.name} in {dtype}. Set DTYPE to {' or '.join(row.peak)}, "
+            "or name another DEVICE."
+        )
     plural = "" if count == 1 else "s"
     print(f"plan: compiling the step for {count} simulated device{plural} …", file=sys.stderr, flush=True)
     found = compile_step(experiment, overrides, gin_files, count, name != device_table.HERE)
@@ -78,8 +84,9 @@ def elsewhere(
     mesh: str | None,
     device: str | None,
     devices: int | None,
-) -> tuple[list[str], list[str], Device]:
-    """Let this process's CPU pass for the devices of a plan: overrides and gin files with the mesh, and the device.
+) -> tuple[list[str], list[str], Device | None]:
+    """Let this process's CPU pass for the devices of a plan: overrides and gin files with the mesh, and the device;
+    None where that is this machine.
 
     Before JAX has looked for devices. Arguments and errors are those of `plan`.
     """
@@ -89,7 +96,8 @@ def elsewhere(
     if loaded is not None:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", device_count(loaded.experiment.mesh, devices))
-    return overrides, gin_files, device_table.find(device or device_table.DEFAULT)
+    name = (device or device_table.DEFAULT).lower()
+    return overrides, gin_files, None if name == device_table.HERE else device_table.find(name)
 
 
 def make(found: Mapping[str, Any], device: Device) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """A process of its own that compiles a training step for devices that are not there, and says what is in it.
 
 `python -m t5xpg.check.plan.compiling` reads {"experiment", "overrides", "gin_files", "fuses"} from its input and writes
-one line of JSON. XLA_FLAGS say how many devices the CPU passes for; nothing of the model is allocated.
+one line of JSON. JAX_NUM_CPU_DEVICES says how many devices the CPU passes for; nothing of the model is allocated.
 """
 
 import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -31,11 +30,10 @@ def compile_step(
     Raises UserError as that does, RuntimeError where the process fails otherwise.
     """
     asked = {"experiment": experiment, "overrides": list(overrides), "gin_files": list(gin_files), "fuses": fuses}
-    flags = (f"--xla_force_host_platform_device_count={devices}", *FLAGS)
     done = subprocess.run(
         [sys.executable, "-m", "t5xpg.check.plan.compiling"],
         input=json.dumps(asked),
-        env={**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)},
+        env={**os.environ, "XLA_FLAGS": " ".join(FLAGS), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)},
         capture_output=True,
         text=True,
         check=False,
@@ -51,7 +49,6 @@ def compile_step(
 
 def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str], fuses: bool) -> dict[str, Any]:
     """The training step of an experiment on the devices that there are, compiled: see the keys."""
-    import jax
 
     from t5xpg.check.plan import memory, program
     from t5xpg.check.plan.collectives import collectives
@@ -60,22 +57,19 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
 
     loaded = config.load(experiment, overrides, gin_files).experiment
     built = assembly.assemble(loaded)
-    needed = memory.estimate(loaded, built.abstract_state, built.shardings, built.mesh, fuses=fuses)
+    state, shardings = built.abstract_state, built.shardings
+    needed = memory.estimate(loaded, state, shardings, built.mesh, fuses=fuses)
     compiled = built.compile_train_step()
     read = program.read(compiled.as_text() or "")
     mesh = {str(axis): int(size) for axis, size in built.mesh.shape.items()}
     dtype = loaded.model.config.dtype
-
-    def on_one_device(tree: Any) -> int:
-        leaves = jax.tree.leaves(tree)
-        return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
     analysis, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     found = operations(read, dtype)
     sent = collectives(read, mesh)
     return {
         "mesh": mesh,
-        "devices": math.prod(mesh.values()),
+        "devices": built.mesh.size,
         "dtype": dtype,
         "parameters": loaded.model.num_params,
         "rows": loaded.train_dataset.batch_size,
@@ -83,8 +77,11 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
         "microbatches": loaded.num_microbatches,
         "model_flops": loaded.train_dataset.batch_size * loaded.flops_per_example(loaded.lengths),
         "memory": {
-            "parameters": on_one_device((built.abstract_state.params, built.abstract_state.frozen)),
-            "optimizer": on_one_device(built.abstract_state.opt_state),
+            "parameters": sum(
+                memory.bytes_on_device(getattr(state, name), getattr(shardings, name))
+                for name in ("params", "average", "frozen")
+            ),
+            "optimizer": memory.bytes_on_device(state.opt_state, shardings.opt_state),
             "gradients": needed.gradients,
             "activations": needed.activations,
             "batch": needed.batch,

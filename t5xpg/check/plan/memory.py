@@ -63,9 +63,9 @@ class Memory:
 
 def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
     """The state and the gradients alone, which takes no time to say. shardings: where each array of the state lies."""
-    gradients = _bytes(state.params, shardings.params)
+    gradients = bytes_on_device(state.params, shardings.params)
     return Memory(
-        state=_bytes(state, shardings),
+        state=bytes_on_device(state, shardings),
         gradients=gradients if experiment.num_microbatches == 1 else 2 * gradients,
         activations=0,
         batch=0,
@@ -102,7 +102,7 @@ def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) 
     for leaf, sharding, names in leaves:
         if (count := batch_parts_of(sharding)) == 1:
             continue
-        size = _bytes(leaf, sharding) * count // (leaf.shape[0] if names[0] == LAYERS else 1)
+        size = bytes_on_device(leaf, sharding) * count // (leaf.shape[0] if names[0] == LAYERS else 1)
         if "vocab" in names:
             tables += size
         else:
@@ -158,7 +158,7 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses
         own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
         shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
         size = _size(leaves) - sum(n * math.prod(shape) * dtype.itemsize for (shape, dtype), n in shared.items())
-    again = _made_again(model.config, experiment.train_dataset.task_feature_lengths, rows)
+    again = _made_again(model.config, batch, rows)
     if by_chunks:
         (B, T), V = batch[f"{side_of_targets(batch)}target_tokens"].shape, model.config.vocab_size
         again += 2 * 4 * B * (chunked_loss.chunk_length(B, T, V) or 0) * V  # logits, and their gradients
@@ -225,23 +225,31 @@ def _of_one_device(config: T5Config, model_devices: int) -> T5Config:
     return dataclasses.replace(config, **sizes)
 
 
-def _made_again(config: T5Config, lengths: Mapping[str, int], rows: int) -> int:
+def _made_again(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> int:
     """Bytes of the attention weights of one chunk, or of one layer by blocks; others are kept, and counted."""
-    longest, pairs = max(lengths.values()), [0]
+    longest, pairs = max(array.shape[1] for array in batch.values()), [0]
     if config.attention_chunk_size is not None and longest > config.attention_chunk_size:
-        pairs.append(config.attention_chunk_size * longest)
+        heads = max(config.num_heads, config.encoder.num_heads)
+        pairs.append(heads * config.attention_chunk_size * longest)
     of_decoder = None if config.decoder_window is None else (config.decoder_window, 0)
-    for window, name in ((config.encoder_window, "inputs"), (of_decoder, "targets")):
-        if window is not None and (length := lengths.get(name, 0)) > Blocks.of_window(length, *window).keys:
-            pairs.append(Blocks.of_window(length, *window).pairs(length))
-    return 4 * rows * config.num_heads * max(pairs)
+    stacks = (
+        (config.encoder_window, config.encoder.num_heads, "encoder_input_tokens"),
+        (of_decoder, config.num_heads, "decoder_target_tokens"),
+    )
+    for window, heads, tokens in stacks:
+        if window is None or tokens not in batch:
+            continue
+        length = batch[tokens].shape[1]
+        if length > Blocks.of_window(length, *window).keys:
+            pairs.append(heads * Blocks.of_window(length, *window).pairs(length))
+    return 4 * rows * max(pairs)
 
 
 def _size(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _bytes(tree: Any, shardings: Any) -> int:
+def bytes_on_device(tree: Any, shardings: Any) -> int:
     """Bytes of a tree on one device."""
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
     return sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in pairs)
