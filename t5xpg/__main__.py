@@ -32,7 +32,8 @@ def main() -> int:
 
 def _start_data_process() -> None:
     """Let TensorFlow load while this process imports JAX, reads the experiment and compiles; unless nothing uses it."""
-    if any(argument in ("-h", "--help") or argument.startswith("--recorded") for argument in sys.argv):
+    without = ("-h", "--help", "--engine=t5x")
+    if any(argument in without or argument.startswith("--recorded") for argument in sys.argv):
         return
     from t5xpg.data.stream import client
 

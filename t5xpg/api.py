@@ -193,9 +193,14 @@ def _imported(name: str) -> Path:
     """The run of a checkpoint of another program, which is imported the first time."""
     runs = paths.runs_directory()
     stores.pull_all(runs, RunDirectory.is_record)
+    wanted = {name, str(Path(name).expanduser().resolve())}
     for path in runs.glob("*"):
         run = RunDirectory(path)
-        if run.exists() and (found := run.imported()) and found["source"] == name:
+        if not run.exists() or not (found := run.imported()):
+            continue
+        source = found["source"]
+        # of the hub also without its commit, of T5X also the folder that its checkpoint is in
+        if wanted & {source, source.partition("@")[0], *([str(Path(source).parent)] * (found["format"] == "t5x"))}:
             return path
     if "/" not in name and not Path(name).exists():
         known = [path.name for path in runs.glob("*") if RunDirectory(path).exists()]

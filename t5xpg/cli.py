@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(argument.startswith(_COMPLETION) for argument in arguments):
         _add_completion(parser)
     options = parser.parse_args([argument for argument in arguments if argument not in overrides])
+    if overrides and not hasattr(options, "gin_overrides"):
+        parser.error(f"{options.command} takes no {overrides[0].partition('=')[0]}")
     options.overrides = overrides
     if options.verify:
         os.environ[VERIFY_VARIABLE] = "1"

@@ -76,4 +76,10 @@ def test_a_folder_of_transformers_is_imported_once(tmp_path: Path, monkeypatch: 
     first, again = t5xpg.load(str(FOLDER)), t5xpg.load(str(FOLDER))
     assert first.run == again.run
     assert json.loads((first.run / "run.json").read_text())["identity"]["imported"]["source"] == str(FOLDER)
+    monkeypatch.chdir(FOLDER.parent)
+    assert t5xpg.load(f"./{FOLDER.name}").run == first.run
+    record = json.loads((first.run / "run.json").read_text())
+    record["identity"]["imported"]["source"] = "google/byt5-small@68377bd"
+    (first.run / "run.json").write_text(json.dumps(record))
+    assert t5xpg.load("google/byt5-small").run == first.run
     assert first.generate(["a"], max_decode_length=4) == again.generate(["a"], max_decode_length=4)

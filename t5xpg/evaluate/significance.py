@@ -36,7 +36,8 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
     folders = [one.evaluation / (split or "") for one in (run, other)]
     file = folders[0] / "evaluation.json" if split else run.evaluation_json
     if not file.exists():
-        raise UserError(f"{file} is missing: make eval EXP=… RUN=…{f' SPLIT={split}' if split else ''} writes it.")
+        named = f"EXP={run.read()['experiment']} RUN={run.path.name}{f' SPLIT={split}' if split else ''}"
+        raise UserError(f"{file} is missing: make eval {named} writes it.")
     evaluated = read_json(file)
     facts = {"run": run.path.name, "other": other.path.name, "step": evaluated["step"], "split": evaluated["split"]}
     tasks: dict[str, dict[str, Any]] = {}

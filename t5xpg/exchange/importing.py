@@ -39,7 +39,7 @@ def import_checkpoint(
     found = _read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
     name = found.name if name is None else name
     if not name.isidentifier():
-        raise UserError(f"NAME={name}: expected letters, digits and underscores, as in byt5_small.")
+        raise UserError(f"NAME={name}: expected letters, digits and underscores, no digit first, as in byt5_small.")
     if name in paths.experiments():
         raise UserError(f"NAME={name} is an experiment, whose runs are called so. Give the checkpoint another name.")
     target = (runs / name).absolute()

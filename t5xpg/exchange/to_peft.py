@@ -1,6 +1,7 @@
 """What a run has trained by LoRA as a folder that the `peft` library loads over a transformers model."""
 
 import dataclasses
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def in_peft(
 
 def _check(folder: Path, experiment: Experiment, base: Params, whole: Params, vocabulary: Vocabulary) -> Checked | None:
     """Compare what peft makes of the folder over the base with the merged model; None where it is not installed."""
-    if python_with_torch() is None:
+    python = python_with_torch()
+    if python is None or subprocess.run([python, "-c", "import peft"], capture_output=True, check=False).returncode:
         return None
     model, converter = experiment.model, experiment.eval_dataset.converter
     exported = in_transformers(model, base, vocabulary, prefix_lm=False)

@@ -24,9 +24,9 @@ def references(results: Results) -> str:
 
     The columns are the measures of the published figures; without those, the measures of the other answers.
     """
-    own, published, trivial = values(results), results.get("references", ()), _trivial(results)
-    of_published = [next(iter(_keys(one, own)), ("", one["metric"], one["split"])) for one in published]
-    columns = list(dict.fromkeys(of_published or [key for answer in trivial.values() for key in answer]))
+    own, published, beside = values(results), results.get("references", ()), trivial(results)
+    of_published = [next(iter(keys_of(one, own)), ("", one["metric"], one["split"])) for one in published]
+    columns = list(dict.fromkeys(of_published or [key for answer in beside.values() for key in answer]))
     if not columns:
         return ""
     count = 1 + len(results.get("seeds", ()))
@@ -37,7 +37,7 @@ def references(results: Results) -> str:
     for one, key in zip(published, of_published, strict=True):
         facts = (_named(one), _count(one.get("parameters")), _compute(one.get("flops")))
         rows.setdefault(facts, {})[key] = _number(key, one["value"])
-    for answer, found in trivial.items():
+    for answer, found in beside.items():
         if not found.keys().isdisjoint(columns):
             rows[answer, UNKNOWN, UNKNOWN] = {key: _number(key, value) for key, value in found.items()}
     several = len({task for task, _, _ in columns if task}) > 1
@@ -53,8 +53,10 @@ def require_references(results: Results) -> None:
         where, split = f"references.toml: {one['name']}: metric {one['metric']!r}", one["split"]
         known = [key for key in own if key[2] == split]
         if not known:
-            raise UserError(f"{where}: the run was not evaluated on {split}: make eval EXP=… SPLIT={split}")
-        if not (found := _keys(one, own)):
+            raise UserError(
+                f"{where}: the run was not evaluated on {split}: make eval EXP={results['experiment']} SPLIT={split}"
+            )
+        if not (found := keys_of(one, own)):
             raise UserError(f"{where} is not measured on {split}.{nearest(one['metric'], [key[1] for key in known])}")
         if len(found) > 1:
             raise UserError(
@@ -76,7 +78,7 @@ def seeds(results: Results) -> str:
     return table([f"seeds {numbers}", "split", "mean", "lowest", "highest", "n"], rows, numbers_from=2)
 
 
-def _trivial(results: Results) -> dict[str, dict[Key, float]]:
+def trivial(results: Results) -> dict[str, dict[Key, float]]:
     """What answers without a model reach, by what they are called."""
     found: dict[str, dict[Key, float]] = {}
     for evaluation in (results["evaluation"], *results.get("other_splits", {}).values()):
@@ -94,7 +96,7 @@ def _trivial(results: Results) -> dict[str, dict[Key, float]]:
     return found
 
 
-def _keys(reference: Mapping[str, Any], own: Iterable[Key]) -> list[Key]:
+def keys_of(reference: Mapping[str, Any], own: Iterable[Key]) -> list[Key]:
     """The number of this experiment that a reference is to stand beside: of "bleu", or in a mixture "task/bleu"."""
     metric, split = reference["metric"], reference["split"]
     return [key for key in own if key[2] == split and metric in (key[1], f"{key[0]}/{key[1]}")]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from t5xpg.base import environment, locks
+from t5xpg.base import environment, locks, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import copy_file, read_json, remove_abandoned, write_json
 from t5xpg.base.paths import shown
@@ -21,6 +21,15 @@ from t5xpg.run.records import to_json
 _FORMAT = 1
 _NOT_SET = "not set"
 _SHOWN_DIFFERENCES = 20
+
+
+def to_train(run: str) -> str:
+    """A sentence on what to type for the run of an experiment's file with its name; "" where there is no such file."""
+    for folder in paths.experiments().values():
+        if (file := folder / f"{run}.gin").is_file():
+            named = run if folder.name == run else shown(file)
+            return f" To train it, type: make train EXP={named} RUN={run}"
+    return ""
 
 
 class RunDirectory:
@@ -65,7 +74,10 @@ class RunDirectory:
     def read(self) -> dict[str, Any]:
         """run.json: {"format", "experiment", "identity", "starts"}. Raises UserError where there is no run."""
         if not self.exists():
-            raise UserError(f"{self.path} holds no run (it has no run.json). Train first: make train EXP=…")
+            raise UserError(
+                f"{shown(self.path)} holds no run (it has no run.json).{to_train(self.path.name)} `make runs` lists "
+                "those that there are."
+            )
         try:
             record = read_json(self.run_json)
         except (ValueError, RecursionError) as error:

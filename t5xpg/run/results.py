@@ -131,7 +131,7 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     if all(line.get("loss") is None for line in validation):
         raise UserError(
             f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
-            f"Train on (make train EXP=…), or look into {run.metrics_jsonl}."
+            f"Train on (make train EXP={record['experiment']}), or look into {run.metrics_jsonl}."
         )
     starts = counting_starts(record)
     steps = max(line["step"] for line in metrics)
@@ -241,12 +241,15 @@ def read_results(path: Path) -> Results:
     try:
         results = read_json(path)
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing. Write it with: make report EXP=…") from error
+        raise UserError(f"{path} is missing. Write it with: make report EXP={path.parent.name}") from error
     except ValueError as error:
-        raise UserError(f"{path} is not readable as JSON ({error}). Write it again with: make report EXP=…") from error
+        raise UserError(
+            f"{path} is not readable as JSON ({error}). Write it again with: make report EXP={path.parent.name}"
+        ) from error
     if not isinstance(results, dict) or results.get("format") != FORMAT:
         raise UserError(
-            f"{path} has another format than this version reads ({FORMAT}). Write it again with: make report EXP=…"
+            f"{path} has another format than this version reads ({FORMAT}). Write it again with: make report "
+            f"EXP={path.parent.name}"
         )
     return results
 

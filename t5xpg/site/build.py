@@ -19,7 +19,7 @@ from markupsafe import Markup
 from t5xpg.base import environment, paths, sbom
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_text
-from t5xpg.base.page import cell, decimals
+from t5xpg.base.page import cell
 from t5xpg.run import sources
 from t5xpg.run.report import README_FILE
 from t5xpg.site import crate, docstrings, lineage
@@ -63,7 +63,6 @@ class Site:
         self.environment.globals.update(
             attention=attention,
             cell=cell,
-            decimals=decimals,
             differences=differences,
             spark=spark,
             git=environment.git_state(),

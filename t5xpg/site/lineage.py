@@ -10,6 +10,7 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.environment import output_of
 from t5xpg.base.files import json_object_if_any, sha256_of_file
+from t5xpg.data.vocab.files import FILES
 from t5xpg.run.checkpoint.folders import DIGESTS, saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.site.records import Shown
@@ -68,7 +69,7 @@ def _vocabulary(results: Mapping[str, Any]) -> Iterator[Link]:
     digest = vocabulary.get("model_sha256", "")
     name = f"{vocabulary.get('kind')}, {vocabulary.get('size')} pieces"
     folder = paths.data_directory() / str((results["identity"].get("data") or {}).get("dataset")) / "vocabularies"
-    here = {sha256_of_file(path) for path in folder.glob("**/*.model")} if digest else set()
+    here = {sha256_of_file(path) for path in folder.glob("*/*") if path.name in FILES} if digest else set()
     yield Link("vocabulary", name, digest, "" if not digest else SAME if digest in here else STALE if here else ABSENT)
 
 
@@ -86,17 +87,16 @@ def _checkpoints(run: RunDirectory) -> Iterator[Link]:
 
 
 def _exports(run: RunDirectory) -> Iterator[Link]:
-    for name in ("huggingface", "t5x"):
+    for name in ("huggingface", "peft"):
         for file in sorted((run.path / name).glob("*.safetensors")):
             yield Link("export", f"{name}/{file.name}, runs/{run.path.name}", sha256_of_file(file))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run of `make bench`. kind: of the processor. rows: medians of ours."""
+    """A run of `make bench`. rows: medians of ours."""
 
     time: str
-    kind: str
     commit: str
     rows: Mapping[str, float]
 
@@ -114,7 +114,7 @@ def benchmarks() -> Mapping[str, list[Measured]]:
             machine = record["machine"]
             kind = record.get("kind", f"{machine['cpu']}, {machine['cores']} cores")
             commit = (record.get("git") or {}).get("commit", "")
-            found.setdefault(kind, {})[record["time"]] = Measured(record["time"], kind, commit[:12], rows)
+            found.setdefault(kind, {})[record["time"]] = Measured(record["time"], commit[:12], rows)
     return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(found.items())}
 
 

@@ -2,16 +2,16 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base import paths
+from t5xpg.base.environment import output_of
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any, read_json
-from t5xpg.run.comparisons import MEASURES
+from t5xpg.run.comparisons import MEASURES, keys_of, trivial
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
 from t5xpg.run.results import Results, collect, read_results
@@ -146,23 +146,16 @@ def headline(results: Results) -> Headline | None:
     """
     own = values(results)
     references = results.get("references", ())
-    wanted = [(one["metric"], one["split"]) for one in references]
-    keys = [key for metric, split in wanted for key in own if key[2] == split and key[1] == metric]
+    keys = [key for one in references for key in keys_of(one, own)]
     if not keys and (blanks := (results["evaluation"] or {}).get("blanks", {}).get("word")):
         beside = [("another text shown", blanks["exchanged"]), ("most frequent word", blanks["unigram"])]
         return Headline("% of words filled in", results["evaluation"]["split"], blanks["exact_match"], beside)
     keys += [key for key in own if key[0]] + list(own)
     if not keys:
         return None
-    task, measure, split = keys[0]
-    others = [(one["name"], one["value"]) for one in references if (one["metric"], one["split"]) == (measure, split)]
-    for evaluation in (results["evaluation"], *results.get("other_splits", {}).values()):
-        if evaluation and evaluation.get("split", "validation") == split:
-            for name, answer in evaluation.get("trivial", {}).get(task, {}).items():
-                if measure in answer:
-                    others.append(({"copy": "copying the input"}.get(name, "most frequent answer"), answer[measure]))
-            if not task and measure in (evaluation.get("unigram") or {}):
-                others.append(("frequencies of tokens", evaluation["unigram"][measure]))
+    _, measure, split = keys[0]
+    others = [(one["name"], one["value"]) for one in references if keys[0] in keys_of(one, own)]
+    others += [(name, found[keys[0]]) for name, found in trivial(results).items() if keys[0] in found]
     of_seeds = own[keys[0]]
     measured_on = split if len(of_seeds) == 1 else f"{split}, mean of {len(of_seeds)} seeds"
     return Headline(MEASURES.get(measure, measure), measured_on, sum(of_seeds) / len(of_seeds), others)
@@ -199,11 +192,8 @@ def changes_since(commit: str, folder: Path) -> int | None:
     """How many commits changed the program or the gin files of the experiment; None without git or the commit."""
     command = ["git", "-C", str(paths.REPOSITORY), "rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin"]
     gin_files = [str(path) for path in folder.glob("*.gin")]
-    try:
-        done = subprocess.run([*command, *gin_files], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return int(done.stdout)
+    found = output_of([*command, *gin_files])
+    return None if found is None else int(found)
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

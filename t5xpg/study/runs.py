@@ -11,6 +11,7 @@ from typing import Any
 from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
+from t5xpg.base.page import decimals
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.experiment import config
@@ -126,7 +127,8 @@ def outcome(run: Run) -> Outcome:
     records = read_jsonl(directory.metrics_jsonl) if directory.metrics_jsonl.exists() else []
     validation = whole_split(records, "validation")
     step = max((record["step"] for record in records), default=0)
-    diverged = directory.nonfinite.is_dir() and any(directory.nonfinite.iterdir())
+    # so many updates that are not finite are passed over; the next one ends the run
+    diverged = len(list(directory.nonfinite.glob("step_*"))) > run.experiment.skip_nonfinite
     selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
     # a run can end early, when evaluations no longer become better
     ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
@@ -206,7 +208,7 @@ class _Training:
         """Whether the process has ended; shows how far it is. Raises UserError where it failed."""
         code = self.launched.poll()
         now = outcome(self._run)
-        loss = f"  {now.validation[-1]['nats_per_byte']:.3f} nats a byte" if now.validation else ""
+        loss = f"  {decimals(now.validation[-1]['nats_per_byte'])} nats a byte" if now.validation else ""
         self._progress.advance(max(0, now.step - self._step), f"{self._run.name}{loss}")
         self._step = max(self._step, now.step)
         if code is None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
+from t5xpg.base.page import decimals
 from t5xpg.base.paths import shown
 from t5xpg.run.report import Board, Page
 from t5xpg.study import judging, sweep_board, sweep_page
@@ -117,7 +118,7 @@ class Sweep(Study):
 
     def summary(self, board: Board) -> Iterator[str]:
         for entry in board["final"]:
-            losses = ", ".join(f"{loss:.3f}" for loss in entry["loss"])
+            losses = ", ".join(map(decimals, entry["loss"]))
             yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {entry['steps']:,} steps"
 
     def time_steps(self) -> int:

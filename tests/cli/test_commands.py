@@ -77,6 +77,12 @@ def test_variables_of_make_are_options_of_the_program(name: str, values: str, ar
     assert commands.parser().parse_args([name, *known]).command == name
 
 
+def test_bindings_for_a_command_that_reads_no_gin_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["runs", "--gin.TRAIN_STEPS=1"])
+    assert "runs takes no --gin.TRAIN_STEPS" in capsys.readouterr().err
+
+
 def test_help_lists_every_command_on_one_line() -> None:
     lines = help_page().splitlines()
     assert [line.split()[1] for line in lines if line.startswith("  make ")] == list(COMMANDS)

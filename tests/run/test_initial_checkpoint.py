@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 
@@ -43,7 +44,7 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
         (
             "csharp_java",
             "there is no run runs/csharp_java. To train it, type: make train "
-            "EXP=experiments/java_csharp/csharp_java.gin RUN=csharp_java",
+            f"EXP={paths.EXPERIMENTS}/java_csharp/csharp_java.gin RUN=csharp_java",
         ),
         ("elsewhere/pretrained", "there is no run elsewhere/pretrained."),
         ("begun", "runs/begun holds no checkpoint. Train it first. Known: pretrained."),

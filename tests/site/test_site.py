@@ -131,6 +131,13 @@ def test_words_filled_in_are_the_number_where_nothing_is_published() -> None:
     assert (found.value, dict(found.others)["most frequent word"]) == (words["exact_match"], words["unigram"])
 
 
+def test_a_reference_of_a_mixture_is_of_one_of_its_tasks() -> None:
+    results = read_results(paths.EXPERIMENTS / "nb_nn" / "results.json")
+    (task,) = results["other_splits"]["test"]["metrics"]
+    named = [{**one, "metric": f"{task}/{one['metric']}"} for one in results["references"]]
+    assert headline({**results, "references": named}) == headline(results)
+
+
 def test_seeds_of_a_sweep_are_a_band() -> None:
     curves = {
         "0": {"step": [0, 1, 2], "nats_per_byte": [4.0, 2.0, 1.0]},

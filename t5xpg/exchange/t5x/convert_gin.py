@@ -212,8 +212,6 @@ class _Conversion:
             name: self._value(f"{tables.SCHEDULER}.{name}")
             for name in ("factors", "base_learning_rate", "warmup_steps")
         }
-        if given["factors"] is None:
-            return
         ours = tables.FACTORS.get(" * ".join(part.strip() for part in str(given["factors"]).split("*")))
         for key, bound in self._bound.items():
             if bound.selector.endswith(tables.SCHEDULER) and (ours is None or bound.parameter not in given):

@@ -82,7 +82,7 @@ def macros_of(experiment: Experiment) -> dict[str, Any]:
 
 def unsupported(experiment: Experiment) -> Iterator[str]:
     """What of an experiment T5X does not have, or has in another way, with what to set instead."""
-    model, optimizer = experiment.model, experiment.optimizer
+    model, optimizer, network = experiment.model, experiment.optimizer, None
     try:
         network = network_of(model)
     except UserError as error:
@@ -103,7 +103,7 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
                 f"{type(optimizer.learning_rate).__name__}: T5X has no such schedule. "
                 "SCHEDULE=@schedules.InverseSquareRoot() and @schedules.Constant() are in both."
             )
-        if optimizer.step_offset and network_of(model) == SCALABLE:
+        if optimizer.step_offset and network == SCALABLE:
             yield "step_offset: not with tables of positions in every layer."
     if experiment.initial is not None:
         yield "INITIAL_CHECKPOINT: T5X starts from a checkpoint of its own; name one with INITIAL=path."
@@ -113,9 +113,14 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
         yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
     if experiment.skip_nonfinite:
         yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
+    if experiment.selection is not None:
+        yield "BEST_METRIC and EARLY_STOP_PATIENCE: T5X trains to the end and keeps the last; set them to None."
     if experiment.ema_decay is not None:
         yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
-    train = experiment.train_dataset
+    train, measured = experiment.train_dataset, experiment.eval_dataset
+    of_both = ("mixture_or_task_name", "task_feature_lengths", "batch_size", "use_cached")
+    if others := [name for name in of_both if getattr(train, name) != getattr(measured, name)]:
+        yield f"train_eval/spec.DatasetConfig: T5X is driven with one {' and '.join(others)} for both datasets."
     if train.feature_converter not in (None, "EncDecFeatureConverter"):
         yield f"FEATURE_CONVERTER={train.feature_converter}: T5X's encoder-decoders take EncDecFeatureConverter."
     if train.num_virtual_shards != 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.checkpoint.folders import saved_steps
+from t5xpg.run.directory import to_train
 
 _FOLDER = "checkpoints"  # in a run directory
 
@@ -68,21 +69,12 @@ def find(checkpoint: str, setting: str = "INITIAL_CHECKPOINT") -> SavedStep:
     run = next((place for place in places if place.is_dir()), places[0])
     steps = saved_steps(run / _FOLDER)
     if not run.is_dir():
-        raise UserError(f"{setting}: there is no run {paths.shown(run)}.{_training(run.name) or _near(run)}")
+        raise UserError(f"{setting}: there is no run {paths.shown(run)}.{to_train(run.name) or _near(run)}")
     if not steps:
         raise UserError(f"{setting}: {paths.shown(run)} holds no checkpoint. Train it first.{_near(run)}")
     if step is not None and step not in steps:
         raise UserError(f"{setting}: {paths.shown(run)} has no checkpoint of step {step}; there are: {steps}.")
     return SavedStep(run, step)
-
-
-def _training(run: str) -> str:
-    """What to type for the run of an experiment's file with its name."""
-    for file in sorted(paths.EXPERIMENTS.glob("*/*.gin")):
-        if file.stem == run:
-            named = run if file.parent.name == run else f"experiments/{file.parent.name}/{file.name}"
-            return f" To train it, type: make train EXP={named} RUN={run}"
-    return ""
 
 
 def _near(run: Path) -> str:

@@ -158,7 +158,11 @@ class _Proof:
 def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
     """Of the losses of training and validation, the largest relative difference; infinite where records are lacking."""
     losses = [
-        {(one["step"], one["split"], one.get("task")): one["loss"] for one in read_jsonl(run.metrics_jsonl)}
+        {
+            (line["step"], line["split"], line.get("task")): line["loss"]
+            for line in read_jsonl(run.metrics_jsonl)
+            if line.get("loss") is not None
+        }
         for run in (one, other)
     ]
     if losses[0].keys() != losses[1].keys():

@@ -219,6 +219,9 @@ def test_schedules(tmp_path: Path, factors: str, schedule: object) -> None:
             assert bool(found.unsupported) == ("rsqrt" in factors)
             expected = Constant(0.5) if "rsqrt" not in factors else schedule
         assert experiment.optimizer.learning_rate == expected
+    alone = 'include "t5x/examples/t5/t5_1_1/small.gin"\n'
+    alone += "from t5x import utils\nutils.create_learning_rate_scheduler.base_learning_rate = 0.5\n"
+    assert any("base_learning_rate" in line for line in convert_text(tmp_path, alone).unsupported)
 
 
 def test_a_network_that_is_spelled_out(tmp_path: Path) -> None:

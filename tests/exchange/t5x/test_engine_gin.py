@@ -85,6 +85,8 @@ def test_everything_that_t5x_has_not_is_named_at_once() -> None:
         (ADAFACTOR, ["SCHEDULE=@schedules.Cosine()", "schedules.Cosine.peak=1.0", "schedules.Cosine.total_steps=9",
           "schedules.Cosine.warmup_steps=0"],
          "Cosine: T5X has no such schedule"),
+        ([*ADAFACTOR, "gin/runs/select_best.gin"], [], "BEST_METRIC and EARLY_STOP_PATIENCE: T5X trains to the end"),
+        (ADAFACTOR, ["train_eval/spec.DatasetConfig.batch_size=8"], "one batch_size for both datasets"),
     ):  # fmt: skip
         given = config.load("byt5_tiny_demo", overrides, files).experiment
         with pytest.raises(UserError, match=message):

@@ -41,6 +41,10 @@ def test_differences_of_losses_and_parameters(tmp_path: Path) -> None:
     assert hosts._loss_difference(one, one) == 0
     assert hosts._loss_difference(one, other) == pytest.approx(1e-3)
     assert hosts._loss_difference(one, write(tmp_path / "short", [4.0])) == float("inf")
+    for run in (one, other):  # what has no loss
+        with run.metrics_jsonl.open("a") as file:
+            file.write('{"step": 1, "split": "infer_eval", "metrics": {}}\n')
+    assert hosts._loss_difference(one, other) == pytest.approx(1e-3)
     arrays = {"a": np.array([3.0, 0.0], np.float32), "b": np.array([[4.0]], np.float32)}
     assert hosts._distance(arrays, arrays) == 0
     assert hosts._distance(arrays, {**arrays, "a": np.array([3.0, 0.05], np.float32)}) == pytest.approx(0.01)
