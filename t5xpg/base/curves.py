@@ -99,8 +99,8 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, wit
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" aria-labelledby="title description">',
-        f'<title id="title">{_escape(title)}</title>',
-        f'<desc id="description">{_escape(_description(y_label, shown))}</desc>',
+        f'<title id="title">{html.escape(title)}</title>',
+        f'<desc id="description">{html.escape(_description(y_label, shown))}</desc>',
         f"<style>{_STYLE}{_COMPARED_STYLE if any(one.kind in COMPARED for one in shown) else ''}</style>",
         _text(_LEFT - 40, 24, title, "title"),
         _text(_LEFT - 40, 50, y_label),
@@ -136,7 +136,7 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, wit
             parts.append(f'<circle class="mark" cx="{start + 10}" cy="{_number(height)}" r="3"/>')
         parts.append(
             f'<text x="{start + 30}" y="{_number(height + 5)}"><tspan class="value">{value:.3f}</tspan>'
-            f'<tspan class="name" dx="6">{_escape(curve.name)}</tspan></text>'
+            f'<tspan class="name" dx="6">{html.escape(curve.name)}</tspan></text>'
         )
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
@@ -229,7 +229,7 @@ def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:
     kind = f' class="{kind}"' if kind else ""
     anchor = f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text{kind} x="{_number(x)}" y="{_number(y)}"{anchor}>{_escape(text)}</text>'
+    return f'<text{kind} x="{_number(x)}" y="{_number(y)}"{anchor}>{html.escape(text)}</text>'
 
 
 def _rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
@@ -238,7 +238,3 @@ def _rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _escape(text: str) -> str:
-    return html.escape(text, quote=True)

@@ -56,6 +56,18 @@ def hold(
                 file.truncate(0)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock file, which need not exist; nothing is written."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file, or a file system without locks
+        pass
+    return False
+
+
 def _holder(file: IO[str]) -> str:
     """A sentence that names the process which holds the lock, as far as it has said."""
     try:

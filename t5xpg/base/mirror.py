@@ -1,4 +1,4 @@
-"""Folders in object stores (s3://, gs://, whatever fsspec has), each with a mirror on this machine (`paths.mirror`).
+"""Folders in object stores (s3://, gs://, whatever fsspec has), each with a mirror on this machine (`paths.local`).
 
 Programs work in the mirror: `pull` gives it what the store has, `push` stores what has changed in it. In the store:
 

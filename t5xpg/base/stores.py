@@ -20,12 +20,7 @@ def _of(folder: Path) -> Mirror | None:
 
 def _worked_in(folder: Path) -> bool:
     """Whether a process of this machine holds the lock of a run: it pulls and pushes itself."""
-    lock = folder / ".lock"
-    try:
-        with locks.hold(lock, doing=f"looking at {folder}", instead="") if lock.exists() else contextlib.nullcontext():
-            return False
-    except UserError:
-        return True
+    return locks.is_held(folder / ".lock")
 
 
 def pull(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import TensorBoardWriter, read_jsonl, to_json
+from t5xpg.run.records import line_of, open_tensorboard, read_jsonl, to_json
 from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, filled_rows, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
@@ -198,11 +197,9 @@ def _write_history(
     history = folder / "metrics.jsonl"
     earlier = [record for record in read_jsonl(history) if record["step"] != step]
     with write_atomically(history) as file:
-        for record in [*earlier, *records]:
-            line = json.dumps(to_json(record), ensure_ascii=False, allow_nan=False)
-            file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+        file.writelines(map(line_of, [*earlier, *records]))
     events = directory.tensorboard / folder.relative_to(directory.path)
-    with TensorBoardWriter(events, after_step=step - 1) as tensorboard:
+    with contextlib.closing(open_tensorboard(events, step - 1, print)) as tensorboard:
         tensorboard.scalars(step, summary, prefix=split)
         for task, values in by_task.items():
             tensorboard.scalars(step, values, prefix=f"{split}/{task}")

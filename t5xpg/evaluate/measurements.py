@@ -71,7 +71,7 @@ def _with_objective(part: task_names.Part, objective: Objective | None) -> Objec
 
 @dataclass(frozen=True)
 class Measurements:
-    """Functions of parameters. metrics: of (parameters, step), as `infer_eval.InferEval.measure`."""
+    """Functions of parameters. metrics: of (parameters, step), as `predicting.InferEval.measure`."""
 
     loss: Callable[[Any], Mapping[str, Any]]
     loss_by_task: Callable[[Any], Mapping[str, Mapping[str, Any]]]

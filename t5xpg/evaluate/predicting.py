@@ -47,7 +47,7 @@ def check_predicts(experiment: Experiment) -> None:
 def predict(
     experiment: Experiment, vocabulary: Vocabulary, params: Any, inputs: jax.Array, row_numbers: jax.Array
 ) -> Decoded:
-    """What the model says to inputs [B, S] (`batch_rows.inputs_and_targets`), by the experiment's method of decoding.
+    """What the model says to inputs [B, S] (`batch.inputs_and_targets`), by the experiment's method of decoding.
 
     Pure, to be jitted by its caller. A masked language model has one way: it fills in the masks. row_numbers: int32
     [B], see `decoding.sample`. Raises UserError where it says nothing.

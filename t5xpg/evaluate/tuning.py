@@ -72,6 +72,10 @@ def tune(
             measured = InferEval(lambda: evaluator, model_outputs(with_it, vocabulary)).measure(params, at)
             decoded = [(one.task, *pair) for one in measured if one.decoding for pair in one.metrics.items()]
             numbers = {f"{task} / {name}": value for task, name, value in decoded if is_number(value)}
+            if not numbers:
+                raise UserError(
+                    f"No metric of what {config.mixture_or_task_name} decodes is a number: nothing can be tuned."
+                )
             tried.append({"decoding": one_way.settings(), "metrics": numbers})
     by = next(iter(tried[0]["metrics"]))
     best = max(tried, key=lambda one: one["metrics"][by])["decoding"]

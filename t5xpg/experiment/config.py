@@ -1,7 +1,7 @@
 """From gin files and overrides to an `Experiment`: parse, check, explain. The only part that imports gin.
 
-gin stops at the first mistake. Here statements are fed to it one by one (`reading`), what they lead to is looked at
-before anything is built (`graph`), and parts are built one by one (`building`): all mistakes are said at once.
+gin stops at the first mistake. Here statements are fed to it one by one (`gin_reading`), what they lead to is looked at
+before anything is built (`gin_graph`), and parts are built one by one (`gin_building`): all mistakes are said at once.
 """
 
 import dataclasses

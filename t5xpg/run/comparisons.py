@@ -6,7 +6,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import UNKNOWN, cell, decimals, escape, table
-from t5xpg.run.seeds import Key, values
+from t5xpg.run.seeds import Key, evaluations, values
 
 MEASURES = {  # how the columns of a curve are called
     "nats_per_byte": "nats per target byte",
@@ -81,9 +81,7 @@ def seeds(results: Results) -> str:
 def trivial(results: Results) -> dict[str, dict[Key, float]]:
     """What answers without a model reach, by what they are called."""
     found: dict[str, dict[Key, float]] = {}
-    for evaluation in (results["evaluation"], *results.get("other_splits", {}).values()):
-        if not evaluation:
-            continue
+    for evaluation in evaluations(results):
         split = str(evaluation.get("split", "validation"))
         unigram = evaluation.get("unigram") or {}
         measure = next((name for name in MEASURES if unigram.get(name) is not None), None)

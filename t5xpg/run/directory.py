@@ -190,6 +190,10 @@ class RunDirectory:
             remove_abandoned(self.path)
             yield
 
+    def is_locked(self) -> bool:
+        """Whether another process works in it."""
+        return locks.is_held(self.path / ".lock")
+
     def mismatch(self, found: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
         """The message where this folder holds another run. found: `differences`. settings: those of now."""
         named = [(_gin_name(key, settings), values) for key, values in found.items()]

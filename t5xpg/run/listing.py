@@ -1,11 +1,14 @@
 """`make runs`: the run directories, how far each is and what it takes of the disk; and room made safely."""
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import UNKNOWN, aligned, cell
@@ -88,8 +91,9 @@ def thin(folder: Path, *, yes: bool = False) -> int:
     found = []
     for run in listed(folder):
         directory = RunDirectory(folder / run.name)
-        superfluous = sorted(set(run.checkpoints[:-1]) - {_best(directory)}) if run.state == _FINISHED else []
-        if superfluous:
+        if run.state != _FINISHED:
+            continue
+        if superfluous := sorted(set(run.checkpoints[:-1]) - {_best(directory, run.checkpoints)}):
             found.append((directory, superfluous))
             print(f"  {run.name}  checkpoints {', '.join(f'{step:,}' for step in superfluous)}")
     if not found:
@@ -103,32 +107,43 @@ def thin(folder: Path, *, yes: bool = False) -> int:
 
 
 def _listed(run: RunDirectory) -> Listed:
-    name, size = run.path.name, sum(file.lstat().st_size for file in run.path.rglob("*") if not file.is_dir())
+    name, size = run.path.name, _size(run.path)
     steps = tuple(saved_steps(run.checkpoints))
     try:
         record = run.read()
-        records = read_jsonl(run.metrics_jsonl) if run.metrics_jsonl.exists() else []
+        records = read_jsonl(run.metrics_jsonl)
     except UserError:  # unreadable: it is listed, so that it can be removed
         return Listed(name, UNKNOWN, _STOPPED, 0, None, None, steps, size)
-    total = record["starts"][-1].get("total_steps") if record["starts"] else None
+    last: Mapping[str, Any] = record["starts"][-1] if record["starts"] else {}
+    total, selection = last.get("total_steps"), last.get("selection")
     step = max((line["step"] for line in records), default=max(steps, default=0))
     losses = [line["loss"] for line in whole_split(records, "validation")]
-    state = _IMPORTED if run.imported() else _FINISHED if step == total else _STOPPED
-    try:
-        with run.lock():
-            pass
-    except UserError:
+    ended = Best.of_records(records, BestMetric(**selection), step).ends(step) if selection else False
+    state = _IMPORTED if run.imported() else _FINISHED if ended or step == total else _STOPPED
+    if run.is_locked():
         state = _BUSY
     return Listed(name, record["experiment"], state, step, total, losses[-1] if losses else None, steps, size)
 
 
-def _best(run: RunDirectory) -> int | None:
-    """The step of the best evaluation of a run that keeps it; None of one that does not."""
+def _size(folder: Path) -> int:
+    """Bytes of all files below a folder, in which a training may be renaming and deleting some."""
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size += os.lstat(os.path.join(place, name)).st_size
+    return size
+
+
+def _best(run: RunDirectory, steps: Sequence[int]) -> int | None:
+    """The step of the best checkpoint; None where none was measured."""
+    from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, best  # late: it loads orbax
+
     selection = run.read()["starts"][-1].get("selection")
-    if selection is None:
-        return None
-    records = read_jsonl(run.metrics_jsonl)
-    return Best.of_records(records, BestMetric(**selection), max(line["step"] for line in records)).step
+    config = CheckpointConfig()
+    if selection is not None:
+        config = CheckpointConfig(keep_best=selection["metric"], best_mode=selection["mode"])
+    return best(steps, lambda step: run.checkpoints / str(step), config)
 
 
 def _agreed(question: str, yes: bool) -> bool:

@@ -39,34 +39,30 @@ class JsonlWriter(Closing):
     is not finite is written as null, because JSON has no other word for it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        with path.open("rb+") as file:  # the next record begins a line
-            file.truncate(file.read().rfind(b"\n") + 1)
-        self._file = path.open("a", encoding="utf-8", newline="\n")
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record."""
-        self._file.write(json.dumps(to_json(record), ensure_ascii=False, allow_nan=False) + "\n")
-        self._file.flush()
-
-    def truncate_after(self, step: int) -> None:
-        """Drop the lines whose "step" is greater than `step`, and a last line that was cut off in the middle.
+    def __init__(self, path: Path, last_step: float = math.inf) -> None:
+        """Drop the lines whose "step" is greater than `last_step`, and a last line that was cut off in the middle.
 
         The file is replaced as a whole: an interruption leaves the earlier one. Raises UserError for a line that is
         no record.
         """
-        kept = [line for line, record in _lines(self.path) if record["step"] <= step]
-        self._file.close()
-        with write_atomically(self.path) as file:
+        kept = [line for line, record in _lines(path) if record["step"] <= last_step]
+        with write_atomically(path) as file:
             file.writelines(kept)
-        self._file = self.path.open("a", encoding="utf-8", newline="\n")
+        self._file = path.open("ab")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        self._file.write(line_of(record))
+        self._file.flush()
 
     def close(self) -> None:
         """Close the file; the writer is of no use after it."""
         self._file.close()
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of JSON; half a character, which UTF-8 has no bytes for, is written as its number."""
+    return json.dumps(to_json(record), ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from t5xpg.base.progress import duration
 from t5xpg.run import sources
 from t5xpg.run.comparisons import MEASURES, references, seeds
 from t5xpg.run.results import TRIVIAL, filled_rows, settings_text, significance_rows
+from t5xpg.run.seeds import evaluations
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
@@ -29,7 +30,7 @@ def sections(results: Results) -> list[str]:
         seeds(results),
         metric,
         _metrics(results),
-        *(table(*filled_rows(one), numbers_from=1) for one in _evaluations(results) if one.get("blanks")),
+        *(table(*filled_rows(one), numbers_from=1) for one in evaluations(results) if one.get("blanks")),
         *(table(*significance_rows(one), numbers_from=1) for one in results.get("significance", ())),
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
@@ -81,7 +82,7 @@ def pictures(results: Results) -> dict[str, str]:
 def _metrics(results: Results) -> str:
     """What the run is judged by, where it predicts: the metrics of its tasks on every split, beside those of answers
     without a model, and how they were made. The name of a single task, and the same decoding, are not repeated."""
-    splits = _evaluations(results)
+    splits = evaluations(results)
     several = len({task for one in splits for task in one.get("metrics", {})}) > 1
     ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
     rows = [
@@ -98,11 +99,6 @@ def _metrics(results: Results) -> str:
     if len(decodings := {row[-1] for row in rows}) != 1:
         return table(header, rows, numbers_from=2) if rows else ""
     return f"{table(header[:-1], [row[:-1] for row in rows], numbers_from=2)}\n\nDecoding: {decodings.pop()}."
-
-
-def _evaluations(results: Results) -> list[Results]:
-    found = [results["evaluation"], *results.get("other_splits", {}).values()]
-    return [one for one in found if isinstance(one, Mapping)]
 
 
 def _how(predicted: Mapping[str, Any] | None) -> list[str]:

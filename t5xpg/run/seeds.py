@@ -51,6 +51,11 @@ def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -
     return found
 
 
+def evaluations(results: Results) -> list[Results]:
+    """What a run was evaluated on after its last step: validation, and other splits."""
+    return [one for one in (results["evaluation"], *results.get("other_splits", {}).values()) if one]
+
+
 def values(results: Results) -> dict[Key, list[float]]:
     """The last numbers of each run, {(task, measure, split): [of the first run, of the second, …]}.
 
@@ -58,8 +63,7 @@ def values(results: Results) -> dict[Key, list[float]]:
     """
     found: dict[Key, list[float]] = {}
     for run in (results, *results.get("seeds", ())):
-        evaluations = [one for one in (run["evaluation"], *run.get("other_splits", {}).values()) if one]
-        for one in evaluations or [run["final"]["validation"]]:
+        for one in evaluations(run) or [run["final"]["validation"]]:
             split = str(one.get("split", "validation"))
             for task, table in {"": {name: one.get(name) for name in LOSSES}, **one.get("metrics", {})}.items():
                 for name, value in table.items():

@@ -1,6 +1,5 @@
 """Updates whose loss or gradient is not a finite number: which parameters, and what is kept for inspection."""
 
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import directory_atomically, write_atomically, write_json
+from t5xpg.base.files import directory_atomically, write_json
 from t5xpg.data.batch import Batch, hash_batch
 from t5xpg.distributed import path_names
 from t5xpg.models.encoder_decoder import Params
@@ -114,9 +113,6 @@ def keep(folder: Path, found: NonFinite, metrics: Mapping[str, Any], batch: Batc
         }
         if batch is not None:
             record["batch_sha256"] = hash_batch(batch)
-            packed = io.BytesIO()
-            np.savez_compressed(packed, allow_pickle=False, **batch)
-            with write_atomically(new / "batch.npz") as file:
-                file.write(packed.getvalue())
+            np.savez_compressed(new / "batch.npz", allow_pickle=False, **batch)
         write_json(new / "step.json", record)
     return target

@@ -40,12 +40,10 @@ class RunRecords(Closing):
         self.trail = trail
         self._nonfinite = directory.nonfinite
         written = directory.written
-        self._metrics = JsonlWriter(directory.metrics_jsonl) if written else Unwritten()
-        self._timing = JsonlWriter(directory.timing_jsonl) if written else Unwritten()
         # A run that never saved starts over: nothing of its records holds any more.
         kept = step if step > 0 else -1
-        self._metrics.truncate_after(kept)
-        self._timing.truncate_after(kept)
+        self._metrics = JsonlWriter(directory.metrics_jsonl, kept) if written else Unwritten()
+        self._timing = JsonlWriter(directory.timing_jsonl, kept) if written else Unwritten()
         files = (directory.metrics_jsonl, directory.timing_jsonl)
         threads = start_threads(loggers, started, *files, log) if written else ()
         tensorboard = open_tensorboard(directory.tensorboard, kept, log) if written else Unwritten()

@@ -12,6 +12,7 @@ from typing import Any
 from t5xpg.base import malloc, phases, stores
 from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
+from t5xpg.base.mirror import SupersededError
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.base.signals import StopRequest
@@ -271,6 +272,8 @@ def _saying_where_it_goes_on(checkpointer: Checkpointer) -> Iterator[None]:
     """Add to a message that ends a run where it can go on from."""
     try:
         yield
+    except SupersededError:
+        raise
     except UserError as error:
         step = None
         with contextlib.suppress(UserError):  # the disk may be full

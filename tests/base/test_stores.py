@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -13,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from t5xpg.base import mirror, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.base.mirror import SupersededError
+from t5xpg.train import training
 
 URL = "memory://bucket/runs/mine"
 
@@ -206,6 +208,17 @@ def test_the_later_of_two_trainers_goes_on_alone(machine: Callable[[str], Path])
     assert contents(fresh) == contents(second)
     stores.pull(machine("first"))  # what it had not stored is gone: another process has trained on
     assert contents(first) == contents(second)
+
+
+def test_a_run_that_another_process_took_over_ends_with_that_message() -> None:
+    checkpointer = Mock()
+    checkpointer.latest_here.return_value = 8
+    with pytest.raises(SupersededError, match="^it is trained by another process$"):
+        with training._saying_where_it_goes_on(checkpointer):
+            raise SupersededError("it is trained by another process")
+    with pytest.raises(UserError, match="the disk is full\nStep 8 is saved: once that is mended"):
+        with training._saying_where_it_goes_on(checkpointer):
+            raise UserError("the disk is full")
 
 
 def test_of_two_that_begin_at_once_one_does_not(machine: Callable[[str], Path]) -> None:

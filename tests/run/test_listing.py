@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, write_json
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.listing import listed, print_runs, remove, thin
+from t5xpg.run.records import JsonlWriter
 from tests.run.test_report import make_run
 
 
@@ -74,3 +76,21 @@ def test_checkpoints_of_finished_runs_are_deleted(runs: Path, capsys: pytest.Cap
     assert (runs / "mine_2" / "checkpoints" / "400").exists()
     assert thin(runs, yes=True) == 0
     assert "no finished run" in capsys.readouterr().out
+
+
+def test_the_best_checkpoint_of_any_run_stays(runs: Path) -> None:
+    for step, loss in ((400, 2.5), (600, 2.0), (1000, 2.25)):
+        write_json(runs / "mine" / "checkpoints" / str(step) / "metrics" / "metrics", {"validation/loss": loss})
+    assert thin(runs, yes=True) == 0
+    assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "600"]
+
+
+def test_a_run_that_ended_early_is_finished(runs: Path) -> None:
+    run = RunDirectory(runs / "mine_2")
+    record = read_json(run.run_json)
+    record["starts"][-1]["selection"] = {"metric": "validation/loss", "patience": 1}
+    write_json(run.run_json, record)
+    assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["stopped"]
+    with JsonlWriter(run.metrics_jsonl) as metrics:
+        metrics.write({"step": 700, "split": "validation", "loss": 9.0})
+    assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["finished"]

@@ -64,6 +64,14 @@ def predicting(path: Path, seed: int, bleu: float, **more: Any) -> RunDirectory:
     return run
 
 
+def test_an_evaluation_of_another_task_is_no_split(tmp_path: Path) -> None:
+    run = predicting(tmp_path / "run", 7, 40.0)
+    of_split = run.evaluation / "test" / "evaluation.json"
+    (run.evaluation / "other_task").mkdir()
+    write_json(run.evaluation / "other_task" / "evaluation.json", {**read_json(of_split), "split": "validation"})
+    assert list(collect(run)["other_splits"]) == ["test"]
+
+
 @pytest.mark.parametrize(
     ("starts", "evaluated", "reason"),
     [
@@ -102,8 +110,7 @@ def test_an_evaluation_may_be_of_a_later_commit(tmp_path: Path, home: Path) -> N
 @pytest.mark.parametrize(("used", "alone"), [(0.01, True), (0.2, False)])
 def test_times_are_left_out_where_other_programs_ran(tmp_path: Path, home: Path, used: float, alone: bool) -> None:
     run = make_run(tmp_path / "run", steps=100)
-    with JsonlWriter(run.timing_jsonl) as timing:
-        timing.truncate_after(-1)
+    with JsonlWriter(run.timing_jsonl, last_step=-1) as timing:
         for step, share in ((10, used / 2), (20, used * 1.5)):
             line = {"step": step, "time": step, "seconds_per_step": 0.5, "flops_per_second": 3e9}
             timing.write({**line, "used_by_others": share})

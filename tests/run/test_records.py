@@ -45,15 +45,19 @@ def test_truncation_keeps_the_lines_up_to_the_step_as_they_are(tmp_path: Path) -
     path.write_bytes(
         b'{"step":1}\n{"step": 2,  "a": 0.10}\n{"step": 2, "split": "validation"}\n{"step": 3}\n{"step": 4'
     )
-    with JsonlWriter(path) as writer:
-        writer.truncate_after(2)
+    with JsonlWriter(path, last_step=2) as writer:
         writer.write({"step": 3, "again": True})
     assert path.read_bytes() == (
         b'{"step":1}\n{"step": 2,  "a": 0.10}\n{"step": 2, "split": "validation"}\n{"step": 3, "again": true}\n'
     )
-    with JsonlWriter(path) as writer:
-        writer.truncate_after(-1)
+    JsonlWriter(path, last_step=-1).close()
     assert path.read_bytes() == b""
+
+
+def test_half_a_character_is_written_as_its_number(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "m.jsonl") as writer:
+        writer.write({"step": 1, "text": "a\ud83d"})
+    assert read_jsonl(tmp_path / "m.jsonl") == [{"step": 1, "text": "a\ud83d"}]
 
 
 @pytest.mark.parametrize("line", ["no json", '{"step": "1"}'])

@@ -7,7 +7,7 @@
     <directory>/<step>/metrics     JSON: the numbers that were measured of it, one of which decides about the best
 
 orbax writes them beside the training, into a folder of another name, which is renamed when it is whole and carries
-the digests of its files (checkpoint_digests). An interruption at any moment leaves every earlier folder as it was;
+the digests of its files (`folders`). An interruption at any moment leaves every earlier folder as it was;
 the next Checkpointer removes what is unfinished.
 
 Several processes write one checkpoint: each the parts of arrays that its devices hold. The first one sees to all else.

@@ -96,7 +96,8 @@ class WeightsAndBiases(Logger):
 
     def _shown(self, value: MetricValue) -> Any:
         if isinstance(value, Histogram):
-            return self._wandb.Histogram(np_histogram=value.counted())
+            counted = value.counted()
+            return self._wandb.Histogram(np_histogram=counted) if counted[0].size else None  # nothing was finite
         if isinstance(value, Image):
             return [self._wandb.Image(picture) for picture in value.pictures[: value.max_outputs]]
         return value if isinstance(value, int | float | str) else None

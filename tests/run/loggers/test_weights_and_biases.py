@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock, call
 
+import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.metric_values import Histogram
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
 from tests.workplace import REPOSITORY
@@ -49,6 +51,13 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> Mock:
     package.init.return_value.starting_step = 5
     monkeypatch.setitem(sys.modules, "wandb", package)
     return package
+
+
+def test_a_histogram_without_a_finite_value_is_left_out(tmp_path: Path, wandb: Mock) -> None:
+    logger = WeightsAndBiases()
+    logger.start(StartedRun("small", "0123abcd", tmp_path, tmp_path, 2, {}, "", {"total_steps": 8}))
+    logger.record(6, {"scores": Histogram(np.array([np.nan, np.inf]))})
+    assert wandb.mock_calls[-1] == call.init().log({"scores": None}, step=6, commit=True)
 
 
 def test_what_a_server_is_told(tmp_path: Path, wandb: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
