@@ -206,9 +206,10 @@ def _record(options: Namespace) -> int:
 def _eval(options: Namespace) -> None:
     from t5xpg.evaluate import evaluation
     from t5xpg.run.records import to_json
+    from t5xpg.train import compile_cache
 
     loaded, run = arguments.load_with_run(options)
-    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+    with compile_cache.kept_programs(), contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         found = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
         print(json.dumps(to_json(found), ensure_ascii=False, indent=1), flush=True)
@@ -216,6 +217,7 @@ def _eval(options: Namespace) -> None:
 
 def _infer(options: Namespace) -> None:
     from t5xpg.evaluate import infer
+    from t5xpg.train import compile_cache
 
     loaded, run = arguments.load_with_run(options)
     if sum(given is not None for given in (options.prompt, options.input, options.split)) != 1:
@@ -223,18 +225,22 @@ def _infer(options: Namespace) -> None:
     if options.task and options.split is not None:
         raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
     before = infer.prompt_of(loaded, options.task) if options.task else ""
-    if options.prompt is not None:
-        infer.fill_in(loaded, run, before + options.prompt, options.step, as_json=options.json)
-    elif options.input is not None:
-        infer.predict_file(loaded, run, Path(options.input), arguments.path_of(options.output), options.step, before)
-    else:
-        infer.predict_split(loaded, run, options.split, arguments.path_of(options.output), options.step)
+    output = arguments.path_of(options.output)
+    with compile_cache.kept_programs():
+        if options.prompt is not None:
+            infer.fill_in(loaded, run, before + options.prompt, options.step, as_json=options.json)
+        elif options.input is not None:
+            infer.predict_file(loaded, run, Path(options.input), output, options.step, before)
+        else:
+            infer.predict_split(loaded, run, options.split, output, options.step)
 
 
 def _tune_decoding(options: Namespace) -> None:
     from t5xpg.evaluate import tuning
+    from t5xpg.train import compile_cache
 
-    tuning.tune(*arguments.load_with_run(options), **arguments.named(options, "alphas", "beams", "split", "step"))
+    with compile_cache.kept_programs():
+        tuning.tune(*arguments.load_with_run(options), **arguments.named(options, "alphas", "beams", "split", "step"))
 
 
 def _significance(options: Namespace) -> None:

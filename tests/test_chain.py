@@ -98,7 +98,7 @@ def test_a_prompt_is_filled_in(workplace: Workplace, unbroken: tuple[Path, str])
 
 
 @pytest.mark.process
-def test_simulated_devices_give_the_same_losses(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
+def test_simulated_devices_give_the_same_losses(workplace: Workplace) -> None:
     """Data and tensor parallel on four simulated devices; dropout off, as its masks are drawn device by device."""
     losses = []
     for name, files, count in (("one", [], "1"), ("four", ["--gin_file=gin/partitioning/two_dimensional.gin"], "4")):

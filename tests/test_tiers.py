@@ -25,3 +25,7 @@ def test_no_process_without_the_mark(start: Callable[[], object]) -> None:
     ):
         start()
     tiers._started = None  # or this test would fail, as one does that hides the error
+
+
+def test_the_longest_files_are_there() -> None:
+    assert [name for name in tiers.LONGEST if not (tiers.TESTS / name).is_file()] == []

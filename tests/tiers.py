@@ -13,10 +13,12 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+TESTS = Path(__file__).parent
 TIERS = {
     "units": {"units"},
     "processes": {"units", "processes"},
@@ -24,6 +26,11 @@ TIERS = {
     "proofs": {"proofs"},
 }
 SLOW_SECONDS = 10.0
+# Files of tests that take minutes each, the longest first: begun last, one of them would run while other workers wait.
+LONGEST = (
+    "docs/test_commands.py", "benchmarks/test_gpu.py", "study/test_sweep.py", "train/test_adapters.py",
+    "study/test_matrix.py", "faults/test_faults.py", "evaluate/test_evaluation.py",
+)  # fmt: skip
 # Events of the interpreter (sys.addaudithook) that start a process.
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "multiprocessing"}
 # Programs that tell a fact within milliseconds, for a record of the machine.
@@ -53,7 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = TIERS.get(config.getoption("tier"), {"units", "processes"})
     left_out = [item for item in items if tier_of(item) not in chosen]
-    items[:] = [item for item in items if tier_of(item) in chosen]
+    places = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    kept = [item for item in items if tier_of(item) in chosen]
+    items[:] = sorted(kept, key=lambda item: places.get(item.path, len(places)))
     if left_out:
         config.hook.pytest_deselected(items=left_out)
 

@@ -1,13 +1,15 @@
 """A small workplace in which the program runs as a user runs it, and what is compared of its runs."""
 
 import importlib.util
+import io
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+
+from t5xpg import cli
 
 # Programs of a few steps take longer to compile than to run; what they compute is held by the tests to tolerances, or
 # compared with another of them. test_chain.py does without this, as users do.
@@ -130,6 +134,19 @@ class Workplace:
         )
         assert done.returncode == code, done.stdout
         return done.stdout
+
+    def refused(self, *arguments: str) -> str:
+        """What a command prints that ends with 1 for a mistake, run in this process: that takes no start."""
+        printed, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
+            self.enter(patch)
+            patch.chdir(REPOSITORY)
+            try:
+                code = cli.main(arguments)
+            finally:
+                signal.signal(signal.SIGTERM, handler)
+        assert code == 1, printed.getvalue()
+        return printed.getvalue()
 
 
 def wait_until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:

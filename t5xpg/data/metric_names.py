@@ -25,6 +25,7 @@ def metric_of(name: str) -> Callable[..., Any]:
 def check_metric_name(name: str) -> None:
     """Raise UserError, with the nearest names, for a name without a module that is none of a metric."""
     functions = inspect.getmembers(metrics, inspect.isfunction)
-    known = {one for one, function in functions if list(inspect.signature(function).parameters)[:2] in _ARGUMENTS}
+    public = ((one, function) for one, function in functions if not one.startswith("_"))
+    known = {one for one, function in public if list(inspect.signature(function).parameters)[:2] in _ARGUMENTS}
     if "." not in name and name not in known:
         raise UserError(f"METRICS names {name}, which is no function of {metrics.__name__}.{nearest(name, known)}")

@@ -208,7 +208,7 @@ def _note(dataset: str, manifest: Manifest) -> str | None:
         return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {chosen}"
     known = built_in().get(dataset)
     command = f"make data DATASET={dataset} FORCE=1"
-    if manifest.is_cut:
+    if manifest.limits:
         rest = "" if manifest.source.get("streamed") else f"; all of it: {command}"
         return f"data: {dataset} was exported with {' '.join(manifest.limits)}{rest}"
     if known is None:

@@ -20,7 +20,7 @@ from benchmarks.step import COMPILED
 from t5xpg.base.files import json_object_if_any
 from t5xpg.base.page import block_of
 from t5xpg.exchange.huggingface.config import config_from_transformers
-from t5xpg.experiment import config
+from t5xpg.experiment import config, prepare
 
 H100 = {
     "platform": "gpu", "kind": "NVIDIA H100 80GB HBM3", "count": 1, "memory_bytes": 78 << 30,
@@ -177,6 +177,7 @@ def test_parts_that_need_no_data(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_parts_that_train(tmp_path: Path, own_place: Path) -> None:
+    prepare.export_dataset("pydocs", limit=200)
     record = [sys.executable, "-m", "benchmarks.gpu", "--small", f"--record={tmp_path / 'recordings'}"]
     subprocess.run(record, cwd=REPOSITORY, check=True)
     parts = measured(tmp_path, "resume", "train", f"--recordings={tmp_path / 'recordings'}")

@@ -45,8 +45,10 @@ def batches(config: DatasetConfig, count: int) -> list[Batch]:
 
 
 def identity(config: DatasetConfig, files: str = "1 files, abc") -> dict[str, Any]:
+    """As `pipeline.stream_identity` of a stream of pairs."""
     settings = config.to_json() | {"files": files}
-    del settings["max_batches"], settings["module_import"]
+    for name in ("max_batches", "module_import", "metrics", "feature_converter", "loss_on_targets_only"):
+        del settings[name]
     return settings
 
 

@@ -169,7 +169,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     (folder / ".venv" / ".installed-cpu").touch()
     write_texts(folder)
     copy = Copy(folder)
-    for dataset in ("pydocs", "pycode"):
+    for dataset in ("pydocs", "pycode", "pypackages"):
         copy.run(f"make data DATASET={dataset} LIMIT=200")
     copy.try_page(README)
     return copy

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.experiment import prepare
 from tests.workplace import REPOSITORY
 
 # The value of a cell's last line is printed, as a notebook shows it.
@@ -24,15 +25,15 @@ for source in json.loads(sys.stdin.read()):
 
 
 @pytest.mark.process
-def test_its_cells_run(tmp_path: Path) -> None:
+def test_its_cells_run(own_place: Path) -> None:
     notebook = json.loads((REPOSITORY / "docs" / "python.ipynb").read_text(encoding="utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert all(not cell.get("outputs") for cell in notebook["cells"])
     sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    folders = {f"T5XPG_{name.upper()}_DIR": str(tmp_path / name) for name in ("data", "cache", "runs")}
-    environment = {**os.environ, **folders, "PYTHONPATH": str(REPOSITORY), "STEPS": "12"}
+    prepare.export_dataset("pydocs", limit=200)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "STEPS": "4"}
     done = subprocess.run(
-        [sys.executable, "-c", RUN], input=json.dumps(sources), env=environment, cwd=tmp_path, text=True,
+        [sys.executable, "-c", RUN], input=json.dumps(sources), env=environment, cwd=own_place, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

@@ -48,6 +48,6 @@ def test_a_split(workplace: Workplace, pretrained: Path) -> None:
     assert set(records[0]) == {"inputs", "targets", "prediction", "filled"}
     assert all("<extra_id_0>" in record["inputs"] and "<extra_id_0>" in record["targets"] for record in records)
     assert len(records) > 40
-    printed = workplace.run(*command, "--split=valdation", code=1)
+    printed = workplace.refused(*command, "--split=valdation")
     assert "validation" in printed
     assert "Traceback" not in printed

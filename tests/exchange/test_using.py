@@ -25,11 +25,11 @@ def test_it_is_used_by_its_name(workplace: Workplace) -> None:
     assert (evaluation["step"], evaluation["task"]) == (0, "small_span_corruption_byt5")
     samples = json.loads((run / "samples.json").read_text())
     assert all("<extra_id_0>" in sample["input"] for sample in samples)
-    said = workplace.run("eval", "taken", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption", LENGTHS, code=1)
+    said = workplace.refused("eval", "taken", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption", LENGTHS)
     assert "was trained with another vocabulary than the task has: size 259 in the run, 384 now, extra_ids 0" in said
     for prompt in ("The <extra_id_0> sees", "without a blank"):
         assert f"input       {prompt}" in workplace.run("infer", "taken", f"--prompt={prompt}")
-    assert "holds an imported checkpoint" in workplace.run("train", "taken", TASK, LENGTHS, code=1)
+    assert "holds an imported checkpoint" in workplace.refused("train", "taken", TASK, LENGTHS)
     workplace.run("export", "taken", f"--output={workplace.folder / 'given back'}")
     written, expected = (load_file(folder / "model.safetensors") for folder in (workplace.folder / "given back", BYT5))
     assert {name: array.tobytes() for name, array in written.items()} == {
@@ -44,7 +44,7 @@ def test_mistakes_are_said_in_one_line(workplace: Workplace) -> None:
         (["export", str(workplace.experiment), "--format=t6x"], "FORMAT=t6x is not known"),
         (["export", str(workplace.experiment), "--quantization=int8"], "QUANTIZATION=… is for FORMAT=ctranslate2"),
     ):
-        said = workplace.run(*arguments, code=1)
+        said = workplace.refused(*arguments)
         assert said.startswith("t5xpg: error: ")
         assert message in said
         assert len(said.splitlines()) == 1

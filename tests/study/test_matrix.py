@@ -188,7 +188,7 @@ def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict
     kept = trail.read_bytes()
     trail.write_bytes(kept[LINE:] + kept[:LINE])
     try:
-        printed = place.run("sweep", str(place.experiment), code=1)
+        printed = place.refused("sweep", str(place.experiment))
         place.run("report", str(place.experiment))
         text = (place.experiment.parent / "README.md").read_text(encoding="utf-8")
     finally:
@@ -204,7 +204,7 @@ def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict
     record["identity"]["data"]["sha256"]["train"] = "0" * 64
     try:
         file.write_text(json.dumps(record), encoding="utf-8")
-        printed = place.run("report", str(place.experiment), code=1)
+        printed = place.refused("report", str(place.experiment))
     finally:
         file.write_text(kept, encoding="utf-8")
     assert "were trained with another small each" in printed
@@ -215,11 +215,11 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
     try:
         file.write_text(PLAN.replace('"PACK=True"', '"PCAK=True"'), encoding="utf-8")
         for command in ("check", "sweep"):
-            printed = place.run(command, str(place.experiment), code=1)
+            printed = place.refused(command, str(place.experiment))
             assert "No gin file of this experiment knows PCAK. Did you mean PACK?" in printed
             assert "(in decoder_prefix_lm,prefix_lm,bytes decoder_prefix_lm,prefix_lm,bpe)" in printed
         file.write_text(PLAN.replace("'targets': 32}", "'targets': 16}"), encoding="utf-8")
-        printed = place.run("check", str(place.experiment), code=1)
+        printed = place.refused("check", str(place.experiment))
         assert "Targets of 16 tokens are too short" in printed
         assert "1 problem" not in printed
         assert "it cannot be trained so" in printed
@@ -230,4 +230,4 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
         "--times": "TIMES=1 is for the recipes",
         "--cells=*,pieces": "CELLS=*,pieces is no cell of small",
     }.items():
-        assert said in place.run("sweep", str(place.experiment), option, code=1)
+        assert said in place.refused("sweep", str(place.experiment), option)

@@ -182,7 +182,7 @@ def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tupl
     text = place.experiment.read_text(encoding="utf-8")
     place.experiment.write_text(text.replace("BATCH_SIZE = 4", "BATCH_SIZE = 8"), encoding="utf-8")
     try:
-        printed = place.run("sweep", str(place.experiment), code=1)
+        printed = place.refused("sweep", str(place.experiment))
     finally:
         place.experiment.write_text(text, encoding="utf-8")
     assert "train_dataset.batch_size" in printed
@@ -202,7 +202,7 @@ def test_tasks_that_cannot_be_measured_are_refused_before_training(
     place, sweep, _ = done
     sweep.plan_path.write_text(PLAN.replace(json.dumps(JUDGED), json.dumps([task])), encoding="utf-8")
     try:
-        printed = place.run("sweep", str(place.experiment), "--run=other", code=1)
+        printed = place.refused("sweep", str(place.experiment), "--run=other")
     finally:
         sweep.plan_path.write_text(PLAN, encoding="utf-8")
     assert said in printed

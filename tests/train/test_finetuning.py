@@ -91,7 +91,7 @@ def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: t
     shutil.copytree(unbroken[0], copy)
     end = kept(copy)[-1]
     more = (*OPTIONS[:-1], "--gin.EARLY_STOP_PATIENCE=4", f"--gin.TRAIN_STEPS={end + 3}", "--run=patient")
-    printed = workplace.run("train", tuned_gin, *more, "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8", code=1)
+    printed = workplace.refused("train", tuned_gin, *more, "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8")
     assert re.search(r"initial\.step +12 in the run, 8 now", printed), printed
     assert "initial.sha256" in printed
     printed = workplace.run("train", tuned_gin, *more)
@@ -109,7 +109,7 @@ def test_the_best_is_measured_asked_and_published(
     assert json.loads((run / "evaluation.json").read_text())["step"] == best
     prompt = "--prompt=the dog <extra_id_0> the river"
     assert f"tuned after step {best}\n" in workplace.run("infer", tuned_gin, *OPTIONS, prompt, "--step=best")
-    printed = workplace.run("eval", tuned_gin, *OPTIONS, "--gin.KEEP_BEST=False", "--step=best", code=1)
+    printed = workplace.refused("eval", tuned_gin, *OPTIONS, "--gin.KEEP_BEST=False", "--step=best")
     assert f"STEP=best: none is kept as the best (KEEP_BEST); there are: [{best}, {end}]" in printed
     # published
     printed = workplace.run("report", tuned_gin)

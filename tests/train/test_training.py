@@ -31,9 +31,7 @@ def test_packed_microbatched_bfloat16_runs_learn_and_continue(workplace: Workpla
     printed = workplace.run("eval", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=parts", "--step=mean:2")
     evaluation = json.loads((workplace.folder / "runs" / "parts" / "evaluation.json").read_text())
     assert (evaluation["step"], evaluation["mean_of_checkpoints"]) == (12, 2)
-    refused = workplace.run(
-        "eval", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=parts", "--step=mean:9", code=1
-    )
+    refused = workplace.refused("eval", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=parts", "--step=mean:9")
     assert "STEP=mean:9" in refused
     assert "of the steps [6, 9, 12]" in refused
     records = [json.loads(line) for line in lines(workplace, "options").splitlines()]
@@ -62,5 +60,5 @@ def test_a_run_of_length_buckets_continues(workplace: Workplace) -> None:
     timing = [json.loads(line) for line in (runs / "buckets" / "timing.jsonl").read_text().splitlines()]
     tokens = {round(each["tokens_per_second"] * each["seconds_per_step"] * each["steps"]) for each in timing}
     assert tokens == {8 * (32 + 32), 4 * (32 + 48), 4 * (32 + 64)}, "updates of every bucket"
-    printed = workplace.run("train", *options, "--gin.LENGTH_BUCKETS=(32, 64)", "--run=bucket_parts", code=1)
+    printed = workplace.refused("train", *options, "--gin.LENGTH_BUCKETS=(32, 64)", "--run=bucket_parts")
     assert "train_dataset.length_buckets" in printed

@@ -19,7 +19,6 @@ class DigestOrder:
     """Takes records in any order, gives them back in the order of their SHA-256. `folder` is empty, or not there."""
 
     def __init__(self, folder: Path, held: int = HELD) -> None:
-        self.count = 0
         self._folder, self._most = folder, held
         self._held: list[tuple[bytes, bytes]] = []
         self._size = 0
@@ -29,7 +28,6 @@ class DigestOrder:
         """Take records."""
         self._held += [(hashlib.sha256(record).digest(), record) for record in records]
         self._size += sum(map(len, records)) + _OVERHEAD * len(records)
-        self.count += len(records)
         if self._size > self._most:
             self._write()
 

@@ -134,11 +134,11 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
         if task.name in TASKS and (dataset := dataset_of(task.name, exports, vocabularies(Path(request["data_dir"])))):
             read_manifest(exports[dataset]).check_files(exports[dataset])
         defined = definition.definition_of(task, digest, request["module_import"])
-    except UserError:
+    except UserError as error:
         if folder is None or found is not None:
             raise
         # who has the cache alone may train from it
-        what = "was made by SeqIO itself, and its text is not here to compare it"
+        what = f"was made by SeqIO itself, and could not be compared with its text ({error})"
         return of_others(memory.digests_of_cache(caches, folder), what)
     if folder is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):

@@ -17,6 +17,7 @@ from t5xpg.base import digests
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.paths import shown
+from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.recording.format import batches_path, index_path
 
 MANIFEST = "manifest.json"
@@ -41,7 +42,8 @@ class StreamRecord:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that decide the batches: all of the identity but the files, which may be elsewhere."""
-        return {name: value for name, value in self.identity.items() if name != "files"}
+        recorded = {name: value for name, value in self.identity.items() if name != "files"}
+        return {"feature_converter": ENC_DEC} | recorded  # which a position does not name: `stream_identity`
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
     def _stream_of(self, config: DatasetConfig) -> str:
         """The name of the stream that was recorded with the settings of `config`; UserError where none was."""
         require_one_shape(config)
-        wanted = config.to_json()
+        wanted = config.to_json() | {"feature_converter": config.converter}
         streams = self.recording.streams
         differing = {
             name: sorted(key for key, value in stream.settings.items() if wanted.get(key) != value)

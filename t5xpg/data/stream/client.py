@@ -46,7 +46,7 @@ class TaskDescription:
     cached: bool  # read from SeqIO caches
     examples: Mapping[str, int | None]  # in the source, by split, where known
     vocabulary: Vocabulary
-    objective: SpanLengths | None  # of the first task; None where it has no span corruption
+    objective: SpanLengths | None  # None where not all tasks have the same span corruption
     has_metrics: bool  # whether a task has metric functions of its own
 
     @classmethod

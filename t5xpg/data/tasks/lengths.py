@@ -115,7 +115,9 @@ def problems(
         return [f"{task} has no room for text in {given}. Set longer TASK_FEATURE_LENGTHS."]
     found = []
     targets = lengths["targets"]
-    span = f" and a mean span of {objective.mean_noise_span_length:g}" if isinstance(objective, SpanCorruption) else ""
+    noise = f" with noise density {objective.noise_density:g}" if hasattr(objective, "noise_density") else ""
+    if isinstance(objective, SpanCorruption):
+        noise += f" and a mean span of {objective.mean_noise_span_length:g}"
     if isinstance(objective, MaskedLM) and targets != lengths["inputs"]:
         found.append(
             f"The targets of {task} stand at the places of its inputs: both have one length. Set TASK_FEATURE_LENGTHS "
@@ -123,10 +125,9 @@ def problems(
         )
     elif targets < needed.targets:
         found.append(
-            f"Targets of {targets} tokens are too short for {task}: inputs of {lengths['inputs']} tokens "
-            f"with noise density {getattr(objective, 'noise_density', 0):g}{span} give targets of {needed.targets}. "
-            "Set TASK_FEATURE_LENGTHS = "
-            f"{{'inputs': {lengths['inputs']}, 'targets': {needed.targets}}}, or more."
+            f"Targets of {targets} tokens are too short for {task}: inputs of {lengths['inputs']} tokens{noise} give "
+            f"targets of {needed.targets}. Set TASK_FEATURE_LENGTHS = {{'inputs': {lengths['inputs']}, 'targets': "
+            f"{needed.targets}}}, or more."
         )
     if needed.sentinels > sentinels:
         found.append(

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import glob
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
     for dataset, folder in folders.items():
         if not re.fullmatch("[A-Za-z0-9_]+", dataset):
             continue  # not made by an export
-        source, fields = _source(folder), known[dataset].fields if dataset in known else TEXT
-        with contextlib.suppress(UserError):  # not exported yet
-            fields = read_manifest(folder).fields
+        fields, counts = known[dataset].fields if dataset in known else TEXT, None
+        with contextlib.suppress(UserError):  # not exported yet, or by another version: commands that need it say so
+            manifest = read_manifest(folder)
+            fields, counts = manifest.fields, {name: split.documents for name, split in manifest.splits.items()}
+        source = _source(folder, counts)
         for row in rows(dataset, entries, fields):
             if dataset_of(row.name, folders, entries) != dataset:
                 continue  # a name that another dataset has, too
@@ -83,10 +86,7 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
     )
 
 
-def _source(folder: Path) -> seqio.TextLineDataSource:
-    counts = None
-    with contextlib.suppress(UserError):  # not exported yet, or by another version: the commands that need it say so
-        counts = {split: record.documents for split, record in read_manifest(folder).splits.items()}
+def _source(folder: Path, counts: Mapping[str, int] | None) -> seqio.TextLineDataSource:
     # always a pattern, of the split's file alone: SeqIO lists a plain path whether or not the file is there
     patterns = {split: f"{glob.escape(str(folder.resolve()))}/{split}.json[l]" for split in counts or SPLITS}
     return seqio.TextLineDataSource(patterns, num_input_examples=counts)

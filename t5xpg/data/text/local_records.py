@@ -130,8 +130,6 @@ def _object(line: Line, fields: Sequence[str], example: str) -> Record | None:
     if not text.strip():
         return None
     found = json_object(text, where, example)
-    if len(fields) == 1:
-        return (string_in(found, fields[0], where),)
     return _complete(tuple([string_in(found, field, where) for field in fields]), fields, where)
 
 

@@ -82,11 +82,6 @@ class Manifest:
         return cls(**found | {"splits": records, "fields": fields})
 
     @property
-    def is_cut(self) -> bool:
-        """Whether it was to be no more than some of the text."""
-        return self.limit is not None or self.max_bytes is not None
-
-    @property
     def identity(self) -> dict[str, str]:
         """SHA-256 of each split: exports with the same identity hold the same text in the same order."""
         return {name: split.sha256 for name, split in self.splits.items()}

@@ -58,7 +58,7 @@ def _other_numberings(vocabulary: Vocabulary) -> dict[str, Vocabulary | int]:
     """Conventions that number the same sentinels otherwise, or the tokenizer itself, by the id of its padding."""
     if vocabulary.tokenizer_pad_id:
         return {"tokenizer": vocabulary.tokenizer_pad_id}
-    if vocabulary.kind != BYTES:
+    if vocabulary.kind != BYTES or vocabulary.named_tokens:  # which no other convention has
         return {}
     return {
         TRANSFORMERS: dataclasses.replace(vocabulary, sentinels=TRANSFORMERS),

@@ -134,6 +134,10 @@ def test_behind_the_last_batch(folder: Path) -> None:
     ("config", "message"),
     [
         (dataclasses.replace(TRAIN, batch_size=9), "other settings: batch_size was 6, is 9. Train with those"),
+        (
+            dataclasses.replace(TRAIN, feature_converter="PrefixLMFeatureConverter"),
+            "feature_converter was EncDecFeatureConverter, is PrefixLMFeatureConverter",
+        ),
         (dataclasses.replace(VALIDATION, pack=True), "pack was False, is True"),
     ],
 )

@@ -38,7 +38,7 @@ from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, UL2
         ((1, 1), NextLine(), 0, ["no room for text"]),
         ((64, 6), Passkey(), 0, []),
         ((36, 6), Passkey(), 0, ["no room for text"]),
-        ((64, 5), Passkey(), 0, ["targets of 6"]),
+        ((64, 5), Passkey(), 0, ["inputs of 64 tokens give targets of 6"]),
         ((2, 2), MaskedLM(), 0, ["no room for text in inputs of 2 tokens and targets of 2 tokens"]),
     ],
 )

@@ -68,5 +68,5 @@ def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
 
 def test_check_asks_loggers(workplace: Workplace) -> None:
     experiment = str(workplace.experiment)
-    printed = workplace.run("check", experiment, "--logger=wandb", "--gin.WANDB_MODE=off", code=1)
+    printed = workplace.refused("check", experiment, "--logger=wandb", "--gin.WANDB_MODE=off")
     assert "WANDB_MODE is 'off': it must be online, offline, disabled or None." in printed
