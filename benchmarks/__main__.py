@@ -2,7 +2,7 @@
 
 A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md, where each kind of processor has a
 column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on the machine: it
-takes about half an hour.
+takes about 25 minutes.
 """
 
 import argparse
@@ -13,9 +13,9 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from benchmarks.harness import Found, Row, say
+from benchmarks.harness import Found, Row, chosen, say
 from benchmarks.page import RESULTS, publish, text
-from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.errors import UserError
 from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.progress import duration
 
@@ -43,21 +43,13 @@ def measured(name: str, repeats: int | None) -> list[Row]:
         return [Row(name=name, what=name, unit="", fixed="", found=Found({}, {"t5xpg": reason}))]
 
 
-def chosen(names: Sequence[str]) -> list[str]:
-    """The modules that were asked for, all by default. Raises UserError for a name that nothing has."""
-    for name in names:
-        if name not in MODULES:
-            raise UserError(f"ROWS: there are no rows {name!r}.{nearest(name, MODULES)}")
-    return [name for name in MODULES if name in names] if names else list(MODULES)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("rows", nargs="*", help=f"some of: {' '.join(MODULES)}")
     parser.add_argument("--repeats", type=int, help="measurements of each contestant (default: each row's own number)")
     arguments = parser.parse_args()
     try:
-        names = chosen(arguments.rows)
+        names = chosen(arguments.rows, MODULES, "ROWS")
         if arguments.repeats is not None and arguments.repeats < 1:
             raise UserError(f"REPEATS={arguments.repeats}: it is 1 or more.")
         return run(names, arguments.repeats)

@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks import gpu_checks, gpu_page, gpu_runs, gpu_speed
 from benchmarks.gpu_device import Conditions
-from benchmarks.harness import NotMeasuredError, Row, in_process, say
+from benchmarks.harness import NotMeasuredError, Row, chosen, in_process, say
 from benchmarks.page import to_json
 from t5xpg.base import environment
-from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any, write_json
 from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.progress import duration
@@ -96,14 +96,6 @@ class Results:
         self.write()
 
 
-def chosen(names: Sequence[str]) -> list[str]:
-    """The parts that were asked for, all by default. Raises UserError for a name that none has."""
-    for name in names:
-        if name not in PARTS:
-            raise UserError(f"PARTS: there is no part {name!r}.{nearest(name, PARTS)}")
-    return [name for name in PARTS if name in names] if names else list(PARTS)
-
-
 def run(
     names: Sequence[str], *, seconds: float | None, small: bool, results: Path | None, recordings: Path | None
 ) -> int:
@@ -149,7 +141,7 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends, too
     try:
-        names = chosen(given.parts)
+        names = chosen(given.parts, PARTS, "PARTS")
         if given.seconds is not None and given.seconds <= 0:
             raise UserError(f"PART_SECONDS={given.seconds:g}: it must be above 0.")
         if given.record is not None:

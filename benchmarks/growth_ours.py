@@ -21,17 +21,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sizes", help="fields of benchmarks.jobs.Job as JSON")
     parser.add_argument("--chunk", type=int, help="T5Config.attention_chunk_size")
-    parser.add_argument("--window", type=int, help="of all self attention, to each side")
     given = parser.parse_args()
     set_xla_flags()  # before jax is imported
-    print(json.dumps(measure(Job(**json.loads(given.sizes)), given.chunk, given.window)))
+    print(json.dumps(measure(Job(**json.loads(given.sizes)), given.chunk)))
 
 
-def measure(job: Job, chunk: int | None, window: int | None = None) -> dict[str, Any]:
+def measure(job: Job, chunk: int | None) -> dict[str, Any]:
     """Seconds of a step, bytes that the process takes at most during steps, bytes and operations by the arithmetic."""
     from benchmarks.own_step import OwnStep, experiment
 
-    own = experiment(job, attention_chunk_size=chunk, window=window)
+    own = experiment(job, attention_chunk_size=chunk)
     step = OwnStep(own)
     batch = step.on_devices(job.batches()[0])
     forget_peak()

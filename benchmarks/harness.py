@@ -20,16 +20,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from t5xpg.base.errors import UserError, nearest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS_PYTHON = REPOSITORY / ".venv-bench" / "bin" / "python"  # where `make bench-peers` installs them
 PEERS = "not installed: `make bench-peers` installs it"
 _SHOWN_CHARACTERS = 200
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
+
+
+def chosen(names: Sequence[str], known: Collection[str], variable: str) -> list[str]:
+    """Those of `known` that were asked for, all by default. Raises UserError for a name that is none of them."""
+    for name in names:
+        if name not in known:
+            raise UserError(f"{variable}: there is no {name!r}.{nearest(name, known)}")
+    return [name for name in known if name in names] if names else list(known)
 
 
 class NotMeasuredError(Exception):

@@ -46,18 +46,14 @@ class OwnStep:
         return metrics
 
 
-def experiment(
-    job: Job, dtype: str = "float32", *, window: int | None = None, microbatches: int = 1, **settings: Any
-) -> Experiment:
+def experiment(job: Job, dtype: str = "float32", *, microbatches: int = 1, **settings: Any) -> Experiment:
     """optimizers_tiny with the job's sizes, packed, and the job's optimiser.
 
-    window: in all self attention. settings: of T5Config, beside those that the job decides.
+    settings: of T5Config, beside those that the job decides.
     """
     model = T5Config(
         vocab_size=job.vocabulary, emb_dim=job.emb, num_heads=job.heads, head_dim=job.head_dim, mlp_dim=job.mlp,
-        num_encoder_layers=job.encoder_layers, num_decoder_layers=job.decoder_layers, dtype=dtype,
-        encoder_window=None if window is None else (window, window), decoder_window=window,
-        sliding_window_pattern=2 if window is None else 1 + job.encoder_layers, **settings,
+        num_encoder_layers=job.encoder_layers, num_decoder_layers=job.decoder_layers, dtype=dtype, **settings,
     )  # fmt: skip
     tiny = config.load("optimizers_tiny").experiment
     lengths = {"inputs": job.inputs, "targets": job.targets}

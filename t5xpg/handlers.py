@@ -366,12 +366,14 @@ def _reproduce(options: Namespace) -> int:
 
 
 def _verify_claim(options: Namespace) -> int:
+    from t5xpg.experiment import config
     from t5xpg.study import claim, receipts
 
     if (options.experiment is None) == (options.receipt is None):
         raise UserError("Give one of EXP=byt5_tiny_demo, to verify, and RECEIPT=receipt.json, to check.")
     if options.receipt is None:
-        output = arguments.path_of(options.output) or paths.runs_directory() / f"{options.experiment}_claim"
+        named, _ = config.find_experiment(options.experiment)
+        output = arguments.path_of(options.output) or paths.runs_directory() / f"{named}_claim"
         return claim.verify(options.experiment, output, **arguments.named(options, "key", "steps"))
     if options.key is None:
         return receipts.check(Path(options.receipt), arguments.path_of(options.signers))
@@ -424,7 +426,9 @@ def _prove_hosts(options: Namespace) -> int:
 
 def _proof(options: Namespace, name: str) -> tuple[list[str], Path]:
     """The overrides as arguments of the runs that a proof starts, and its folder."""
-    loaded = arguments.load(options)  # says a mistake once, before many runs would
+    from t5xpg.experiment import config
+
+    named, _ = config.find_experiment(options.experiment)
     overrides, files = arguments.overrides(options)
     given = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
-    return given, arguments.run_directory(options, f"{loaded.name}_{name}")
+    return given, arguments.run_directory(options, f"{named}_{name}")

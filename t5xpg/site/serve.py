@@ -21,11 +21,11 @@ PORT = 8765
 _PATIENCE = 5.0  # seconds
 
 
-def serve(folder: Path, page: str = "index.html", port: int = PORT) -> int:
-    """Serve a site until Ctrl-C; returns 0. page: the one to be named first. Another port where `port` is taken."""
+def serve(folder: Path, page: str = "index.html") -> int:
+    """Serve a site until Ctrl-C; returns 0. page: the one to be named first. Another port where `PORT` is taken."""
     handler = functools.partial(Pages, directory=str(folder))
     try:
-        server = ThreadingHTTPServer((ADDRESS, port), handler)
+        server = ThreadingHTTPServer((ADDRESS, PORT), handler)
     except OSError:
         server = ThreadingHTTPServer((ADDRESS, 0), handler)
     with server:

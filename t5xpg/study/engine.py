@@ -16,7 +16,7 @@ from t5xpg.experiment import config
 from t5xpg.run import sources
 from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
-from t5xpg.study.launchers import Launcher, Processes
+from t5xpg.study.launchers import Launcher
 from t5xpg.study.runs import Run
 
 
@@ -69,12 +69,12 @@ class Study(Planned):
     def summary(self, board: Board) -> Iterable[str]:
         """The board for a terminal."""
 
-    def train(self, *, jobs: int = 1, cells: str | None = None, launcher: Launcher | None = None) -> int:
+    def train(self, *, jobs: int, cells: str | None, launcher: Launcher) -> int:
         """Train what is left, each run in a folder of its own, measure it, and print what is known so far. Returns 0.
 
         jobs: runs at a time; they share the cores, whose number decides the order of sums. cells: a pattern of names of
-        a matrix's cells, such as "*,lm,*"; None for all. launcher: None for processes of this machine. Raises UserError
-        for a mistake in the plan, or a run with other settings than the plan has now.
+        a matrix's cells, such as "*,lm,*"; None for all. launcher: of their processes. Raises UserError for a mistake
+        in the plan, or a run with other settings than the plan has now.
         """
         self.check_cells(cells)
         trained: list[Run] = []
@@ -83,7 +83,7 @@ class Study(Planned):
             for stage in self.stages(cells):
                 for run in stage:
                     run.check()
-                runs.train(stage, jobs=jobs, label=self.plan_path.stem, launcher=launcher or Processes(jobs))
+                runs.train(stage, jobs=jobs, label=self.plan_path.stem, launcher=launcher)
                 trained += stage
             board = self.collect(trained)
         for line in self.summary(board):

@@ -1,6 +1,5 @@
 """`make reproduce`: train an experiment again in a clean run directory, and compare with what it has published."""
 
-import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, remove, write_json
+from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
@@ -51,7 +50,7 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     if not 1 <= steps <= last:
         raise UserError(f"STEPS={steps}: {loaded.name} has published {last:,} steps; give a number from 1 to {last}.")
     directory = RunDirectory(path)
-    mark = {"experiment": loaded.name, "of": hashlib.sha256(file.read_bytes()).hexdigest(), "steps": steps}
+    mark = {"experiment": loaded.name, "of": sha256_of_file(file), "steps": steps}
     _check(directory, mark)
     rows = list(identity(published["identity"], _identity(loaded, directory)))
     if other_run(rows):

@@ -11,7 +11,18 @@ import pytest
 
 from benchmarks import __main__ as program
 from benchmarks import growth, machine, own_step, page, step_plain_jax, step_products
-from benchmarks.harness import PEERS, Found, Goal, NotMeasuredError, Row, alternate, in_process, number, output_of
+from benchmarks.harness import (
+    PEERS,
+    Found,
+    Goal,
+    NotMeasuredError,
+    Row,
+    alternate,
+    chosen,
+    in_process,
+    number,
+    output_of,
+)
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
@@ -160,8 +171,8 @@ def test_the_pages_show_what_was_published() -> None:
 
 
 def test_rows_are_chosen_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert program.chosen([]) == list(program.MODULES)
-    assert program.chosen(["loop", "step"]) == ["step", "loop"]
+    assert chosen([], program.MODULES, "ROWS") == list(program.MODULES)
+    assert chosen(["loop", "step"], program.MODULES, "ROWS") == ["step", "loop"]
     assert all((Path(program.__file__).parent / f"{name}.py").is_file() for name in program.MODULES)
     for arguments, message in (["stepp"], "Did you mean step?"), (["--repeats=0"], "REPEATS=0"):
         monkeypatch.setattr(sys, "argv", ["bench", *arguments])

@@ -113,7 +113,7 @@ def _definition(vocabulary: Vocabulary) -> tuple[dict[str, Any], str]:
 
 
 def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dict[str, Any]:
-    """The tokenizer's own definition, with the ids that training used: see `vocabularies.Vocabulary`."""
+    """The tokenizer's own definition, with the ids that training used: see `vocabulary.Vocabulary`."""
     assert vocabulary.model_file is not None
     own = tokenizers.Tokenizer.from_file(vocabulary.model_file)
     definition: dict[str, Any] = json.loads(own.to_str())
