@@ -213,12 +213,13 @@ def test_the_later_of_two_trainers_goes_on_alone(machine: Callable[[str], Path])
 def test_a_run_that_another_process_took_over_ends_with_that_message() -> None:
     checkpointer = Mock()
     checkpointer.latest_here.return_value = 8
-    with pytest.raises(SupersededError, match="^it is trained by another process$"):
-        with training._saying_where_it_goes_on(checkpointer):
-            raise SupersededError("it is trained by another process")
-    with pytest.raises(UserError, match="the disk is full\nStep 8 is saved: once that is mended"):
-        with training._saying_where_it_goes_on(checkpointer):
-            raise UserError("the disk is full")
+    said = {}
+    for error in (SupersededError("it is trained by another process"), UserError("the disk is full")):
+        with pytest.raises(UserError) as caught, training._saying_where_it_goes_on(checkpointer):
+            raise error
+        said[type(caught.value)] = str(caught.value)
+    assert said[SupersededError] == "it is trained by another process"
+    assert said[UserError].startswith("the disk is full\nStep 8 is saved: once that is mended")
 
 
 def test_of_two_that_begin_at_once_one_does_not(machine: Callable[[str], Path]) -> None:
