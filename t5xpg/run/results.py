@@ -221,8 +221,8 @@ def _selected(metrics: Sequence[Record], selection: Record | None, last: int) ->
 
 def _other_splits(run: RunDirectory, step: int) -> Results:
     """The evaluations of the state after `step` on other splits than that of validation, by split."""
-    name = run.evaluation_json.name
-    found = {path.parent.name: read_json(path) for path in sorted(run.evaluation.glob(f"*/{name}"))}
+    files = sorted(run.evaluation.glob(f"*/{run.evaluation_json.name}"))
+    found = {path.parent.name: read_json(path) for path in files}
     # a folder may be of another task (`make eval TASK=…`), whose evaluation names its split itself
     return {name: one for name, one in found.items() if one.get("step") == step and one.get("split", name) == name}
 
