@@ -53,7 +53,7 @@ def test_makes_one_and_says_how_to_use_it(program: Any, tmp_path: Path) -> None:
 
 
 def test_shows_what_others_call_the_sentinels_of_bytes(program: Any) -> None:
-    assert program("tokens", "mine_mlm", "--text=a")[2].split() == ["100", "1", "<0x61>"]
+    assert program("tokens", "mine_mlm", "--text=a")[3].split() == ["100", "1", "<0x61>"]
     shown = program("tokens", "mine_span_corruption", "--text=a<extra_id_0><extra_id_11>")
     assert shown[2].split() == ["id", "transformers", "byt5_google", "bytes", "token"]
     assert [line.split() for line in shown[3:6]] == [
