@@ -128,7 +128,8 @@ def outcome(run: Run) -> Outcome:
     validation = whole_split(records, "validation")
     step = max((record["step"] for record in records), default=0)
     # so many updates that are not finite are passed over; the next one ends the run
-    diverged = len(list(directory.nonfinite.glob("step_*"))) > run.experiment.skip_nonfinite
+    skipped = len(list(directory.nonfinite.glob("step_*")))
+    diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite
     selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
     # a run can end early, when evaluations no longer become better
     ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
