@@ -31,7 +31,7 @@ def test_its_cells_run(own_place: Path) -> None:
     assert all(not cell.get("outputs") for cell in notebook["cells"])
     sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     prepare.export_dataset("pydocs", limit=200)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "STEPS": "4"}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "STEPS": "12"}
     done = subprocess.run(
         [sys.executable, "-c", RUN], input=json.dumps(sources), env=environment, cwd=own_place, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
