@@ -196,12 +196,12 @@ def _imported(name: str) -> Path:
     wanted = {name, str(Path(name).expanduser().resolve())}
     for path in runs.glob("*"):
         run = RunDirectory(path)
-        if not run.exists() or not (found := run.imported()):
-            continue
-        source = found["source"]
-        # of the hub also without its commit, of T5X also the folder that its checkpoint is in
-        if wanted & {source, source.partition("@")[0], *([str(Path(source).parent)] * (found["format"] == "t5x"))}:
-            return path
+        if run.exists() and (found := run.imported()):
+            names = {found["source"], found["source"].partition("@")[0]}  # of the hub also without its commit
+            if found["format"] == "t5x":
+                names.add(str(Path(found["source"]).parent))  # the folder that its checkpoint is in
+            if wanted & names:
+                return path
     if "/" not in name and not Path(name).exists():
         known = [path.name for path in runs.glob("*") if RunDirectory(path).exists()]
         raise UserError(

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,24 @@ if TYPE_CHECKING:
 EXPORT_FORMATS = ("hf", "t5x", "ctranslate2", "onnx", "peft")
 
 
+# what compiles beside training, which keeps its programs itself
+_EVALUATES = ("eval", "infer", "tune-decoding")
+
+
 def handle(options: Namespace) -> int:
     """Do what `options.command` names; returns the exit code."""
     arguments.chosen_runs.clear()
-    code = globals()["_" + options.command.replace("-", "_")](options) or 0
+    with _kept_programs() if options.command in _EVALUATES else contextlib.nullcontext():
+        code = globals()["_" + options.command.replace("-", "_")](options) or 0
     for run in arguments.chosen_runs if options.command != "train" else ():  # which does that itself
         stores.push(run)
     return code
+
+
+def _kept_programs() -> AbstractContextManager[object]:
+    from t5xpg.train import compile_cache  # loads JAX
+
+    return compile_cache.kept_programs()
 
 
 def _demo(options: Namespace) -> int:
@@ -206,10 +218,9 @@ def _record(options: Namespace) -> int:
 def _eval(options: Namespace) -> None:
     from t5xpg.evaluate import evaluation
     from t5xpg.run.records import to_json
-    from t5xpg.train import compile_cache
 
     loaded, run = arguments.load_with_run(options)
-    with compile_cache.kept_programs(), contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         found = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
         print(json.dumps(to_json(found), ensure_ascii=False, indent=1), flush=True)
@@ -217,7 +228,6 @@ def _eval(options: Namespace) -> None:
 
 def _infer(options: Namespace) -> None:
     from t5xpg.evaluate import infer
-    from t5xpg.train import compile_cache
 
     loaded, run = arguments.load_with_run(options)
     if sum(given is not None for given in (options.prompt, options.input, options.split)) != 1:
@@ -226,21 +236,18 @@ def _infer(options: Namespace) -> None:
         raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
     before = infer.prompt_of(loaded, options.task) if options.task else ""
     output = arguments.path_of(options.output)
-    with compile_cache.kept_programs():
-        if options.prompt is not None:
-            infer.fill_in(loaded, run, before + options.prompt, options.step, as_json=options.json)
-        elif options.input is not None:
-            infer.predict_file(loaded, run, Path(options.input), output, options.step, before)
-        else:
-            infer.predict_split(loaded, run, options.split, output, options.step)
+    if options.prompt is not None:
+        infer.fill_in(loaded, run, before + options.prompt, options.step, as_json=options.json)
+    elif options.input is not None:
+        infer.predict_file(loaded, run, Path(options.input), output, options.step, before)
+    else:
+        infer.predict_split(loaded, run, options.split, output, options.step)
 
 
 def _tune_decoding(options: Namespace) -> None:
     from t5xpg.evaluate import tuning
-    from t5xpg.train import compile_cache
 
-    with compile_cache.kept_programs():
-        tuning.tune(*arguments.load_with_run(options), **arguments.named(options, "alphas", "beams", "split", "step"))
+    tuning.tune(*arguments.load_with_run(options), **arguments.named(options, "alphas", "beams", "split", "step"))
 
 
 def _significance(options: Namespace) -> None:

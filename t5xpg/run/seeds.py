@@ -78,7 +78,7 @@ def _kept(evaluation: Results | None) -> dict[str, Any] | None:
 
 def _circumstances(results: Results, other: Results) -> dict[str, Any]:
     """What has to be the same. A run that ended early ended where its own numbers said so, and so does its best."""
-    evaluations = {"validation": results["evaluation"], **results.get("other_splits", {})}
+    of_splits = {"validation": results["evaluation"], **results.get("other_splits", {})}
     both = _evaluated_step(results) & _evaluated_step(other)
     identity = {name: value for name, value in results["identity"].items() if name != "seed"}
     settings, seed = identity.get("settings", {}), results["identity"].get("seed")
@@ -90,7 +90,7 @@ def _circumstances(results: Results, other: Results) -> dict[str, Any]:
         **{name: results[name] for name in ("experiment", "total_steps", "versions")},
         "steps": "ended early" if (results.get("selected") or {}).get("ended_early") else results["steps"],
         "evaluated step": " or ".join(sorted(both or _evaluated_step(results))),
-        "evaluation": {split: "none" if one is None else _way(one) for split, one in evaluations.items()},
+        "evaluation": {split: "none" if one is None else _way(one) for split, one in of_splits.items()},
     }
 
 

@@ -1,12 +1,14 @@
 """The table of commands: what the program, `make help` and the Makefile make of it."""
 
 import re
+from argparse import Namespace
 
 import pytest
 
 from t5xpg import cli, commands, handlers
 from t5xpg.commands import COMMANDS, from_make
 from t5xpg.help_page import help_page
+from t5xpg.train import compile_cache
 from tests.workplace import REPOSITORY
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -81,6 +83,15 @@ def test_bindings_for_a_command_that_reads_no_gin_are_refused(capsys: pytest.Cap
     with pytest.raises(SystemExit):
         cli.main(["runs", "--gin.TRAIN_STEPS=1"])
     assert "runs takes no --gin.TRAIN_STEPS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["eval", "infer", "tune-decoding"])
+def test_programs_of_evaluations_are_kept(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    active = []
+    monkeypatch.setattr(compile_cache, "folder", lambda: active.append("folder"))
+    monkeypatch.setattr(handlers, f"_{command.replace('-', '_')}", lambda options: active.append("command"))
+    assert handlers.handle(Namespace(command=command)) == 0
+    assert active == ["folder", "command"]
 
 
 def test_help_lists_every_command_on_one_line() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.attention import of_examples
 from t5xpg.experiment import config
+from t5xpg.models.biases import WholeBias
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.layers import OFF
 from tests.small_models import seq2seq
@@ -53,6 +54,21 @@ def test_weights_are_those_of_the_layers() -> None:
         expected = own(attention, x, keys, values, bias, OFF)
         np.testing.assert_allclose(attention.out(mixed.reshape(*mixed.shape[:2], -1)), expected, rtol=1e-4, atol=1e-6)
     assert encoded.shape == (2, 6, 16)
+
+
+def test_the_weights_of_logits_in_float32() -> None:
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", float32_attention_logits=True)
+    model = EncoderDecoderModel(config)
+    params = jax.tree.map(lambda leaf: 3 * leaf, model.init(jax.random.key(0)))
+    attention = model.with_parameters(params).encoder.layers_0.attention
+    x = jax.random.normal(jax.random.key(1), (2, 6, 16)).astype(jnp.bfloat16)
+    keys, _ = attention.project_keys_values(x)
+    bias = WholeBias(jnp.zeros((1, 1, 1, 6)))
+    queries = np.asarray(attention.project_queries(x), np.float64)
+    logits = np.einsum("bqhk,bshk->bhqs", queries, np.asarray(keys, np.float64))
+    expected = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    expected /= expected.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(attention.weights(x, keys, bias), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_short_examples_are_kept_with_their_pieces() -> None:

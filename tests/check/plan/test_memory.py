@@ -12,6 +12,8 @@ from t5xpg import distributed
 from t5xpg.check.plan import memory
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.models.biases import Blocks
+from t5xpg.models.config import T5Config
 from t5xpg.optim import state
 from tests.experiment.test_config import write_gin
 
@@ -81,6 +83,21 @@ def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path
 
     assert activations(4096) > 3 * activations(2048)
     assert activations(4096, CHUNKS) < 2.05 * activations(2048, CHUNKS)
+
+
+def test_windows_have_the_lengths_of_rows_and_the_heads_of_their_stack() -> None:
+    sizes = {"vocab_size": 9, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "encoder_num_heads": 4}
+    of_encoder = T5Config(**sizes, encoder_window=(3, 3))
+    rows = {"encoder_input_tokens": (5, 1024), "decoder_target_tokens": (5, 8)}
+    pairs = Blocks.of_window(1024, 3, 3).pairs(1024)
+    assert memory._made_again(of_encoder, shapes(rows), 5) == 4 * 5 * 4 * pairs
+    of_prefix = T5Config(**{**sizes, "encoder_num_heads": None}, decoder_window=3)
+    pairs = Blocks.of_window(1280, 3, 0).pairs(1280)  # of inputs and targets in one row
+    assert memory._made_again(of_prefix, shapes({"decoder_target_tokens": (5, 1280)}), 5) == 4 * 5 * 2 * pairs
+
+
+def shapes(arrays: dict[str, tuple[int, int]]) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(shape, "int32") for name, shape in arrays.items()}
 
 
 def test_state_and_gradients_are_exact(tmp_path) -> None:
